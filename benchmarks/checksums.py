@@ -21,7 +21,7 @@ from reporting import report
 
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.model.pretraining_heads import BertForPreTraining
-from bertjax.training.checkpoint import Checkpointer
+from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights.fill import param_shapes
 
 

@@ -25,8 +25,8 @@ from reporting import report
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.training.pretraining_run import PretrainingRun
-from bertjax.training.teacher import student_of_teacher
+from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.teacher import student_of_teacher
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Number of alternating blocks, and steps per block.

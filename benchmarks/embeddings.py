@@ -69,7 +69,7 @@ def train_bertjax(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     import bertjax
     from bertjax.config import OptimizerConfig
     from bertjax.devices import activity
-    from bertjax.training.goodput import read_ledger, totals
+    from bertjax.record.journal import read_ledger, totals
 
     train, dev = read_pairs(args.train, args.every), read_pairs(args.dev, args.dev_every)
     optimizer = OptimizerConfig(

@@ -25,8 +25,8 @@ from bertjax.config import FinetuneConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.training.finetuning import FinetuningRun
-from bertjax.training.model_for_task import load_for_task
+from bertjax.train.finetuning import FinetuningRun
+from bertjax.train.model_for_task import load_for_task
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
 

@@ -21,8 +21,8 @@ from reporting import report
 
 from bertjax.config import BertConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import load_tokenizer
-from bertjax.training.loop import fit
-from bertjax.training.pretraining_run import PretrainingRun
+from bertjax.train.loop import fit
+from bertjax.train.pretraining_run import PretrainingRun
 
 
 def make_run(args: argparse.Namespace, value: Literal["keep", "fit"]) -> PretrainingRun:

@@ -21,8 +21,8 @@ from reporting import report
 
 from bertjax.config import Phase, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer
-from bertjax.training.loop import fit
-from bertjax.training.pretraining_run import PretrainingRun
+from bertjax.train.loop import fit
+from bertjax.train.pretraining_run import PretrainingRun
 
 CONTENDERS = {"modernbert_tiny": "masked_lm", "bert_tiny": "pretraining"}
 LENGTH, ROWS, TURN = 64, 32, 50

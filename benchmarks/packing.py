@@ -19,7 +19,7 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import read_metadata
 from bertjax.model import named_config
 from bertjax.tokenization import load_tokenizer
-from bertjax.training.throughput import Subject
+from bertjax.train.throughput import Subject
 
 
 def prepared(args: argparse.Namespace, pack: bool) -> Path:

@@ -35,8 +35,8 @@ from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
-from bertjax.training.pretraining_program import random_rows
-from bertjax.training.throughput import Subject
+from bertjax.train.pretraining_program import random_rows
+from bertjax.train.throughput import Subject
 from bertjax.weights.families import config_to_hf
 
 # Environment variables that choose a memory allocator.

@@ -21,7 +21,7 @@ def first_step(config_file: str, data: str, unroll: int | None, length: int) -> 
     """Runs a step; the returned function returns the time of its end."""
     from bertjax.config import PretrainConfig, load_config_file
     from bertjax.devices.compilation_cache import use_compilation_cache
-    from bertjax.training.throughput import Subject
+    from bertjax.train.throughput import Subject
 
     use_compilation_cache()
     config = load_config_file(config_file, PretrainConfig) or PretrainConfig()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import bertjax
-from bertjax import exit_status
-from bertjax.files import did_you_mean
+from bertjax.base import signals
+from bertjax.base.files import did_you_mean
 
 COMMANDS = {
     "quickstart": "Train a small BERT in minutes, and show each command on the way.",
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> NoReturn:
     """Runs the command that `sys.argv` names, and ends the process with its exit status."""
-    exit_status.leave(main())
+    signals.leave(main())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertjax import command_line, exit_status
+from bertjax.base import command_line, signals
 from bertjax.config import PretrainConfig, load_config_file
 
 
@@ -42,7 +42,7 @@ def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
         ValueError: the config has no phase with the index `flags.phase`, counted from 0, or the
             config, the data and the devices are incompatible.
     """
-    from bertjax.training.throughput import measure
+    from bertjax.train.throughput import measure
 
     results = measure(config, flags.phase, flags.steps, flags.profile)
     _print(results)
@@ -98,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         use_compilation_cache()
         run(config, flags)
 
-    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY)
+    return signals.run_reporting_errors(start, signals.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

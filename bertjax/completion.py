@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from bertjax import command_line, exit_status
+from bertjax.base import command_line, signals
 from bertjax.completion_scripts import (
     CompletedCommand,
     CompletedFlag,
@@ -168,8 +168,8 @@ def parse(argv: Sequence[str] | None = None) -> CompletionConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, prints the script and returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
+    return signals.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

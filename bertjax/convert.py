@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from bertjax import command_line, exit_status, progress
+from bertjax.base import command_line, progress, signals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,8 +249,8 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags in `argv`, runs the conversion and returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
+    return signals.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from bertjax import command_line, exit_status
+from bertjax.base import command_line, signals
 from bertjax.config import FinetuneConfig, config_from, load_config_file
 from bertjax.config.finetune_checks import GLUE_TASK
 from bertjax.devices import activity
 
 if TYPE_CHECKING:
-    from bertjax.training.glue_runs import GlueResult
-    from bertjax.training.variants import FinetuneResult
+    from bertjax.train.experiments import FinetuneResult
+    from bertjax.train.glue import GlueResult
 
 sys.modules[__name__].__class__ = command_line.CallableModule
 
@@ -68,7 +68,9 @@ def _finetune(
 
     `config_of` returns the config of each task of GLUE; None: all have the settings of `config`.
     """
-    from bertjax.training import cross_validation, glue_runs, variants
+    from bertjax.train import cross_validation
+    from bertjax.train import experiments as variants
+    from bertjax.train import glue as glue_runs
 
     if config.task.lower() == GLUE_TASK:
         return glue_runs.finetune_glue(config, config_of)
@@ -169,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             run(config)
 
-    return exit_status.run_reporting_errors(
+    return signals.run_reporting_errors(
         command,
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "
         "--remat full, --dtype bfloat16, or a smaller --max_length, --batch_size or model.",
@@ -178,4 +180,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

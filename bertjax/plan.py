@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertjax import command_line, exit_status
+from bertjax.base import command_line, signals
 from bertjax.config import PretrainConfig, load_config_file
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
     # The train step is compiled for other devices and not run, so JAX needs no local accelerator.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    return exit_status.run_reporting_errors(lambda: run(*parse(argv)))
+    return signals.run_reporting_errors(lambda: run(*parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

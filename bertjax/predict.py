@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from bertjax import command_line, exit_status
-from bertjax.files import explaining
+from bertjax.base import command_line, signals
+from bertjax.base.files import explaining
 
 if TYPE_CHECKING:
     from bertjax.inference.saved_task import TaskModel
@@ -237,8 +237,8 @@ def answer(config: PredictConfig) -> None:
 
 def scores_text(scores: Mapping[str, float]) -> str:
     """Returns scores as a line of text: "accuracy 96.25 %, macro F1 95.90 %"."""
+    from bertjax.record.labels import label, number
     from bertjax.tasks.metrics import is_fraction
-    from bertjax.training.metric_labels import label, number
 
     values = (
         (key, f"{100 * x:.2f} %" if is_fraction(key) else number(x)) for key, x in scores.items()
@@ -339,7 +339,7 @@ def run(config: PredictConfig) -> None:
 
 def _write_words(config: PredictConfig, loaded: "LoadedModel") -> None:
     """Writes the page of --html."""
-    from bertjax.files import write_text
+    from bertjax.base.files import write_text
     from bertjax.inference.text_view import encoded, model_name, text_view
     from bertjax.pages.templates import fill
 
@@ -396,10 +396,10 @@ def _refuse_several_texts(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    return exit_status.run_reporting_errors(
+    return signals.run_reporting_errors(
         lambda: run(parse(argv)), "Use a smaller --max_length or a smaller model."
     )
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

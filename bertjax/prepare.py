@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line, exit_status, progress
-from bertjax.cloud.addresses import explained, place
+from bertjax.base import command_line, progress, signals
+from bertjax.base.addresses import explained, place
 from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import folder_written_locally, is_remote
 
@@ -317,8 +317,8 @@ def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
+    return signals.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

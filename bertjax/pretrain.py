@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertjax import command_line, exit_status
+from bertjax.base import command_line, signals
 from bertjax.config import PretrainConfig, config_from, load_config_file
 from bertjax.devices import activity
 
@@ -42,7 +42,7 @@ def run(config: PretrainConfig) -> None:
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
-    from bertjax.training import pretraining
+    from bertjax.train import pretraining
 
     pretraining.pretrain(config)
 
@@ -53,7 +53,7 @@ def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = 
     If `push_to_hub` is a repository OWNER/NAME on the Hub, the model is uploaded to its branch
     step-N, where N is the step of the checkpoint; `hub_private` makes a new repository private.
     """
-    from bertjax.training import pretraining
+    from bertjax.train import pretraining
 
     pretraining.export(workdir, push_to_hub, hub_private=hub_private)
 
@@ -93,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run(config)
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
-    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY, trains=True)
+    return signals.run_reporting_errors(start, signals.MEMORY_REMEDY, trains=True)
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

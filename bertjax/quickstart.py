@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from bertjax import command_line, exit_status
-from bertjax.files import explaining
+from bertjax.base import command_line, signals
+from bertjax.base.files import explaining
 
 # Texts whose masks the checks fill. A model that ignores context fills all with the same words.
 SENTENCES = (
@@ -226,8 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         nonlocal status
         status = run(parse(argv))
 
-    return exit_status.run_reporting_errors(start, trains=True) or status
+    return signals.run_reporting_errors(start, trains=True) or status
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bertjax import command_line, exit_status
-from bertjax.progress import file_size
+from bertjax.base import command_line, signals
+from bertjax.base.progress import file_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ def run(config: ReportConfig) -> None:
         OSError: a bucket cannot be read, or the page cannot be written.
         ValueError: no run is given, or a run has logged no metrics yet.
     """
-    from bertjax.files import write_text
-    from bertjax.training.run_report import report_page, run_data
+    from bertjax.base.files import write_text
+    from bertjax.record.report import report_page, run_data
 
     if not config.runs:
         raise ValueError("No run is given: name the --workdir of one or more runs.")
@@ -65,9 +65,9 @@ def run(config: ReportConfig) -> None:
 
 def _runs_at(address: str) -> list[tuple[str, Path]]:
     """Returns (address, local folder) of the run at `address`, or of the runs in its subfolders."""
+    from bertjax.base.files import is_remote
     from bertjax.cloud.copies import local_copy
-    from bertjax.files import is_remote
-    from bertjax.training.run_report import files_of_report, has_run
+    from bertjax.record.report import files_of_report, has_run
 
     folder = Path(os.path.expanduser(address))
     if is_remote(address):
@@ -115,8 +115,8 @@ def parse(argv: Sequence[str] | None = None) -> ReportConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, writes the report and returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)), exit_status.MEMORY_REMEDY)
+    return signals.run_reporting_errors(lambda: run(parse(argv)), signals.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

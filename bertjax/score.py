@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from bertjax import command_line, exit_status
-from bertjax.files import did_you_mean
+from bertjax.base import command_line, signals
+from bertjax.base.files import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,8 @@ def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, prints the metrics and returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
+    return signals.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line, exit_status, progress
+from bertjax.base import command_line, progress, signals
 from bertjax.config import TrainTokenizerConfig, config_from
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
 
 def _place_of_tokenizer(model: str) -> str:
     """Returns the place of a model's tokenizer: the folder in a workdir, or beside a checkpoint."""
-    from bertjax.run_file import holds_run
+    from bertjax.base.run_file import holds_run
 
     if holds_run(Path(model)):
         return str(Path(model) / "tokenizer")
@@ -158,8 +158,8 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains or extends a tokenizer as the flags say; returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
+    return signals.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

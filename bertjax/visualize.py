@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bertjax import command_line, exit_status
-from bertjax.progress import file_size
+from bertjax.base import command_line, signals
+from bertjax.base.progress import file_size
 
 if TYPE_CHECKING:
     from bertjax.inference.pretrained import Pretrained
@@ -103,7 +103,7 @@ def run(config: VisualizeConfig) -> None:
 
 
 def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
-    from bertjax.files import write_text
+    from bertjax.base.files import write_text
     from bertjax.inference.attention_data import attention_data
     from bertjax.inference.text_view import model_name
     from bertjax.pages.templates import fill
@@ -149,8 +149,8 @@ def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, writes the page or figure and returns the exit status."""
-    return exit_status.run_reporting_errors(lambda: run(parse(argv)), exit_status.MEMORY_REMEDY)
+    return signals.run_reporting_errors(lambda: run(parse(argv)), signals.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":
-    exit_status.leave(main())
+    signals.leave(main())

@@ -15,9 +15,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import bertjax
+from bertjax.base.checksums import write_checksums
+from bertjax.base.files import replacing_folder
 from bertjax.data.metadata import open_prepared
-from bertjax.file_checksums import write_checksums
-from bertjax.files import replacing_folder
 from bertjax.weights.hf import CARD, MODEL_FILES, SAFETENSORS
 
 TARGET = Path(bertjax.__file__).parent / "shipped" / "tiny"

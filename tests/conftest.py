@@ -36,9 +36,9 @@ import pytest  # noqa: E402
 from flax.traverse_util import unflatten_dict  # noqa: E402
 
 from bertjax import prepare  # noqa: E402
+from bertjax.base.checksums import CHECKSUMS  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
 from bertjax.data import checksums  # noqa: E402
-from bertjax.file_checksums import CHECKSUMS  # noqa: E402
 from bertjax.model import (  # noqa: E402
     HEADS,
     MODEL_SIZES,

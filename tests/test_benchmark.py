@@ -67,7 +67,7 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
 @pytest.mark.slow
 @pytest.mark.parametrize("with_data", [False, True])
 def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
-    monkeypatch.setattr("bertjax.training.throughput.ROUNDS", 2)
+    monkeypatch.setattr("bertjax.train.throughput.ROUNDS", 2)
     monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.001)
     config = dataclasses.replace(config, data=str(prepared) if with_data else "")
     flags = benchmark.BenchmarkFlags(

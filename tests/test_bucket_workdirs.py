@@ -20,13 +20,14 @@ from flax.traverse_util import flatten_dict
 
 import bertjax
 from bertjax import pretrain, report
-from bertjax.cloud import addresses, bucket_lock
+from bertjax.base import addresses
+from bertjax.base.lock import Locked
+from bertjax.base.signals import Interrupted
+from bertjax.cloud import bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
+from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.interruption import Interrupted
-from bertjax.lock import Locked
-from bertjax.training import trainer
-from bertjax.training.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
+from bertjax.train import run as trainer
 from bertjax.weights import load_model
 from tests.bucket_servers import first_with
 

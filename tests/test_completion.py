@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from bertjax import command_line, completion
+from bertjax import completion
 from bertjax.__main__ import COMMANDS, main
+from bertjax.base import command_line
 from bertjax.config import FinetuneConfig, PretrainConfig, config_names
 
 SHELLS = ("bash", "zsh", "fish")

@@ -23,7 +23,7 @@ import pyarrow.parquet
 import pytest
 
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
-from bertjax.training import variants
+from bertjax.train import experiments as variants
 from tests.test_readme import ROOT
 
 # Pages whose blocks are executed, in this order, in one folder: later pages use what earlier ones

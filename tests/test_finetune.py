@@ -18,15 +18,15 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import finetune
+from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
-from bertjax.interruption import Interrupted
 from bertjax.tasks import check_task, make_task
-from bertjax.training import finetuning, fit_phases, model_for_task
-from bertjax.training import variants as variants_module
-from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.variants import task_options, variants
+from bertjax.train import experiments as variants_module
+from bertjax.train import finetuning, fit_phases, model_for_task
+from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.experiments import task_options, variants
 from bertjax.weights import load_model
 
 RATE = OptimizerConfig(

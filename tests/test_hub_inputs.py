@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertjax.cloud import addresses
+from bertjax.base import addresses
 from bertjax.cloud.hub_files import CONVERTED, download, local_split, open_dataset
 from bertjax.config import FinetuneConfig
 from bertjax.data.preparation.mixed_corpus import MixedCorpus
@@ -21,7 +21,7 @@ from bertjax.data.text.ahead import ahead
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.prepare import prepare
 from bertjax.tasks.registry import make_task
-from bertjax.training.variants import task_options
+from bertjax.train.experiments import task_options
 from tests.hub_server import TOKEN, unique
 
 

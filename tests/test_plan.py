@@ -13,8 +13,8 @@ from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
-from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
-from bertjax.training.pretraining_run import PretrainingRun
+from bertjax.train.pretraining_program import PretrainingProgram, batch_shapes
+from bertjax.train.pretraining_run import PretrainingRun
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"

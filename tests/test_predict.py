@@ -10,11 +10,11 @@ import pandas
 import pytest
 
 from bertjax import convert, finetune, load_pretrained, predict
+from bertjax.base.lock import Locked
 from bertjax.config import FinetuneConfig
 from bertjax.convert import ConvertConfig
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import PartialLines, continued
-from bertjax.lock import Locked
 from bertjax.predict import PredictConfig
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.tokenization import train_bpe

@@ -16,6 +16,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax import prepare
+from bertjax.base.lock import Locked
 from bertjax.config import PrepareConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
@@ -23,7 +24,6 @@ from bertjax.data.preparation import chunks, prepared_dir
 from bertjax.data.preparation.chunks import held_out_documents
 from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import decode_row
-from bertjax.lock import Locked
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 
 REPOSITORY = Path(__file__).parents[1]
@@ -519,9 +519,9 @@ def test_two_preparations_of_one_output_are_refused_but_not_two_of_its_parts(
     config, monkeypatch, has_flock
 ):
     if not has_flock:
-        monkeypatch.setattr("bertjax.lock.fcntl", None)
-        monkeypatch.setattr("bertjax.lock.HEARTBEAT_SECONDS", 0.05)
-        monkeypatch.setattr("bertjax.lock.POLL_SECONDS", 0.1)
+        monkeypatch.setattr("bertjax.base.lock.fcntl", None)
+        monkeypatch.setattr("bertjax.base.lock.HEARTBEAT_SECONDS", 0.05)
+        monkeypatch.setattr("bertjax.base.lock.POLL_SECONDS", 0.1)
     directory = Path(config.output)
     message = rf"--output {directory}.* another prepare command \(process {os.getpid()} on .*wait"
     with prepared_dir.locked(directory, None):

@@ -14,16 +14,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
+from bertjax.base.signals import Interrupted
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import shard_paths, unigram_entropy
 from bertjax.data.records import decode_row
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.interruption import Interrupted
 from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.training import fit_phases
-from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.pretraining_program import make_masking
-from bertjax.training.pretraining_run import PretrainingRun
+from bertjax.train import fit_phases
+from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.pretraining_program import make_masking
+from bertjax.train.pretraining_run import PretrainingRun
 from bertjax.weights import load_model
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import __main__ as entry
 from bertjax import quickstart
-from bertjax.files import read_json
+from bertjax.base.files import read_json
 
 
 @pytest.fixture(scope="module")

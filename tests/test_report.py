@@ -17,11 +17,11 @@ import pytest
 
 import bertjax
 from bertjax import pretrain, report
+from bertjax.base.run_file import write_run
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
-from bertjax.run_file import write_run
-from bertjax.training import report_writer
-from bertjax.training.metric_files import read_lines, to_line
-from bertjax.training.run_report import report_page, run_data
+from bertjax.record import report as run_report
+from bertjax.record.metrics import read_lines, to_line
+from bertjax.record.report import report_page, run_data
 from tests.browser import data_of, needs_chromium, used
 
 
@@ -47,10 +47,8 @@ def pretrained(config, tmp_path_factory):
     """A workdir, and all reports that were written while the run went on."""
     folder, pages = tmp_path_factory.mktemp("pretraining") / "run", []
     with pytest.MonkeyPatch.context() as patch:
-        write = report_writer.write_text
-        patch.setattr(
-            report_writer, "write_text", lambda *args: (pages.append(args[1]), write(*args))
-        )
+        write = run_report.write_text
+        patch.setattr(report, "write_text", lambda *args: (pages.append(args[1]), write(*args)))
         pretrain.run(dataclasses.replace(config, workdir=str(folder)))
     return folder, pages
 

@@ -14,8 +14,8 @@ import time
 import uuid
 from typing import Any
 
-from bertjax.cloud.addresses import explained, file_system
-from bertjax.lock import Locked
+from bertjax.base.addresses import explained, file_system
+from bertjax.base.lock import Locked
 
 # The seconds between two writes of a lock file, and the seconds without a change after which it is
 # stale.

@@ -1,6 +1,6 @@
 """Local copies of what is read from gs:// and s3:// buckets: prepared data, models, tokenizers.
 
-A copy is made once on each machine, in `bertjax.files.cache_folder()` unless another folder is
+A copy is made once on each machine, in `bertjax.base.files.cache_folder()` unless another folder is
 given. Before each use, the files in the bucket are listed, and only new and changed ones are
 copied, several at a time. A copy that was interrupted continues where it stopped.
 """
@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.cloud.addresses import explained, file_system, place, repeated
-from bertjax.files import cache_folder, is_remote, write_json
-from bertjax.lock import waiting_lock
-from bertjax.progress import BYTES, progress
+from bertjax.base.addresses import explained, file_system, place, repeated
+from bertjax.base.files import cache_folder, is_remote, write_json
+from bertjax.base.lock import waiting_lock
+from bertjax.base.progress import BYTES, progress
 
 # Number of bytes in one request; a copy that stops is continued after the last whole request.
 BLOCK = 1 << 24

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.cloud.addresses import repeated
-from bertjax.files import brief, cache_folder, did_you_mean
-from bertjax.progress import BYTES, progress
+from bertjax.base.addresses import repeated
+from bertjax.base.files import brief, cache_folder, did_you_mean
+from bertjax.base.progress import BYTES, progress
 
 HUB_PREFIX = "hf:"
 MAIN, CONVERTED = "main", "refs/convert/parquet"

@@ -3,7 +3,7 @@
 import fnmatch
 from pathlib import Path
 
-from bertjax.cloud.addresses import repeated
+from bertjax.base.addresses import repeated
 from bertjax.cloud.hub_files import MAIN, explained_hub
 
 # Files that a model in the repository may have and another one, pushed later, has not: they are

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bertjax.base.files import did_you_mean
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import BertConfig
 from bertjax.config.pretrain_config import Phase, PretrainConfig
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
-from bertjax.files import did_you_mean
 
 Config = TypeVar("Config")
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from bertjax.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 DROPOUT_FIELDS = (

@@ -7,8 +7,8 @@
 import dataclasses
 from typing import Any
 
+from bertjax.base.files import did_you_mean
 from bertjax.config.model import BertConfig
-from bertjax.files import did_you_mean
 
 # Values, other than sizes, in which RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
 # DistilBERT (Sanh et al. 2019) differ from BERT in Hugging Face's implementation.

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.cloud.addresses import place
+from bertjax.base.addresses import place
+from bertjax.base.files import MAX_JSON_BYTES, brief, is_file_name, listed, read_bytes
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
 from bertjax.data.typed_json import typed
-from bertjax.files import MAX_JSON_BYTES, brief, is_file_name, listed, read_bytes
 
 METADATA_FILE = "metadata.json"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.cloud.addresses import place
-from bertjax.files import is_remote
+from bertjax.base.addresses import place
+from bertjax.base.files import is_remote
 
 
 @contextlib.contextmanager

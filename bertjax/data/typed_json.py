@@ -5,7 +5,7 @@ import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 
 
 def typed(kind: Any, value: Any, where: str) -> Any:

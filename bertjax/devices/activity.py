@@ -1,8 +1,8 @@
 """What this process of a run is doing now, since when, and how long it has done each activity.
 
 The time of a process is divided among activities without gaps: at each moment, it belongs to the
-innermost `doing` block. `bertjax.training.goodput` writes the times to a file,
-`bertjax.devices.stall_watch` notices if there is no progress, and `bertjax.training.terminal` says
+innermost `doing` block. `bertjax.record.journal` writes the times to a file,
+`bertjax.devices.stall_watch` notices if there is no progress, and `bertjax.record.terminal` says
 what the process is doing.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from bertjax import progress
+from bertjax.base import progress
 
 START_UP, COMPILING, RESTORING = "start-up", "compiling", "restoring"
 STEPPING, INPUT = "stepping", "waiting for input"

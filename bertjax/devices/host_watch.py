@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 
+from bertjax.base.signals import STOPPED, Interrupted
 from bertjax.devices import stall_watch
 from bertjax.devices.hosts import coordination_client
-from bertjax.interruption import STOPPED, Interrupted
 
 # The interval at which every host writes a sign of life.
 BEAT_SECONDS = 3.0

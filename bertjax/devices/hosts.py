@@ -21,10 +21,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bertjax import progress
+from bertjax.base import progress
+from bertjax.base.files import is_remote
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
-from bertjax.files import is_remote
 
 PACKAGE = Path(__file__).parent.parent
 Result = TypeVar("Result")

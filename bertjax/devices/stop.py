@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bertjax.base.signals import STOPPED, Interrupted, signal_name, stop_signals
 from bertjax.devices import host_watch
-from bertjax.interruption import STOPPED, Interrupted, signal_name, stop_signals
 
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
 # has computed the result, so that no host waits for it.

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import brief, write_bytes
+from bertjax.base.files import brief, write_bytes
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import with_task
 from bertjax.inference.text_view import encoded, text_view

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import bertjax
+from bertjax.base.files import writing
+from bertjax.base.progress import progress
 from bertjax.data.batches.features import Feature
-from bertjax.files import writing
 from bertjax.inference.buckets import cached_program, read_behind
 from bertjax.inference.inference_params import for_inference, inference_params, stacked
 from bertjax.inference.output_files import (
@@ -25,7 +26,6 @@ from bertjax.inference.output_files import (
 from bertjax.inference.packed_pieces import packed_pieces
 from bertjax.model import BertWithHead
 from bertjax.model.pooling import pooled, unit
-from bertjax.progress import progress
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.row_readers import open_text, place
 from bertjax.tasks.sources.table_files import NAMED_COLUMNS, TSV_SUFFIXES, Table, suffix_of

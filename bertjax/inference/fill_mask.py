@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.base.files import brief
 from bertjax.data.batches.batch import layout, pad_to
-from bertjax.files import brief
 from bertjax.inference.buckets import (
     cached_program,
     length_bucket,

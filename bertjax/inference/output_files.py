@@ -34,11 +34,11 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax.file_checksums import CHECKSUMS
-from bertjax.files import explaining, writing
+from bertjax.base.checksums import CHECKSUMS
+from bertjax.base.files import explaining, writing
+from bertjax.base.lock import Lock
+from bertjax.base.scratch import scratch_folder
 from bertjax.inference.saved_task import TaskModel
-from bertjax.lock import Lock
-from bertjax.scratch import scratch_folder
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
 from bertjax.tasks.sources.row_readers import DELIMITERS

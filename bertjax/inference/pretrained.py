@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bertjax.base.files import brief
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.files import brief
 from bertjax.inference.buckets import (
     cached_program,
     length_bucket,

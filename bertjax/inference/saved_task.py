@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
+from bertjax.base.files import explained
+from bertjax.base.progress import progress
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices import sharding
-from bertjax.files import explained
 from bertjax.inference.inference_params import for_inference, inference_params
 from bertjax.inference.predictor import Groups, Predictor
-from bertjax.progress import progress
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.inference.fill_mask import most_probable, word_probabilities
 from bertjax.weights import LoadedModel
 

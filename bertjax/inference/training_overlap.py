@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import read_json
+from bertjax.base.files import read_json
+from bertjax.base.run_file import holds_run, read_run
 from bertjax.inference.saved_task import TaskModel
-from bertjax.run_file import holds_run, read_run
 from bertjax.tasks import Example, Task
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.sources.columns import Columns

@@ -113,7 +113,7 @@ class BertWithHead(nn.Module):
     def for_pretraining(cls, config: PretrainConfig) -> Self:
         """Returns a model with the architecture `config.model` and default values of other fields.
 
-        `bertjax.training.setup.Program` later clones the model with the dtype, unroll factor, remat
+        `bertjax.train.program.Program` later clones the model with the dtype, unroll factor, remat
         policy and attention kernel of the run.
         """
         return cls(config.model)

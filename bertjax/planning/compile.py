@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax import progress
+from bertjax.base import progress
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
@@ -19,14 +19,14 @@ from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
-from bertjax.training.objective import TEACHER
-from bertjax.training.pretraining_program import (
+from bertjax.train.objective import TEACHER
+from bertjax.train.pretraining_program import (
     PretrainingProgram,
     batch_shapes,
     teacher_of_shape,
     with_head,
 )
-from bertjax.training.setup import with_sharding
+from bertjax.train.program import with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.base.files import did_you_mean
 from bertjax.devices.flops import PEAK_TFLOPS
-from bertjax.files import did_you_mean
 
 GIB = 2**30
 

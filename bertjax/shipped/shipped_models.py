@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean
 
 PREFIX = "bertjax:"
 

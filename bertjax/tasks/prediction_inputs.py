@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.classification import MultiLabelTask, TextTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask

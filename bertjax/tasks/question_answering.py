@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.base.files import write_text
 from bertjax.data.batches.features import Feature, LabelKind
-from bertjax.files import write_text
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertjax.files import did_you_mean
+from bertjax.base.files import did_you_mean
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.custom_tasks import CUSTOM_TASKS

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.classification import (
     ClassificationTask,
     MultiLabelTask,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.base.files import writing
 from bertjax.data.batches.features import Feature, LabelKind
-from bertjax.files import writing
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
 from bertjax.tasks.tag_schemes import entities, marks_entities

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from bertjax.base.files import writing
 from bertjax.data.batches.features import Feature, LabelKind
-from bertjax.files import writing
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 

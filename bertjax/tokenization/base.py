@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import processors
 
-from bertjax.files import brief, write_bytes
+from bertjax.base.files import brief, write_bytes
 
 VISIBLE_SPACE = "␣"
 """The character that stands for a space in readable tokens."""

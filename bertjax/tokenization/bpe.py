@@ -12,8 +12,8 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
-from bertjax import progress
-from bertjax.files import brief
+from bertjax.base import progress
+from bertjax.base.files import brief
 from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated
 

@@ -26,7 +26,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertjax import progress
+from bertjax.base import progress
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.base.files import brief, explained, read_json, refuse_links_outside
 from bertjax.cloud.copies import local_copy
-from bertjax.files import brief, explained, read_json, refuse_links_outside
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import MAX_JSON_BYTES, brief, explained, read_bytes, read_json
+from bertjax.base.files import MAX_JSON_BYTES, brief, explained, read_bytes, read_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

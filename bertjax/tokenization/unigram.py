@@ -17,8 +17,8 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from bertjax import progress
-from bertjax.files import MAX_JSON_BYTES, brief, read_bytes
+from bertjax.base import progress
+from bertjax.base.files import MAX_JSON_BYTES, brief, read_bytes
 from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.bpe import ROBERTA
 from bertjax.tokenization.counting import Report, count_words

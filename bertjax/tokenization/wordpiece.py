@@ -20,7 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from bertjax import progress
+from bertjax.base import progress
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer, settings_of_added
 from bertjax.tokenization.counting import Report, count_words, repeated
 

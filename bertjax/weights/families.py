@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from bertjax.base.files import brief, did_you_mean
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.config.model_sizes import FAMILY_FIELDS
-from bertjax.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig
 from bertjax.weights import modernbert
 from bertjax.weights.fused_tensors import Fused

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.files import MAX_MESSAGE, listed
+from bertjax.base.files import MAX_MESSAGE, listed
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 

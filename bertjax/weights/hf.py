@@ -12,10 +12,10 @@ import numpy as np
 import safetensors
 from flax.traverse_util import flatten_dict
 
-from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
-from bertjax.files import brief, is_file_name, listed, read_json, replacing_folder
+from bertjax.base.checksums import CHECKSUMS, find_damage, write_checksums
+from bertjax.base.files import brief, is_file_name, listed, read_json, replacing_folder
+from bertjax.base.progress import BYTES, progress
 from bertjax.model import HEADS, BertConfig
-from bertjax.progress import BYTES, progress
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.tokenization import Tokenizer

@@ -8,7 +8,7 @@ transformers 4 wrote the bases of the rotary positions as `global_rope_theta` an
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 
 # Pairs of prefixes of tensor names, see `Family.renames`.
 _LAYER, _BERT_LAYER = "model.layers.{layer}", "bert.encoder.layer.{layer}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.files import brief, read_json
+from bertjax.base.files import brief, read_json
 from bertjax.model import BertWithHead
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 

@@ -10,12 +10,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.checkpoint_files import CHECKPOINTS, damaged_steps, without_older_checkpoints
+from bertjax.base.checksums import damaged_steps, without_older_checkpoints
+from bertjax.base.files import brief, is_remote, read_json, refuse_links_outside
+from bertjax.base.run_file import holds_run, read_run
+from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import local_copy
 from bertjax.config import model_at
-from bertjax.files import brief, is_remote, read_json, refuse_links_outside
 from bertjax.model import HEADS, BertConfig, BertWithHead
-from bertjax.run_file import holds_run, read_run
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from bertjax.files import brief, listed
+from bertjax.base.files import brief, listed
 from bertjax.model import FeatureTagger, TaggerConfig
 from bertjax.weights.fill import fill
 from bertjax.weights.hf import TAGGER

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.files import brief, listed, read_bytes, replacing_folder
+from bertjax.base.files import brief, listed, read_bytes, replacing_folder
 from bertjax.weights.hf import MODEL_FILES
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 
 # For comparison: the pickle of BERT-large has 60 kB and 16 thousand opcodes.
 MAX_PICKLE_BYTES = 16 * 2**20

@@ -55,9 +55,9 @@ from bertjax.tasks.question_answering import windows as library_windows
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.tokenization import extend
-from bertjax.training.objective import make_loss_fn
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedule import make_schedule
+from bertjax.train.objective import make_loss_fn
+from bertjax.train.optimizer import make_optimizer
+from bertjax.train.schedule import make_schedule
 from bertjax.weights import init_params
 
 MODEL = os.environ.get("BERTJAX_NOTEBOOK_MODEL", "bertjax:tiny")
@@ -713,7 +713,7 @@ assert 0.5e-3 < library_loss - new_loss < 2e-3
 # ### 12. AdamW, as BERT was trained
 #
 # *BERT, section A.2; Adam: Kingma and Ba 2015; decoupled weight decay: Loshchilov and Hutter 2019;
-# `bertjax/training/optimizer.py`.*
+# `bertjax/train/optimizer.py`.*
 #
 # Real steps are a little wiser than "against the gradient". AdamW keeps two running means for each
 # parameter, of its gradient (m) and of the square of its gradient (v), and moves by m / sqrt(v). So
@@ -1106,7 +1106,7 @@ for layer in range(config.num_hidden_layers):
 # | masking, batches | `bertjax/data/batches/masking.py`, `pretraining_batches.py` |
 # | embeddings, layers | `bertjax/model/embeddings.py`, `attention.py`, `encoder.py`, `bert.py` |
 # | heads, loss | `bertjax/model/pretraining_heads.py`, `losses.py` |
-# | gradient step, optimizer, learning rate | `bertjax/training/step.py`, `optimizer.py` |
+# | gradient step, optimizer, learning rate | `bertjax/train/step.py`, `optimizer.py` |
 #
 # - "Pretrain a BERT from scratch in ten minutes" repeats the steps on a whole corpus.
 # - "Fine-tune your CSV" puts a classifier on `[CLS]`.

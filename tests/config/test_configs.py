@@ -16,7 +16,7 @@ from bertjax.config import (
 )
 from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
-from bertjax.training.schedule import make_schedule
+from bertjax.train.schedule import make_schedule
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "pretrain").glob("[!_]*.py"))
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.files import read_json
+from bertjax.base.files import read_json
 from bertjax.model import BertConfig, BertForPreTraining, BertModel, named_config
 
 # Encoder with pooler, as published (Devlin et al. 2018; Turc et al. 2019).

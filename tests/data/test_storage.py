@@ -11,7 +11,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from bertjax import prepare
-from bertjax.cloud import addresses
+from bertjax.base import addresses
 from bertjax.data.metadata import open_prepared
 
 

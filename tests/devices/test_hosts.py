@@ -231,19 +231,19 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
 # Statements that make one part of a run slow enough to be interrupted in it.
 SLOW_PARTS = {
     "stepping": """
-import bertjax.training.loop as loop
+import bertjax.train.loop as loop
 block = loop.jax.block_until_ready
 loop.jax.block_until_ready = lambda x: (time.sleep(0.5), block(x))[1]
 """,
     "evaluating": """
-from bertjax.training.held_out_evaluation import HeldOutEvaluation
+from bertjax.train.held_out import HeldOutEvaluation
 batches = HeldOutEvaluation.batches
 def slowly(self, held_out, phase):
     return (time.sleep(4) or batch for batch in batches(self, held_out, phase))
 HeldOutEvaluation.batches = slowly
 """,
     "saving": """
-import bertjax.training.checkpoint as checkpoint
+import bertjax.train.checkpoint as checkpoint
 save = checkpoint.Checkpointer.save
 checkpoint.Checkpointer.save = lambda self, *args: (time.sleep(20), save(self, *args))[1]
 """,

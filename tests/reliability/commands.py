@@ -133,7 +133,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 def run_facts(workdir: Path) -> dict[str, Any]:
     """Returns what must be equal of a run: model, checkpoints, predictions, metrics and events."""
-    from bertjax.training.metric_files import read_lines
+    from bertjax.record.metrics import read_lines
 
     facts: dict[str, Any] = {"model": list(files_in(workdir / "model").values())}
     if (workdir / "predictions").is_dir():
@@ -155,7 +155,7 @@ def _events_in(workdir: Path) -> list[tuple[int, str, float]]:
     """Returns (step, tag, value) of all events but times; one written twice stands there twice."""
     from tensorboardX.proto.event_pb2 import Event
 
-    from bertjax.training.metric_files import read_events
+    from bertjax.record.metrics import read_events
 
     values = []
     for path in workdir.glob("events.out.tfevents.*"):
@@ -188,7 +188,7 @@ def _arrays_in(folder: Path) -> dict[str, str]:
 
 def run_steps(workdir: Path) -> tuple[int, int]:
     """Returns the last step in metrics.jsonl and the newest saved step of a run."""
-    from bertjax.checkpoint_files import steps_in
+    from bertjax.base.checksums import steps_in
 
     lines = []
     if (workdir / "metrics.jsonl").is_file():

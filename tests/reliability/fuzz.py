@@ -27,7 +27,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the readers import jax
 
-from bertjax.files import MAX_MESSAGE  # noqa: E402
+from bertjax.base.files import MAX_MESSAGE  # noqa: E402
 from tests.reliability.mutations import flip  # noqa: E402
 from tests.reliability.readers import READERS, Reader  # noqa: E402
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.base.files import explained, read_json
 from bertjax.config import BertConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
-from bertjax.files import explained, read_json
 from bertjax.inference.saved_task import with_task
 from bertjax.tasks.sources import custom, custom_tasks, squad
 from bertjax.tasks.sources.columns import CustomKind

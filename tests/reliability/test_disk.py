@@ -22,7 +22,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax import convert, predict, prepare
-from bertjax.files import explaining
+from bertjax.base.files import explaining
 from bertjax.tasks.task import Example
 from bertjax.weights import load_model
 
@@ -252,7 +252,7 @@ def test_without_file_locks_every_command_works_and_leaves_no_lock(command, tmp_
     def flock(file, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("bertjax.lock.fcntl.flock", flock)
+    monkeypatch.setattr("bertjax.base.lock.fcntl.flock", flock)
     assert expected_of(command, tmp_path / "nfs") == expected
 
 

@@ -24,8 +24,8 @@ from bertjax.tokenization import (
     train_unigram,
     train_wordpiece,
 )
-from bertjax.training.model_for_task import load_for_task
-from bertjax.training.variants import task_options
+from bertjax.train.experiments import task_options
+from bertjax.train.model_for_task import load_for_task
 from bertjax.weights import load_model
 
 # Family: how its tokenizer is trained, and what its examples are.

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.base.files import read_json
 from bertjax.config import BertConfig
-from bertjax.files import read_json
 from bertjax.weights.fill import fill
 from bertjax.weights.hf import INDEX, open_hf
 from bertjax.weights.load_model import load_model

@@ -12,7 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax import convert
-from bertjax.files import read_json
+from bertjax.base.files import read_json
 from bertjax.model import BertConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import names, tf1

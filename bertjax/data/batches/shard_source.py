@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from bertjax.cloud import addresses
+from bertjax.base import addresses
+from bertjax.base.files import brief
 from bertjax.data.records import Row, ShardReader, count_or_none, decode_row
-from bertjax.files import brief
 
 # How array_record's messages name a failed call of the operating system: "pread() failed: ...".
 _FAILED_CALL = re.compile(r"\w\(\) failed: ")

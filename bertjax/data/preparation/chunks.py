@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.cloud.addresses import place
+from bertjax.base.addresses import place
+from bertjax.base.files import is_remote, write_text
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.encode import SentenceEncoder
@@ -29,7 +30,6 @@ from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.storage import written_locally
 from bertjax.data.text.documents import Document, sentences_of
-from bertjax.files import is_remote, write_text
 from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"

@@ -15,13 +15,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertjax.cloud.addresses import place
+from bertjax.base.addresses import place
+from bertjax.base.files import write_text
+from bertjax.base.progress import BYTES, progress
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.records import has_records, read_shard, write_shard
 from bertjax.data.storage import read_locally, written_locally
-from bertjax.files import write_text
-from bertjax.progress import BYTES, progress
 
 CHUNK_FOLDER = "chunks"
 # Shards have at least this size, except the last one, so that small data has few shards ...

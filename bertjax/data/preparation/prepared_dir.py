@@ -5,7 +5,7 @@ chunks/00012.json       summary of a finished chunk of text: counts, names of it
 chunks/train-128-00003-of-00024.json   a joined shard and the chunks' shards that it replaces
 metadata-1-of-4.json    marks as finished the part that `prepare --shard 1/4` makes
 metadata.json           written last: if it exists, the directory is complete
-prepare.lock            lock file that names the running process, see `bertjax.lock`
+prepare.lock            lock file that names the running process, see `bertjax.base.lock`
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.base.files import explaining, is_remote, read_json, write_text
+from bertjax.base.lock import Lock
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import METADATA_FILE, Metadata, open_prepared
 from bertjax.data.preparation import totals
 from bertjax.data.preparation.chunks import read_summary
 from bertjax.data.preparation.join import CHUNK_FOLDER, join_shards, joined_files
 from bertjax.data.storage import remove_folder
-from bertjax.files import explaining, is_remote, read_json, write_text
-from bertjax.lock import Lock
 
 SETTINGS_FILE = "prepare.json"
 _TMP = r"((\.[0-9a-f]{32})?\.tmp)?"

@@ -11,6 +11,7 @@ from typing import Any
 
 import regex
 
+from bertjax.base.files import brief
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub_files import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.text import pydocs, sources, tables
@@ -19,7 +20,6 @@ from bertjax.data.text.documents import Document, Layout, bounded_documents, loo
 from bertjax.data.text.lines import read_lines
 from bertjax.data.text.sentences import split_sentences
 from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
-from bertjax.files import brief
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"

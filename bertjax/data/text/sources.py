@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, cast
 
-from bertjax.cloud import addresses
+from bertjax.base import addresses
+from bertjax.base.files import brief, is_remote
 from bertjax.data.text.decompression import DamagedInput, Decompressed, decompressor_of
 from bertjax.data.text.tar import BLOCK, is_tar, members
-from bertjax.files import brief, is_remote
 
 # Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8

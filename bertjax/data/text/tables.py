@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean
 
 # Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bertjax.files import brief, writing
+from bertjax.base.files import brief, writing
 
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.

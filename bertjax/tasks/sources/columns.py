@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from bertjax.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean
 from bertjax.tasks.sources.row_readers import place, read_number
 from bertjax.tasks.sources.table_files import Table
 

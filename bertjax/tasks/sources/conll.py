@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
 from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.row_readers import check_utf8, place, read_number
 

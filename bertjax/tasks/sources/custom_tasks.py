@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import EmbeddingTask

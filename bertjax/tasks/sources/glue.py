@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import brief, explaining, write_text, writing
+from bertjax.base.files import brief, explaining, write_text, writing
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertjax.base.files import did_you_mean
 from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
-from bertjax.files import did_you_mean
 from bertjax.tasks.task import Example
 from bertjax.tokenization.hub import fetch
 

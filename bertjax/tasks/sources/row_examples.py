@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.sources.columns import Columns, CustomKind
 from bertjax.tasks.sources.conll import Sentence
 from bertjax.tasks.sources.custom_row import Row

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
+from bertjax.base.files import brief
 from bertjax.data.text.decompression import Decompressed, decompressor_of
 from bertjax.data.text.sources import PeekableStream
 from bertjax.data.text.tables import open_parquet, parquet_batches
-from bertjax.files import brief
 
 # Maximum length of a field and of a line, in characters. No text is that long, so a longer
 # field has an unclosed quote. The limit also bounds the memory of a parsed line of JSON, which is

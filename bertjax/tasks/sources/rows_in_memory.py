@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import brief
-from bertjax.scratch import scratch_folder
+from bertjax.base.files import brief
+from bertjax.base.scratch import scratch_folder
 
 
 @contextlib.contextmanager

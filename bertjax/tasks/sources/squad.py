@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from bertjax.files import brief, read_json
+from bertjax.base.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import brief
+from bertjax.base.files import brief
 from bertjax.tasks.sources.row_readers import (
     DELIMITERS,
     Rows,

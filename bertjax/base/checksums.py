@@ -1,0 +1,251 @@
+"""The file `checksums.json`: the size and CRC-32 of each file of a folder, to detect damage.
+
+Checkpoints and exported models contain a `checksums.json`. The checksums are written before the
+folder gets its final name, and compared with the files before the files are used. In a bucket, the
+checksums are those that the bucket lists, so that no file is read for them.
+"""
+
+import contextlib
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.base.addresses import move_folder, remove_folder
+from bertjax.base.files import is_remote, read_json, write_json
+from bertjax.base.workdir_files import CHECKPOINTS, DAMAGED, REPLACED
+from bertjax.cloud.copies import listed
+
+CHECKSUMS = "checksums.json"
+_CHUNK_BYTES = 1 << 24
+
+
+def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
+    """Writes `checksums.json` for all files below a folder except the files named in `without`.
+
+    Raises:
+        OSError: a file cannot be read, or the disk is full.
+    """
+    left_out = {*without, CHECKSUMS}
+    if is_remote(folder):
+        entries = {k: v for k, v in _entries_in_bucket(folder).items() if k not in left_out}
+    else:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = sorted(path.relative_to(folder).as_posix() for path in files)
+        entries = {name: _size_and_crc(folder / name) for name in names if name not in left_out}
+    write_json(folder / CHECKSUMS, entries)
+
+
+def _entries_in_bucket(folder: Path) -> dict[str, list[int | str]]:
+    """Returns {name: [size, MD5]} of the files in a folder of a bucket, as its list says.
+
+    An MD5 that the list does not hold is "".
+    """
+    _, files = listed(str(folder))
+    return {file.name: [file.size, file.md5 or ""] for file in files}
+
+
+def _size_and_crc(path: Path) -> list[int]:
+    crc = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    return [size, crc]
+
+
+def find_damage(folder: Path) -> str | None:
+    """Compares the files of a folder with its `checksums.json`.
+
+    Returns:
+        A message that names the first damaged file and the damage; None if no file is damaged.
+
+    Raises:
+        FileNotFoundError: the folder has no `checksums.json`.
+    """
+    try:
+        expected = read_json(folder / CHECKSUMS)
+    except ValueError as error:
+        return str(error)
+    if not expected:
+        return f"{CHECKSUMS} is empty"
+    in_bucket = _entries_in_bucket(folder) if is_remote(folder) else None
+    for name, entry in expected.items():
+        if not isinstance(entry, list) or len(entry) != 2:
+            return f"{CHECKSUMS} has no size and CRC-32 of {name}"
+        if name not in in_bucket if in_bucket is not None else not (folder / name).is_file():
+            return f"{name} is missing"
+        if in_bucket is not None:
+            found = in_bucket[name]
+        elif isinstance(entry[1], str):  # a local copy; the checksum is one that a bucket lists
+            found = [(folder / name).stat().st_size, entry[1]]
+        else:
+            found = _size_and_crc(folder / name)
+        if found[0] != entry[0]:
+            return f"{name} has {found[0]:,} bytes instead of {entry[0]:,}"
+        if found[1] != entry[1]:
+            return f"{name} has another checksum than when it was written"
+    return None
+
+
+# Orbax writes these files after the checksums. They hold times and types, but no arrays.
+_COMMITTED = "commit_success.txt"
+_WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
+# The directory of a run's checkpoints, and the folders beside it of checkpoints that are being
+# replaced or are damaged.
+TEMPORARY = "orbax-checkpoint-tmp"
+
+
+def steps_in(directory: Path) -> list[int]:
+    """Returns the training steps of the complete checkpoints in `directory`, in ascending order."""
+    return sorted(int(folder.name) for folder in _folders(directory) if _is_complete(folder))
+
+
+def unfinished(directory: Path) -> list[Path]:
+    """Returns the folders in `directory` of checkpoints whose save is in progress or was killed."""
+    if is_remote(directory):
+        return [folder for folder in _folders(directory) if not _is_complete(folder)]
+    return [*directory.glob(f"*{TEMPORARY}*")]
+
+
+def _folders(directory: Path) -> list[Path]:
+    """Returns the folders in `directory` whose names are numbers, those of training steps."""
+    return [path for path in directory.glob("*") if path.name.isdigit() and path.is_dir()]
+
+
+def _is_complete(folder: Path) -> bool:
+    # In buckets, where folders cannot be renamed, Orbax marks a complete checkpoint by a file.
+    return not is_remote(folder) or (folder / _COMMITTED).exists()
+
+
+def without_older_checkpoints(names: list[str]) -> list[str]:
+    """Returns the files of a run's workdir without those of checkpoints that newer ones replace.
+
+    Args:
+        names: names of files relative to the workdir, or to any other folder.
+    """
+    step_of = {name: _step_of(name) for name in names}
+    complete = [step for name, step in step_of.items() if name.endswith(_WRITTEN_LAST[0])]
+    newest = max((step for step in complete if step is not None), default=None)
+    return [name for name, step in step_of.items() if step is None or step == newest]
+
+
+def _step_of(name: str) -> int | None:
+    """Returns the step of the checkpoint that a file of a workdir belongs to; None: of none."""
+    folder, _, rest = name.partition("/")
+    step = rest.partition("/")[0]
+    return int(step) if folder == CHECKPOINTS and step.isdigit() else None
+
+
+def add_checksums(folder: Path) -> None:
+    """Writes `checksums.json` to `folder`, the temporary folder of an unfinished checkpoint."""
+    write_checksums(folder, without=_WRITTEN_LAST)
+
+
+def damage_of(folder: Path) -> str | None:
+    """Returns a description of the first damaged file of a checkpoint; None if no file is damaged.
+
+    In a checkpoint without `checksums.json`, which an older version of bertjax wrote, only the file
+    `progress/metadata` is checked: it must be JSON.
+    """
+    try:
+        if not (folder / CHECKSUMS).exists():
+            json.loads((folder / "progress" / "metadata").read_text(encoding="utf-8"))
+            return None
+        if damage := find_damage(folder):
+            return damage
+        read_json(folder / _WRITTEN_LAST[0])
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def newest_whole_step(directory: Path) -> int | None:
+    """Returns the step of the newest undamaged checkpoint in `directory`; None if there is none."""
+    damaged = damaged_steps(directory)
+    return max((step for step in steps_in(directory) if step not in damaged), default=None)
+
+
+def damaged_steps(directory: Path) -> dict[int, str]:
+    """Returns {step: description of the damage} for the damaged checkpoints in `directory`.
+
+    A checkpoint without `checksums.json` counts as damaged if an earlier checkpoint has this file.
+    """
+    steps = steps_in(directory)
+    found = {step: damage_of(directory / str(step)) for step in steps}
+    damaged = {step: damage for step, damage in found.items() if damage is not None}
+    with_checksums = [step for step in steps if (directory / str(step) / CHECKSUMS).is_file()]
+    for step in steps:
+        # If an older version wrote this checkpoint, no earlier checkpoint has checksums either.
+        if with_checksums and step > with_checksums[0] and step not in with_checksums:
+            damaged.setdefault(step, f"{CHECKSUMS} is missing")
+    return damaged
+
+
+def set_aside(directory: Path, step: int, folder: str) -> Path:
+    """Moves the checkpoint of `step` from `directory` to a folder beside `directory`.
+
+    Training runs ignore the checkpoints in this folder, because they only read `directory`.
+
+    Args:
+        directory: the directory of a run's checkpoints.
+        step: the training step of the checkpoint.
+        folder: the name of the folder, which is created if it does not exist.
+
+    Returns:
+        The new path of the checkpoint's folder.
+    """
+    place = directory.parent / folder
+    names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
+    target = next(place / name for name in names if not (place / name).exists())
+    move_folder(directory / str(step), target)
+    return target
+
+
+def restore_replaced(directory: Path) -> None:
+    """Deletes or restores the checkpoints in the folder `replaced` beside `directory`.
+
+    A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
+    new checkpoint in `directory` is complete and undamaged, the old one is deleted. Otherwise, the
+    old one is moved back to `directory`, and a damaged new one to the folder `damaged` beside
+    `directory`. The folder `replaced` is removed if it is empty then.
+    """
+    replaced = directory.parent / REPLACED
+    # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
+    for old in sorted(replaced.glob("[0-9]*"), reverse=True):
+        new = directory / old.name.partition("-")[0]
+        if new.exists() and damage_of(new) is None:
+            remove_folder(old)
+            continue
+        if new.exists():
+            set_aside(directory, int(new.name), DAMAGED)
+        move_folder(old, new)
+    if not is_remote(replaced):  # buckets have no empty folders
+        with contextlib.suppress(OSError):  # it does not exist, or holds something else
+            replaced.rmdir()
+
+
+def set_damaged_aside(directory: Path) -> None:
+    """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
+
+    Before that, `restore_replaced` restores checkpoints whose replacement was interrupted.
+
+    Raises:
+        ValueError: all checkpoints in `directory` are damaged; they stay in `directory`.
+    """
+    restore_replaced(directory)
+    damaged = damaged_steps(directory)
+    whole = [step for step in steps_in(directory) if step not in damaged]
+    if damaged and not whole:
+        step, damage = max(damaged.items())
+        raise ValueError(
+            f"All checkpoints in {directory} ({len(damaged)}) are damaged; in the newest, of step "
+            f"{step}, {damage.rstrip('.')}. Restore them from a copy or, to train from the "
+            "beginning, give --overwrite."
+        )
+    for step, damage in damaged.items():
+        place = set_aside(directory, step, DAMAGED)
+        print(
+            f"warning: the checkpoint of step {step} is damaged ({damage}): it is now in {place}, "
+            f"and the run resumes from step {max(whole)}",
+            flush=True,
+        )

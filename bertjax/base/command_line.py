@@ -1,0 +1,360 @@
+"""Command-line code shared by all commands: flags from dataclasses, and help."""
+
+import dataclasses
+import inspect
+import itertools
+import json
+import sys
+import types
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+
+import tyro
+from tyro.constructors import (
+    MISSING_NONPROP,
+    ConstructorRegistry,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+import bertjax
+from bertjax.base.unknown_flags import error_of_unknown
+
+Config = TypeVar("Config")
+Flags = TypeVar("Flags")
+
+# The boxes of `--help`, in order. A config's `GROUPS` maps each box to its fields; a field in no
+# group is listed in the first box, which contains --help.
+GROUPS = ("data", "model", "training", "hardware", "output")
+
+# Fields of a pretraining config that change nothing about a single train step.
+NO_STEP_FLAGS = tuple(
+    "workdir overwrite eval_every eval_rows save_every keep_checkpoints log_every stall_seconds "
+    "max_bad_steps rollback_steps deterministic distributed".split()
+)
+
+# The values of boolean flags.
+_TRUTH = {"true": "True", "false": "False"}
+
+
+# A command's `parse`, given this very list as `argv`, raises `Declared` instead of parsing.
+DECLARED_ONLY: list[str] = []
+
+
+class Declared(Exception):
+    """Raised in place of parsing `DECLARED_ONLY`, to tell which flags a command has.
+
+    Attributes:
+        configs: the dataclasses, or instances of them, whose fields are the flags.
+        hidden: the names of the fields that have no flags.
+    """
+
+    def __init__(self, configs: Sequence[Any], hidden: Collection[str]):
+        super().__init__("The flags were asked for, and not parsed.")
+        self.configs, self.hidden = configs, hidden
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigFlags:
+    """Base class of the flags of the commands that read a config file, named by `--config`."""
+
+    config: str | None = None
+    """Config file whose values are the defaults of the other flags: a Python file that defines the
+    variable `config`, or the name of a config that comes with bertjax, such as bert_base; a path
+    such as configs/pretrain/bert_base.py that the current folder does not have is looked up among
+    these; None: in bertjax.finetune,
+    configs/finetune/TASK.py; bertjax.pretrain (but for --export), plan and benchmark require
+    --config, because there are no default phases."""
+
+
+def parse(
+    config: type[Config] | Config, argv: Sequence[str] | None, *, command: str, description: str
+) -> Config:
+    """Parses the flags in `argv` and returns the command's config.
+
+    Flags may be written `--like_this` or `--like-this`, with or without `=`; a nested field is
+    written `--optimizer.learning_rate`. On an unknown flag, the process exits with status 2 and a
+    message that suggests the most similar flag.
+
+    Args:
+        config: a config dataclass, or an instance whose values are the defaults.
+        argv: the flags; None: `sys.argv[1:]`.
+        command: the name of the command, as in `python -m bertjax.COMMAND`.
+        description: the description of the command that `--help` prints.
+
+    Raises:
+        SystemExit: a flag is unknown or has a wrong value (status 2), or the help or the version
+            was requested and printed (status 0).
+        Declared: `argv` is the list `DECLARED_ONLY`, so that nothing was parsed.
+    """
+    return _parse((config,), argv, command, description)[0]
+
+
+def parse_both(
+    flags: type[Flags],
+    config: type[Config] | Config,
+    argv: Sequence[str] | None,
+    *,
+    command: str,
+    description: str,
+    hidden: Collection[str] = (),
+) -> tuple[Flags, Config]:
+    """Parses a command line that mixes the command's own flags with the fields of a run's config.
+
+    The dataclasses of `flags` and `config` must not have a field of the same name.
+
+    Args:
+        flags: the dataclass of the command's own flags.
+        config: a config dataclass, or an instance whose values are the defaults.
+        argv: the flags; None: `sys.argv[1:]`.
+        command: the name of the command, as in `python -m bertjax.COMMAND`.
+        description: the description of the command that `--help` prints.
+        hidden: names of fields of `config` that `--help` does not list.
+
+    Returns:
+        An instance of `flags`, and the config of the run.
+
+    Raises:
+        SystemExit: as in `parse`.
+        Declared: as in `parse`.
+    """
+    first, second = _parse((flags, config), argv, command, description, hidden)
+    return first, second
+
+
+def _parse(
+    configs: Sequence[Any],
+    argv: Sequence[str] | None,
+    command: str,
+    description: str,
+    hidden: Collection[str] = (),
+) -> list[Any]:
+    if argv is DECLARED_ONLY:
+        raise Declared(configs, hidden)
+    argv = arguments(argv)
+    if "--version" in argv:
+        print(f"bertjax {bertjax.__version__}")
+        raise SystemExit(0)
+    registry = _registry()
+    with registry:
+        root: Any = _root(configs, hidden)
+    argv = _with_values(argv, _boolean_names(configs))
+    if message := error_of_unknown(argv, configs, command, hidden):
+        refuse(message)
+    return tyro.cli(
+        root,
+        prog=f"python -m bertjax.{command}",
+        description=description,
+        args=argv,
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
+        registry=registry,
+    )
+
+
+def refuse(message: str) -> NoReturn:
+    """Ends the process because of a wrong command line: prints the error, exits with status 2.
+
+    Raises:
+        SystemExit: always.
+    """
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+class _Group:
+    """Base class of the types that `_group` creates; each type tells tyro about a group of flags.
+
+    A group is a box of `--help`, or all boxes together.
+    """
+
+    spec: StructConstructorSpec
+
+
+def _registry() -> ConstructorRegistry:
+    """Returns a tyro registry that parses `_Group` types, which stand for groups of flags.
+
+    It also puts the help text of each flag on one line.
+    """
+    registry, inside = ConstructorRegistry(), False
+
+    @registry.struct_rule
+    def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+        nonlocal inside
+        if isinstance(info.type, type) and issubclass(info.type, _Group):
+            return info.type.spec
+        if inside or not dataclasses.is_dataclass(info.type):
+            return None
+        inside = True  # lets tyro's own rule apply
+        try:
+            spec = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            inside = False
+        assert isinstance(spec, StructConstructorSpec)
+        fields = [dataclasses.replace(f, helptext=_on_one_line(f.helptext)) for f in spec.fields]
+        return dataclasses.replace(spec, fields=tuple(fields))
+
+    return registry
+
+
+def _on_one_line(helptext: Any) -> Callable[[], str | None]:
+    def text() -> str | None:
+        sentence: Any = helptext() if callable(helptext) else helptext
+        return sentence and " ".join(sentence.split())
+
+    return text
+
+
+def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -> type[_Group]:
+    spec = StructConstructorSpec(instantiate=instantiate, fields=tuple(fields))
+    return type("the flags", (_Group,), {"spec": spec})  # "Error parsing the flags: ..."
+
+
+def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
+    """Returns a type for tyro with the fields of all `configs`, grouped into the boxes of `--help`.
+
+    `tyro.cli` with this type parses the flags and returns the list of configs.
+    """
+    classes = [config if isinstance(config, type) else type(config) for config in configs]
+    version = "Print the version and exit."
+    ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
+    grouped: dict[str, list[StructFieldSpec]] = {name: [] for name in GROUPS}
+    for config, config_class in zip(configs, classes, strict=True):
+        for field in fields_of(config):
+            group = group_of(config_class, field.name)
+            if group is None:
+                ungrouped.append(field)
+                continue
+            field_type: Any = Annotated[
+                field.type, tyro.conf.arg(prefix_name=False), tyro.conf.FlagConversionOff
+            ]
+            if field.name in hidden:
+                field_type = tyro.conf.Suppress[field_type]
+            grouped[group].append(dataclasses.replace(field, type=field_type))
+
+    def instantiate(**values: Any) -> list[Any]:
+        for name in GROUPS:
+            values |= values.pop(name, {})
+        return [
+            config_class(**{f.name: values[f.name] for f in dataclasses.fields(config_class)})
+            for config_class in classes
+        ]
+
+    groups = [
+        StructFieldSpec(name=name, type=_group(dict, fields), default=MISSING_NONPROP, helptext="")
+        for name, fields in grouped.items()
+        if fields
+    ]
+    return _group(instantiate, [*ungrouped, *groups])
+
+
+def fields_of(config: Any) -> Sequence[StructFieldSpec]:
+    """Returns the fields of `config`, a config dataclass or an instance of one, as tyro's records.
+
+    The values of an instance are the defaults of the fields.
+    """
+    config_class = config if isinstance(config, type) else type(config)
+    default = MISSING_NONPROP if isinstance(config, type) else config
+    spec = ConstructorRegistry.get_struct_spec(
+        StructTypeInfo.make(config_class, default, in_union_context=False)
+    )
+    assert isinstance(spec, StructConstructorSpec)
+    return spec.fields
+
+
+def _boolean_names(configs: Sequence[Any]) -> set[str]:
+    """Returns the names of the boolean fields of `configs` and of their nested dataclasses."""
+    names: set[str] = set()
+    waiting = [config if isinstance(config, type) else type(config) for config in configs]
+    while waiting:
+        for name, field_type in get_type_hints(waiting.pop()).items():
+            parts = [field_type, *get_args(field_type)]
+            names |= {name} if bool in parts else set()
+            waiting += [part for part in parts if dataclasses.is_dataclass(part)]
+    return names
+
+
+def _with_values(argv: Sequence[str], booleans: Collection[str]) -> list[str]:
+    """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`.
+
+    `--flag` and `--flag true` become `--flag=True`; `--no_flag` and `--flag false` become
+    `--flag=False`.
+    """
+    words: list[str] = []
+    waiting = None  # the boolean flag that the next word may be the value of
+    for word in [*argv, "--"]:
+        truth = _TRUTH.get(word.lower())
+        if waiting is not None:
+            words.append(f"{waiting}={truth or True}")
+        if waiting is not None and truth is not None:
+            waiting = None
+            continue
+        waiting = None
+        path, equals, value = word.partition("=")
+        prefix, dot, name = path.removeprefix("--").replace("-", "_").rpartition(".")
+        if path.startswith("--") and name in booleans:
+            if equals:
+                words.append(f"{path}={_TRUTH.get(value.lower(), value)}")
+            else:
+                waiting = path
+        elif path.startswith("--") and name.removeprefix("no_") in booleans and not equals:
+            words.append(f"--{prefix}{dot}{name.removeprefix('no_')}=False")
+        else:
+            words.append(word)
+    return words[:-1]
+
+
+def group_of(config_class: type, field: str) -> str | None:
+    """Returns the name of the box of `--help` that lists `field`, such as "training".
+
+    Returns None if the attribute `GROUPS` of `config_class`, {box: names of fields}, lacks `field`.
+    """
+    groups: dict[str, str] = getattr(config_class, "GROUPS", {})
+    return next((group for group, fields in groups.items() if field in fields.split()), None)
+
+
+def arguments(argv: Sequence[str] | None) -> list[str]:
+    """Returns `argv` as a list, or `sys.argv[1:]` if `argv` is None."""
+    return list(sys.argv[1:] if argv is None else argv)
+
+
+def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
+    """Returns the value of --`flag` in the unparsed command line `argv`; None if it is absent."""
+    value = None
+    words = arguments(argv)
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
+        name, equals, after = word.partition("=")
+        if name == f"--{flag}" and (equals or not following.startswith("--")):
+            value = after if equals else following
+    return value
+
+
+def write_json(content: Any, where: str) -> None:
+    """Writes `content` as JSON to the file `where`, or to standard output if `where` is "-"."""
+    text = json.dumps(content, indent=2) + "\n"
+    if where == "-":
+        print(text, end="")
+    else:
+        Path(where).write_text(text, encoding="utf-8")
+
+
+class CallableModule(types.ModuleType):
+    """Module class that makes a command's module callable as a function of the Python API.
+
+    For example, `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)`
+    calls the module's function `prepare`. A module becomes callable by the assignment
+    `sys.modules[__name__].__class__ = CallableModule`.
+    """
+
+    def _function(self) -> Callable[..., Any]:
+        return getattr(self, self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function that has the name of the module with `args` and `kwargs`."""
+        return self._function()(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function())

@@ -1,0 +1,360 @@
+"""File helpers: atomic writes of files and folders, JSON with clear errors, spelling hints."""
+
+import contextlib
+import difflib
+import errno
+import itertools
+import json
+import os
+import re
+import shutil
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.base.lock import Lock
+
+# Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
+MAX_JSON_BYTES = 1 << 25
+# Maximum length of an error message about the content of a file, in characters.
+MAX_MESSAGE = 400
+_REMOTE = re.compile(r"[a-z0-9]+://")
+_MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+    *(AssertionError, struct.error),
+)
+
+
+def is_remote(path: Any) -> bool:
+    """Returns whether `path` is an address such as gs://... or s3://..., not a local path."""
+    return _REMOTE.match(os.fspath(path)) is not None
+
+
+def cache_folder() -> Path:
+    """Returns the user's cache folder of this package, which may not exist: ~/.cache/bertjax.
+
+    The environment variable XDG_CACHE_HOME replaces ~/.cache.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
+
+
+@contextlib.contextmanager
+def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
+    """Re-raises an OSError of the `with` block with a message that names `place` and a remedy.
+
+    Args:
+        place: the file or folder that the `with` block writes.
+        consequence: what the failure means for the file or folder, such as "its old content is
+            unchanged"; appended to the reason in the message.
+
+    Raises:
+        OSError: the `with` block raised an OSError. An OSError without an errno is raised
+            unchanged, because its message already names the file and a remedy.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(_not_written(place, error, consequence)) from error
+
+
+def _not_written(place: str | Path, error: OSError, consequence: str = "") -> str:
+    reason = f"{error}; {consequence}" if consequence else f"{error}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "Get the right to write there"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        remedy = "Make room"
+    else:
+        remedy = "Remove the cause"
+    return (
+        f"Writing {place} failed ({reason}). {remedy}, or choose another place; then run the same "
+        "command again."
+    )
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
+    """Yields the path of a temporary file, which is renamed to `path` at the end of the block.
+
+    If the `with` block raises an error, `path` keeps its old content and the temporary file is
+    removed. If the block does not create the temporary file, `path` is unchanged.
+
+    Args:
+        path: the file to write, on a local disk.
+        unique: whether the temporary file gets a random name, for a `path` that several processes
+            or machines may write at the same time.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    path = Path(path)
+    random = f".{uuid.uuid4().hex}" if unique else ""
+    temporary = path.with_name(f"{path.name}{random}.tmp")
+    try:
+        yield temporary
+        if temporary.exists():
+            os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(temporary), str(path)):
+            raise  # already explained, or about a file that the block reads
+        raise OSError(_not_written(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):  # a folder without rights
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
+    """Writes the bytes `content` to the file `path` atomically; `path` may be in a bucket.
+
+    `unique` must be set if several processes may write the same file at the same time.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    if is_remote(path):  # writes to a bucket are atomic
+        path.write_bytes(content)
+        return
+    with writing(path, unique=unique) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str, *, unique: bool = False) -> None:
+    """Writes `text` to the UTF-8 file `path`; `unique` and errors are as in `write_bytes`."""
+    write_bytes(path, text.encode(), unique=unique)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes `content` to the JSON file `path` atomically; errors are those of `write_bytes`."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
+    """Converts errors that the content of `file` causes to a ValueError that names `file`.
+
+    Use this context to read files that other programs may have written: a missing entry, a value of
+    a wrong type and a number out of range all become a ValueError. A ValueError of at most
+    MAX_MESSAGE characters that already names `file` is raised unchanged.
+
+    Args:
+        file: the file that the `with` block reads.
+        remedy: the advice at the end of an error message.
+
+    Raises:
+        ValueError: the content of `file` cannot be used.
+    """
+    try:
+        yield
+    except _MALFORMED as error:
+        message = str(error)
+        if isinstance(error, ValueError) and str(file) in message and len(message) <= MAX_MESSAGE:
+            raise
+        message = brief(message.replace(str(file), "it"), MAX_MESSAGE)
+        if type(error) is ValueError and message.endswith("."):  # ours, with its own remedy
+            room = MAX_MESSAGE - len(str(file)) - 2
+            raise ValueError(f"{file}: {brief(message, room)}") from error
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(f"{file} cannot be read ({kind}{brief(message)}): {remedy}.") from error
+
+
+def read_json(
+    path: Path,
+    remedy: str = "copy or download it again",
+    max_bytes: int = MAX_JSON_BYTES,
+    kind: type = dict,
+) -> Any:
+    """Reads a UTF-8 JSON file, with or without a byte order mark, and returns its content.
+
+    Args:
+        path: the file, which may be in a bucket.
+        remedy: the advice at the end of an error message.
+        max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
+        kind: the type of the content: `dict` for a JSON object, or `list` for a JSON array.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not JSON, is too large, or its content is not of the type `kind`.
+    """
+    try:
+        content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(
+            f"{path} cannot be read, because it is not JSON in UTF-8 ({brief(error)}): {remedy}."
+        ) from error
+    if not isinstance(content, kind):
+        expected = "an object" if kind is dict else "an array"
+        raise ValueError(
+            f"{path} cannot be read, because it holds a {type(content).__name__}, not {expected}: "
+            f"{remedy}."
+        )
+    return content
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Reads the file `path`, which may have at most `max_bytes` bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file has more than `max_bytes` bytes.
+    """
+    content = bytearray()
+    with path.open("rb") as file:  # a single read would allocate max_bytes
+        while len(content) <= max_bytes and (block := file.read(1 << 22)):
+            content += block
+    if len(content) > max_bytes:
+        raise ValueError(
+            f"{path} has more than {max_bytes:,} bytes, the most that bertjax reads: check that it "
+            "is the right file."
+        )
+    return bytes(content)
+
+
+def refuse_links_outside(directory: Path) -> None:
+    """Checks that no link in a model's directory leads out of it.
+
+    A stranger's model could otherwise make its user publish a private file, such as a token. In the
+    cache of the Hugging Face Hub, files are links to blobs, which may be anywhere in the folder of
+    the repository.
+
+    Raises:
+        ValueError: an entry of `directory`, or of a folder in it, is a link to a place outside.
+    """
+    root = directory.resolve()
+    for parent in (*directory.absolute().parents, *root.parents):
+        if parent.name == "snapshots" and "--" in parent.parent.name:
+            root = parent.parent.resolve()
+    for entry in directory.rglob("*"):
+        target = Path(os.path.realpath(entry))  # unlike `resolve`, not an error for a loop of links
+        if entry.is_symlink() and not target.is_relative_to(root):
+            raise ValueError(
+                f"{entry} is a link to {target}, which is outside of {root}: links that "
+                "leave a model's directory are not followed, since they could expose private "
+                "files. If the file belongs to the model, replace the link by a copy of it."
+            )
+
+
+def set_aside(path: Path, name: str | None = None) -> Path:
+    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the copy's path.
+
+    Args:
+        path: the damaged file.
+        name: the NAME in the file name of the copy; None: the name of the damaged file.
+
+    Raises:
+        OSError: the copy cannot be written.
+    """
+    numbers, name = itertools.count(1), name or path.name
+    while (copy := path.with_name(f"{name}.damaged-{next(numbers)}")).exists():
+        pass
+    write_bytes(copy, path.read_bytes())
+    return copy
+
+
+@contextlib.contextmanager
+def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields a new folder that replaces `folder` at the end of the `with` block.
+
+    If the block raises an error, `folder` is unchanged, and the new folder is removed.
+
+    The old content of `folder` is kept until the end of the `with` block, and then removed.
+
+    Args:
+        folder: the folder to write, which may exist.
+        marks: file names; a folder with content is replaced only if it contains a file with one of
+            these names. If `marks` is empty, any folder is replaced.
+
+    Raises:
+        ValueError: `folder` is a file, or has content but none of the files in `marks`.
+        Locked: another process is writing `folder`.
+        OSError: the new content could not be written; the old content is unchanged.
+    """
+    folder = Path(folder).resolve()
+    _check_replaceable(folder, marks)
+    lock = Lock(
+        folder.with_name(f"{folder.name}.lock"),
+        place=str(folder),
+        what="process",
+        remedy="wait until it ends, or name another directory",
+    )
+    with explaining(folder, "its old content is unchanged"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.take()
+    scratch = folder.with_name(f"{folder.name}.writing")
+    try:
+        with explaining(folder, "its old content is unchanged"):
+            _tidy(folder, scratch)  # cleans up after a process that was killed
+            (scratch / "new").mkdir(parents=True)
+            yield scratch / "new"
+            if folder.exists():
+                folder.rename(scratch / "old")
+            (scratch / "new").rename(folder)
+    finally:
+        _tidy(folder, scratch)
+        lock.release()
+
+
+def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, so it is not replaced: name a new directory.")
+    names = [file.name for file in folder.glob("*")]
+    if marks and names and not set(names) & set(marks):
+        raise ValueError(
+            f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
+            "is not replaced: name a new directory, or the directory of an older model."
+        )
+
+
+def _tidy(folder: Path, scratch: Path) -> None:
+    """If replacing `folder` was interrupted, restores it from `scratch`/old; removes `scratch`."""
+    if (scratch / "old").exists() and not folder.exists():
+        (scratch / "old").rename(folder)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is the name of a file without a folder, and short enough for file systems."""
+    # JSON can contain unpaired surrogates, which UTF-8 cannot encode.
+    return (
+        Path(name).name == name
+        and name not in ("", "..")
+        and len(name.encode("utf-8", "replace")) <= 255
+    )
+
+
+def brief(content: Any, limit: int = 120) -> str:
+    """Returns `content` as one line of at most `limit` characters, for an error message."""
+    try:
+        text = content if isinstance(content, str) else str(content)
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        text = f"a {type(content).__name__}"
+    text = " ".join(text[: 20 * limit].split())
+    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def listed(names: Sequence[Any], limit: int = 70) -> str:
+    """Joins `names` with commas, for an error message of about `limit` characters.
+
+    If there are more than 9 names, or the names have more than `limit` characters, the result is
+    the number of names, followed by the first names; for an empty list, it is "nothing".
+    """
+    if not names:
+        return "nothing"
+    first = ", ".join(brief(name, limit) for name in names[:9])
+    if len(names) <= 9 and len(first) <= limit:
+        return first
+    return f"{len(names)} ({brief(first, limit - 10)})"
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """Returns `Did you mean 'x'? ` with the name in `known` most similar to `name`.
+
+    If no name in `known` is similar to `name`, the result is "".
+    """
+    matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.4)
+    return f"Did you mean {matches[0]!r}? " if matches else ""

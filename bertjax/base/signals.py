@@ -1,0 +1,212 @@
+"""Interruption of commands: `Interrupted`, its exit status, and the signals that raise it."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+# The exit status of a command that was stopped by a signal and that resumes if it is run again
+# (EX_TEMPFAIL of sysexits.h).
+STOPPED = 75
+# A signal whose exception Python has dropped is sent again after this time.
+AGAIN_SECONDS = 0.05
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised when a stop signal ends a command; running the command again resumes its work.
+
+    Args:
+        message: what happened, for the user.
+        on_all_hosts: see the attribute.
+
+    Attributes:
+        on_all_hosts: whether all hosts of a multi-host run have agreed to end after the same step;
+            if False, this host must tell the other hosts that it ends.
+    """
+
+    def __init__(self, message: str, *, on_all_hosts: bool = False):
+        super().__init__(message)
+        self.on_all_hosts = on_all_hosts
+
+
+@contextlib.contextmanager
+def signals_raise(*names: str) -> Iterator[None]:
+    """A context in which SIGTERM, SIGHUP and `names` raise `Interrupted`, so that files are closed.
+
+    Without this context, SIGTERM and SIGHUP end the process at once. In forked child processes,
+    they still do. A signal is not lost, nor is Ctrl-C, if Python drops its exception, as it does in
+    callbacks of the garbage collector and in `__del__`: the signal is sent again. If other code
+    catches an `Interrupted`, it is raised again at the end of the context. The context has no
+    effect if a thread other than the main thread enters it.
+
+    Raises:
+        Interrupted: a signal arrived.
+    """
+    process, received, hook = os.getpid(), list[int](), sys.unraisablehook
+
+    def receive(number: int, frame: Any) -> None:
+        del frame
+        if os.getpid() == process:
+            received.append(number)
+            raise Interrupted(f"stopped by {signal_name(number)}")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def send_again(dropped: Any) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            return hook(dropped)
+        number = received[-1] if received else signal.SIGINT
+        main = threading.main_thread().ident  # which wakes up if it sleeps
+        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+
+    numbers = stop_signals("SIGTERM", "SIGHUP", *names)
+    before = {number: signal.signal(number, receive) for number in numbers}
+    if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = send_again
+    try:
+        yield
+        if received:
+            raise Interrupted(f"stopped by {signal_name(received[-1])}")
+    finally:
+        if sys.unraisablehook is send_again:  # a context of another thread has not changed it
+            sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """A context at whose end the first SIGINT, SIGTERM or SIGHUP in it is handled.
+
+    A second signal is handled at once. The context has no effect on signals without a handler in
+    Python, or if a thread other than the main thread enters it.
+    """
+    received: list[int] = []
+
+    def receive(number: int, frame: Any) -> None:
+        if received:
+            before[signal.Signals(number)](number, frame)
+        received.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if len(received) == 1:
+        before[signal.Signals(received[0])](received[0], None)
+
+
+def signal_name(number: int) -> str:
+    """Returns what a user knows the signal `number` by, such as "Ctrl-C" or "SIGTERM"."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def stop_signals(*names: str) -> list[signal.Signals]:
+    """Returns the signals, by default all, that stop a process; only the main thread gets any.
+
+    A signal that was ignored when the process started, as SIGHUP is under `nohup` and SIGINT in a
+    job in the background of a script, remains ignored and is left out.
+
+    Args:
+        names: SIGINT, SIGTERM or SIGHUP; none: all of them that the system has.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    names = names or ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+# What `pretrain` and `benchmark` advise if the memory does not suffice.
+MEMORY_REMEDY = (
+    "Pretraining needs less memory with a larger --phases.0.accumulation_steps (the results are "
+    "the same), --remat full, --dtype bfloat16, --mesh.fsdp on several devices, or a smaller "
+    "--phases.0.batch_size or model."
+)
+
+
+def run_reporting_errors(
+    run: Callable[[], Any], memory_remedy: str = "", *, trains: bool = False
+) -> int:
+    """Calls `run` and returns the exit status; prints expected errors on standard error.
+
+    Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
+    device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, the
+    traceback of an expected error is printed as well.
+
+    Args:
+        run: a function that parses the flags and runs the command.
+        memory_remedy: a sentence that names the flags with which the command needs less memory.
+        trains: whether the command trains, so that Ctrl-C has the exit status of SIGTERM.
+
+    Returns:
+        0 for success; 1 for an expected error; 75 (`STOPPED`) if SIGTERM, SIGHUP or, in training,
+        Ctrl-C stopped the command, which resumes its work if it is run again; 130 if Ctrl-C stopped
+        any other work; and 141 if the reader of standard output ended, as in
+        `bertjax predict ... | head`.
+    """
+    try:
+        with signals_raise(*(["SIGINT"] if trains else [])):
+            run()
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        if not _reader_ended():
+            return _report(str(error))
+        # Python would complain about the closed pipe when it flushes standard output at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError, ImportError) as error:
+        return _report(str(error))
+    except (RuntimeError, MemoryError) as error:
+        text = str(error)
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:
+            raise
+        what = text.strip().partition("\n")[0][:300] or "no memory is left on this host"
+        return _report(f"Out of memory ({what}). {memory_remedy or 'Use a smaller model.'}")
+    except KeyboardInterrupt as interrupt:
+        resumes = isinstance(interrupt, Interrupted)
+        advice = "run the same command again" + (" to resume" if resumes else "")
+        print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
+        return STOPPED if resumes else 128 + signal.SIGINT
+    return 0
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process with the exit status of a command.
+
+    An interrupted process ends without Python's shutdown, in which threads of XLA, Orbax and Grain
+    that are still at work would crash. Signals that arrive from now on change nothing.
+    """
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
+    if status in (STOPPED, 128 + signal.SIGINT):
+        with contextlib.suppress(OSError):  # the readers of the output may have ended
+            sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _reader_ended() -> bool:
+    """Returns whether standard output is a pipe whose reader has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _report(message: str) -> int:
+    """Prints an error message, after the traceback if BERTJAX_TRACEBACK is set; returns 1."""
+    if os.environ.get("BERTJAX_TRACEBACK"):
+        traceback.print_exc()
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr)
+    return 1

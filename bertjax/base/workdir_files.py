@@ -1,0 +1,42 @@
+"""The names of the files and folders in the workdir of a run.
+
+| name | content |
+|---|---|
+| `run.json`, `.run.json` | the config of the run and a hash of its data, and a spare copy |
+| `run.lock` | the lock file, which names the process that writes to the workdir (`base.lock`) |
+| `tokenizer/` | the tokenizer of the model and of its training data |
+| `checkpoints/` | the Orbax checkpoints of the run |
+| `damaged/`, `rolled_back/` | damaged checkpoints; those that a rollback has moved away |
+| `metrics.jsonl`, `events.out.tfevents.*` | the metrics as JSON lines and as TensorBoard events |
+| `goodput.jsonl`, `.goodput.json` | where the time of the run's processes went |
+| `processes.jsonl` | the commands, hardware and versions of the run's processes |
+| `rollbacks.json` | the rollbacks of the run, if there were any |
+| `model/`, `push/` | the exported model; models that wait to be pushed to the Hub |
+| `scores.json`, `predictions/` | the scores and the predictions of a fine-tuning |
+| `calibration.json` | the temperature of its probabilities, if it is calibrated |
+| `bad_rows.jsonl` | the rows of the user's files that a fine-tuning leaves out |
+| `report.html` | the report of the run, a page for any browser |
+| `trackers/` | which runs in experiment trackers show this run, and files of the trackers |
+| `hosts/` | files that show which hosts wait for others when a run starts |
+"""
+
+RUN_FILE, SPARE_FILE = "run.json", ".run.json"
+LOCK_FILE = "run.lock"
+TOKENIZER, MODEL, PREDICTIONS, HOSTS = "tokenizer", "model", "predictions", "hosts"
+CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK = "checkpoints", "damaged", "replaced", "rolled_back"
+METRICS, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
+# The ledger of the ended processes, and the line of the present one.
+LEDGER, PRESENT = "goodput.jsonl", ".goodput.json"
+PROCESSES = "processes.jsonl"
+ROLLBACKS = "rollbacks.json"
+SCORES, CALIBRATION = "scores.json", "calibration.json"
+BAD_ROWS = "bad_rows.jsonl"
+REPORT = "report.html"
+TRACKERS_FOLDER = "trackers"
+# Models that wait to be pushed to the Hub.
+PENDING = "push"
+# What a run leaves in its workdir that another run there must not find.
+RESULTS = (
+    *(CHECKPOINTS, ROLLBACKS, MODEL, PREDICTIONS, SCORES, BAD_ROWS, CALIBRATION, DAMAGED),
+    *(ROLLED_BACK, PENDING, TRACKERS_FOLDER, LEDGER, PRESENT, PROCESSES, REPORT),
+)

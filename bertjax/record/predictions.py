@@ -1,0 +1,613 @@
+"""Summarises the predictions for a labelled split: what `report.html` shows beside the curves.
+
+While the predictions pass by, `PredictionSummary` counts how often they are right at which
+confidence, and keeps the most confident mistakes with their texts. The result is written to
+`predictions/SPLIT.summary.json`, so that a report can be made while the run goes on, and after it.
+"""
+
+import csv
+import dataclasses
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.base.files import did_you_mean, write_json, writing
+from bertjax.config import FinetuneConfig
+from bertjax.config.finetune_checks import LAST
+from bertjax.record.labels import held_out_label, label
+from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.metrics import higher_is_better, is_fraction
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.text_pairs import PairSource
+from bertjax.tasks.squad_metrics import normalize_answer
+from bertjax.tasks.tag_schemes import entities
+from bertjax.tasks.tagging import TagTask
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def splits_of(task: Task, kind: str) -> list[str]:
+    """Returns the names of all dev splits (`kind` "dev") or test splits ("test") of a task."""
+    splits = task.source.splits if task.source else ()
+    return [split for split in splits if split.split("_")[0] == kind]
+
+
+def split_prefix(split: str) -> str:
+    """Returns the prefix of a dev split's metric names: "mismatched_" for "dev_mismatched".
+
+    The prefix of the split "dev" is empty.
+    """
+    return "" if split == "dev" else split.removeprefix("dev_") + "_"
+
+
+def split_label(split: str) -> str:
+    """Returns what printed tables call a split: "held-out" for "dev", "test" for "test".
+
+    A dev split that is one of several has its name as well, as in "held-out (mismatched)".
+    """
+    kind, _, name = split.partition("_")
+    return {"dev": "held-out"}.get(kind, kind) + (f" ({name})" if name else "")
+
+
+def score_label(key: str) -> str:
+    """Returns what printed tables call a score: "held-out macro F1" for "dev/macro_f1"."""
+    split, _, metric = key.partition("/")
+    return f"{split_label(split)} {label(metric)}"
+
+
+def best_metric(task: Task) -> str:
+    """Returns the name of the dev metric that selects the best checkpoint, such as "accuracy".
+
+    If the task has several dev splits, the name has the prefix of the first one, as in
+    "matched_accuracy".
+    """
+    dev = splits_of(task, "dev")
+    return (split_prefix(dev[0]) if dev else "") + task.best_metric
+
+
+def grading_metric(task: Task) -> str | None:
+    """Returns the key, such as "dev/accuracy", of the metric by which runs are compared.
+
+    The key is one of the scores of a run, and names the task's best metric on its first dev split.
+    The result is None if the task has no dev split.
+    """
+    dev = splits_of(task, "dev")
+    return f"{dev[0]}/{task.best_metric}" if dev else None
+
+
+def selected_by(task: Task, metric: str | None) -> Task:
+    """Returns a copy of the task in which the dev metric `metric` selects the best checkpoint.
+
+    If `metric` is None or "last", which selects the last step, the task is returned unchanged.
+
+    Raises:
+        ValueError: the task does not have this metric, or has no dev split.
+    """
+    if metric in (None, LAST):
+        return task
+    if metric not in task.metric_names():
+        raise ValueError(
+            f"--select_by {metric}: {task.name} has no such metric. "
+            f"{did_you_mean(metric, task.metric_names())}Choose one of "
+            f"{', '.join(task.metric_names())}."
+        )
+    if not splits_of(task, "dev"):
+        raise ValueError(f"--select_by {metric} needs a dev split: give --dev.")
+    return dataclasses.replace(task, best_metric=metric)
+
+
+def best_run(scores: Scores, metric: str | None) -> str:
+    """Returns the name of the run whose score `metric`, such as "dev/accuracy", is the best.
+
+    `scores` is {name of a run: {metric: score}}. The best score is the highest or, for losses and
+    errors, the lowest. If several runs are equally good, the first of them is returned; if `metric`
+    is None, the first run.
+    """
+    sign = 1 if metric is None or higher_is_better(metric) else -1
+    return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
+
+
+def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
+    """Prints a table with the scores of each run on `task`.
+
+    For several runs, also prints the mean and standard deviation of each score and, unless it is
+    None, `best`, the name of the run that was selected by its score on the dev split.
+    """
+    names = sorted({key for run in scores.values() for key in run})
+    if not names:
+        return
+    if len(scores) == 1:
+        table = Table("metric", "score", title=task.name)
+        for key in names:
+            table.add_row(score_label(key), *(_shown(key, run[key]) for run in scores.values()))
+        Console(width=80).print(table)
+        return
+    table = Table("", *map(score_label, names), title=task.name)
+    for name, run in scores.items():
+        table.add_row(name, *(_shown(key, run[key]) for key in names))
+    every = np.array([[run[key] for key in names] for run in scores.values()])
+    table.add_section()
+    for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
+        table.add_row(name, *map(_shown, names, row))
+    Console(width=max(80, 24 * (len(names) + 1))).print(table)
+    metric = grading_metric(task)
+    if metric is not None and metric in names and best is not None:
+        print(f"best by {score_label(metric)}: {best}")
+
+
+def _shown(key: str, value: float) -> str:
+    """Formats the score `value` of the metric `key`: fractions and correlations in percent."""
+    if is_fraction(key):
+        return f"{100 * value:.2f}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def model_facts(
+    config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
+) -> list[tuple[str, Any]]:
+    """Returns (name, value) pairs for the model card of a fine-tuned model.
+
+    Args:
+        config: the config of the run.
+        updates: the number of updates with which the exported parameters were trained.
+        features: the number of training features (encoded examples).
+        scores: the scores of the model, {split/metric: score}.
+    """
+    return [
+        ("task", config.task),
+        ("started from", config.init),
+        *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
+        *([("taught by", config.teacher)] if config.teacher else []),
+        ("training features", f"{features:,}"),
+        ("updates", f"{updates:,} of {config.batch_size} features"),
+        ("learning rate", f"{config.optimizer.learning_rate:g}"),
+        ("seed", config.seed),
+        *((key, f"{value:.4f}") for key, value in scores.items()),
+    ]
+
+
+def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
+    """Says which checkpoint is the best one, and how many evaluations are as good as its own.
+
+    Args:
+        values: {step: value} of all evaluations.
+        step: the step of the best checkpoint, which is the last one of equally good ones.
+        metric: the name of the metric, such as "eval/accuracy".
+    """
+    name, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
+    if count < 2:
+        return f"that of step {step}, which has the best {name}"
+    return f"that of step {step}, the last of {count} evaluations with the best {name}"
+
+
+WIDTH = 80
+# Numbers of classes and of confusions that are printed; the files contain all of them.
+MOST_CLASSES, MOST_CONFUSIONS = 40, 15
+
+
+class ClassScores(NamedTuple):
+    """Precision, recall and F1 of a class or entity type, as fractions.
+
+    A score whose denominator is 0 is 0.
+
+    Attributes:
+        name: the name of the class or entity type.
+        precision: the fraction of the predictions of the class that are correct.
+        recall: the fraction of the examples or entities of the class that are found.
+        f1: the harmonic mean of precision and recall.
+        support: the number of examples labelled with the class, or of labelled entities of the
+            type.
+    """
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class ClassReport:
+    """Counts the right and wrong predictions of the labelled examples of a split.
+
+    Tasks with one class per example have a confusion matrix and scores per class, tasks with
+    several labels per example have scores per label, and the tagging of entities has scores per
+    entity type. For other tasks, nothing is counted, and the report is false as a bool.
+
+    Args:
+        task: the task.
+    """
+
+    def __init__(self, task: Task):
+        self._task = task
+        # (label, predicted label) -> number of examples.
+        self.confusion: Counter[tuple[str, str]] = Counter()
+        self._right: Counter[str] = Counter()
+        self._labels: Counter[str] = Counter()
+        self._predicted: Counter[str] = Counter()
+
+    def observe(
+        self, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged; counts those with a labelled example."""
+        marks_entities = isinstance(self._task, TagTask) and self._task.marks_entities
+        for example, prediction in pairs:
+            if isinstance(example.label, tuple) and marks_entities:
+                self._count(entities(example.label), entities(prediction["labels"]))
+            elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
+                self._count(
+                    *([(x,) for x in names] for names in (example.label, prediction["labels"]))
+                )
+            elif example.label is not None and self._task.label_kind == "classes":
+                self.confusion[str(example.label), prediction["label"]] += 1
+                self._count([(str(example.label),)], [(prediction["label"],)])
+            yield example, prediction
+
+    def _count(self, labels: list[tuple], predicted: list[tuple]) -> None:
+        """Counts the labels, predicted labels and right predictions of one example.
+
+        `labels` and `predicted` contain tuples, which are counted by their last element, the class
+        or the entity type. A label is predicted right if `predicted` contains an equal tuple.
+        """
+        self._labels.update(entry[-1] for entry in labels)
+        self._predicted.update(entry[-1] for entry in predicted)
+        self._right.update(entry[-1] for entry in set(labels) & set(predicted))
+
+    def __bool__(self) -> bool:
+        return bool(self._labels)
+
+    def scores(self) -> list[ClassScores]:
+        """Returns the scores of the classes in the task's order, or of entity types by name."""
+        has_classes = self._task.label_kind in ("classes", "multi_label")
+        names = [name for name in self._task.labels if has_classes]
+        names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
+        rows = []
+        for name in names:
+            right, labels, predicted = self._right[name], self._labels[name], self._predicted[name]
+            rows.append(
+                ClassScores(
+                    name,
+                    right / max(predicted, 1),
+                    right / max(labels, 1),
+                    2 * right / max(labels + predicted, 1),
+                    labels,
+                )
+            )
+        return rows
+
+    def print(self, title: str) -> None:
+        """Prints tables headed `title`: the scores and, for classes, the confusion matrix.
+
+        A confusion matrix that is wider than `WIDTH` characters is replaced by a table of the most
+        frequent wrong predictions.
+        """
+        rows = self.scores()
+        console = Console(width=WIDTH)
+        kinds = {"classes": "class", "multi_label": "label"}
+        kind = kinds.get(self._task.label_kind, "entity")
+        table = Table(title=title, caption=_rest(len(rows), MOST_CLASSES))
+        table.add_column(kind, overflow="fold")
+        for heading in ("precision", "recall", "F1", "labels"):
+            table.add_column(heading, justify="right")
+        # If there are many classes, the most frequent ones are the most interesting.
+        shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
+        for row in shown[:MOST_CLASSES]:
+            scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
+            if not row.support and not self._predicted[row.name]:
+                scores = ["-"] * 3  # the class is no part of the macro average
+            table.add_row(escape(row.name), *scores, f"{row.support:,}")
+        console.print(table)
+        if self.confusion:
+            shown = self._matrix(title) or self._confusions(title)
+            console.print(shown if shown.row_count else f"{title}: no wrong prediction")
+
+    def _matrix(self, title: str) -> Table | None:
+        """Returns the confusion matrix as a table; None if it is wider than `WIDTH` characters."""
+        names = self._task.labels
+        cells = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
+        columns = zip(names, *cells, strict=True)
+        widths = [max(map(len, column)) + 3 for column in columns]
+        if sum(widths) + max(max(map(len, names)), len("label, predicted:")) + 4 > WIDTH:
+            return None
+        table = Table("label, predicted:", *map(escape, names), title=title)
+        for name, row in zip(names, cells, strict=True):
+            table.add_row(escape(name), *row)
+        return table
+
+    def _confusions(self, title: str) -> Table:
+        """Returns a table of the most frequent wrong predictions."""
+        wrong = [(pair, n) for pair, n in self.confusion.most_common() if pair[0] != pair[1]]
+        table = Table(title=f"{title}: confusions", caption=_rest(len(wrong), MOST_CONFUSIONS))
+        for heading in ("label", "predicted"):
+            table.add_column(heading, overflow="fold")
+        table.add_column("examples", justify="right")
+        for (gold, answer), count in wrong[:MOST_CONFUSIONS]:
+            table.add_row(escape(gold), escape(answer), f"{count:,}")
+        return table
+
+    def write(self, folder: Path, split: str) -> None:
+        """Writes the scores of each class to SPLIT.report.json in `folder`, where SPLIT is `split`.
+
+        If every example has one label, the confusion matrix is also written, to
+        SPLIT.confusion.csv: the number of examples with each label (row) and predicted label
+        (column).
+        """
+        write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
+        if not self.confusion:
+            return
+        names = self._task.labels
+        path = folder / f"{split}.confusion.csv"
+        with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            rows = ([gold, *(self.confusion[gold, name] for name in names)] for gold in names)
+            csv.writer(file).writerows(itertools.chain([["label", *names]], rows))
+
+
+def _rest(count: int, shown: int) -> str | None:
+    return f"and {count - shown} more in the files of the predictions" if count > shown else None
+
+
+SUFFIX = ".summary.json"
+# The number of bins of the reliability diagram, all of the same width (Guo et al. 2017 use 15).
+BINS = 10
+MOST_MISTAKES = 50
+# Texts of mistakes are cut to this number of characters.
+TEXT_CHARACTERS = 600
+# A confusion matrix of more classes is replaced by the most frequent confusions.
+MATRIX_CLASSES, MOST_CONFUSIONS = 50, 200
+# The scatter plot of a regression has at most this number of points; above, only every 2nd, 4th...
+# example is kept.
+MOST_POINTS = 2000
+NO_ANSWER = "(no answer)"
+# Kinds of labels that are numbers, as are the scores of dev pairs for embeddings.
+NUMBER_KINDS = ("regression", "similarity", "contrastive")
+# What one decision is, for the reliability diagram; numbers have no probabilities.
+UNITS: Mapping[str, str] = {
+    "classes": "examples",
+    "multi_label": "decisions on one label of one example",
+    "tokens": "words",
+    "span": "questions",
+    "choice": "examples",
+}
+CLASS_KINDS: Mapping[str, str] = {
+    "classes": "class",
+    "multi_label": "label",
+    "tokens": "entity type",
+}
+
+
+class Decision(NamedTuple):
+    """One decision of a model on a labelled example.
+
+    Attributes:
+        gold: the right answer.
+        predicted: the answer of the model.
+        probability: the probability that the model gives to its answer.
+        is_right: whether the two answers agree.
+        word: the index of the word that the decision is about; None: the whole example.
+    """
+
+    gold: str
+    predicted: str
+    probability: float
+    is_right: bool
+    word: int | None = None
+
+
+class PredictionSummary:
+    """Summarises the predictions for the labelled examples of a split.
+
+    Args:
+        task: the task, whose label kind determines what a decision is.
+
+    Attributes:
+        examples: the number of labelled examples so far.
+    """
+
+    def __init__(self, task: Task):
+        self._task = task
+        self.examples = self._decisions = self._wrong = 0
+        # Per bin of probabilities: number of decisions, sum of probabilities, right decisions.
+        self._bins = [[0, 0.0, 0] for _ in range(BINS)]
+        # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
+        source = task.source
+        is_own = isinstance(source, CustomSource | PairSource)
+        self._has_ids = not (is_own and source.columns.id is None)
+        # A heap of (how bad, -order, mistake), the least bad mistake first.
+        self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
+        self._points: list[tuple[float, float]] = []
+        self._stride = 1
+
+    def observe(
+        self, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged, and counts the labelled ones."""
+        for example, prediction in pairs:
+            is_labelled = example.label is not None or bool(example.answers)
+            if is_labelled and "error" not in prediction:
+                self._see(example, prediction)
+            yield example, prediction
+
+    def _see(self, example: Example, prediction: Prediction) -> None:
+        self.examples += 1
+        if self._task.label_kind in NUMBER_KINDS:
+            self._see_number(example, prediction)
+            return
+        for decision in _decisions(self._task, example, prediction):
+            self._decisions += 1
+            entry = self._bins[min(int(decision.probability * BINS), BINS - 1)]
+            entry[0] += 1
+            entry[1] += decision.probability
+            entry[2] += decision.is_right
+            if not decision.is_right:
+                self._wrong += 1
+                fields = {"gold": decision.gold, "predicted": decision.predicted}
+                probability = decision.probability
+                self._keep(probability, example, fields | {"probability": probability}, decision)
+
+    def _see_number(self, example: Example, prediction: Prediction) -> None:
+        gold = float(example.label)  # type: ignore[arg-type]
+        predicted = float(self._task.predicted_label(prediction))
+        if (self.examples - 1) % self._stride == 0:
+            self._points.append((gold, predicted))
+            if len(self._points) > MOST_POINTS:
+                self._points, self._stride = self._points[::2], 2 * self._stride
+        error = abs(gold - predicted)
+        if error > 0:
+            self._keep(error, example, {"gold": gold, "predicted": predicted, "error": error})
+
+    def _keep(
+        self,
+        badness: float,
+        example: Example,
+        fields: dict[str, Any],
+        decision: Decision | None = None,
+    ) -> None:
+        """Keeps a mistake if it is among the `MOST_MISTAKES` worst ones."""
+        order = -(self._decisions or self.examples)
+        full = len(self._mistakes) >= MOST_MISTAKES
+        if full and (badness, order) <= self._mistakes[0][:2]:
+            return
+        word = decision.word if decision else None
+        # Orders are unique, so that the dictionaries are never compared.
+        where = {"id": example.id, "place": _place(example.where)}
+        entry = (badness, order, {**where, **_texts(example, word), **fields})
+        (heapq.heappushpop if full else heapq.heappush)(self._mistakes, entry)
+
+    def content(self, scores: Mapping[str, float], classes: ClassReport) -> dict[str, Any]:
+        """Returns the summary of the predictions that `observe` has seen, as JSON values.
+
+        Args:
+            scores: {metric: value} of the split.
+            classes: the report of the same predictions, with the confusion matrix.
+        """
+        kind = self._task.label_kind
+        kind = "regression" if kind in NUMBER_KINDS else kind
+        found: dict[str, Any] = {
+            "label_kind": kind,
+            "examples": self.examples,
+            "scores": dict(scores),
+            "decisions": self._decisions,
+            "wrong": self._wrong,
+            "has_ids": self._has_ids,
+            "mistakes": [
+                entry for *_, entry in sorted(self._mistakes, key=lambda x: (-x[0], -x[1]))
+            ],
+        }
+        if kind == "regression":
+            return found | {"points": self._points, "every": self._stride}
+        if classes:
+            found |= {
+                "class_kind": CLASS_KINDS[kind],
+                "classes": [row._asdict() for row in classes.scores()],
+            }
+        if classes.confusion:
+            found |= confusion_of(self._task.labels, classes.confusion)
+        return found | {"calibration": self._calibration(UNITS[kind])}
+
+    def _calibration(self, unit: str) -> dict[str, Any]:
+        """Returns the reliability diagram and the expected calibration error (Guo et al. 2017).
+
+        The error is the mean difference of confidence and accuracy in a bin, weighted by the number
+        of decisions in the bin; it is None if there was no decision.
+        """
+        bins = [
+            {"count": n, "confidence": total / n, "accuracy": right / n} if n else {"count": 0}
+            for n, total, right in self._bins
+        ]
+        error = sum(abs(total - right) for _, total, right in self._bins)
+        ece = error / self._decisions if self._decisions else None
+        return {"unit": unit, "ece": ece, "bins": bins}
+
+    def write(
+        self, folder: Path, split: str, scores: Mapping[str, float], classes: ClassReport
+    ) -> None:
+        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label.
+
+        Args:
+            folder: the folder of the file.
+            split: the name of the split.
+            scores: {metric: value} of the split.
+            classes: the report of the same predictions, with the confusion matrix.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self.examples:
+            write_json(folder / f"{split}{SUFFIX}", self.content(scores, classes))
+
+
+def confusion_of(
+    labels: Iterable[str], counts: Mapping[tuple[str, str], int]
+) -> dict[str, dict[str, Any]]:
+    """Returns {"confusion": matrix} or, of many classes, {"confusions": most frequent mistakes}.
+
+    Args:
+        labels: the names of all classes.
+        counts: {(label, predicted label): number of examples}.
+    """
+    names = list(labels)
+    if len(names) <= MATRIX_CLASSES:
+        matrix = [[counts.get((gold, name), 0) for name in names] for gold in names]
+        return {"confusion": {"labels": names, "counts": matrix}}
+    wrong = sorted((-n, *pair) for pair, n in counts.items() if pair[0] != pair[1])
+    rows = [[gold, name, -n] for n, gold, name in wrong[:MOST_CONFUSIONS]]
+    return {"confusions": {"rows": rows, "all": len(wrong)}}
+
+
+def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator[Decision]:
+    """Yields what the model decided on a labelled example, one decision per label or word."""
+    label: Any = example.label
+    if task.label_kind == "classes":
+        name = prediction["label"]
+        yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
+    elif task.label_kind == "multi_label":
+        for name, p in prediction["probabilities"].items():
+            gold = name if name in label else f"not {name}"
+            answer = name if p >= 0.5 else f"not {name}"
+            yield Decision(gold, answer, max(p, 1 - p), gold == answer)
+    elif task.label_kind == "tokens":
+        triples = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
+        for word, (gold, tag, p) in enumerate(triples):
+            if p is not None:
+                yield Decision(gold, tag, p, gold == tag, word)
+    elif task.label_kind == "span":
+        golds = [text for text, _ in example.answers]
+        answer = prediction["answer"]
+        is_right = normalize_answer(answer) in map(normalize_answer, golds or [""])
+        gold = " | ".join(dict.fromkeys(golds)) or NO_ANSWER
+        yield Decision(gold, answer or NO_ANSWER, prediction["probability"], is_right)
+    elif task.label_kind == "choice":
+        choice = prediction["label"]
+        gold, answer = _cut(example.choices[label]), _cut(example.choices[choice])
+        yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
+
+
+def _place(where: str) -> str:
+    """Returns "row 100 of a.csv" for "folder/a.csv, row 100"; rows are counted as in messages."""
+    path, comma, row = where.rpartition(", row ")
+    return f"row {row} of {Path(path).name}" if comma and row.isdigit() else where
+
+
+def _texts(example: Example, word: int | None) -> dict[str, Any]:
+    """Returns the text of an example; "marked" is the (start, end) of a word in it, if any."""
+    if example.words and word is not None:
+        before = " ".join([*example.words[:word], ""])
+        start = len(before)
+        first = max(0, start - TEXT_CHARACTERS // 2)
+        text = before[first:] + " ".join(example.words[word:])
+        end = start - first + len(example.words[word])
+        return {"text": _cut(text), "marked": [start - first, end]}
+    texts = {"text": _cut(example.text or " ".join(example.words))}
+    return texts | ({"pair": _cut(example.pair)} if example.pair else {})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS else f"{text[: TEXT_CHARACTERS - 1]}…"

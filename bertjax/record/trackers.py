@@ -1,0 +1,438 @@
+"""Runs in the experiment trackers Weights & Biases, MLflow and Trackio, behind one interface.
+
+The packages are optional (extras `wandb`, `mlflow`, `trackio`) and are imported when a run opens
+its tracker. The files that trackers write are in the folder `trackers` of the workdir.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import queue
+import shlex
+import sqlite3
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from bertjax.base.files import set_aside, write_json
+from bertjax.base.workdir_files import TRACKERS_FOLDER
+from bertjax.config import TrainingConfig
+from bertjax.record.metrics import read_lines
+
+
+class Start(NamedTuple):
+    """What a tracker needs to create or continue a run.
+
+    Attributes:
+        run_id: the id, in the tracker, of the run to continue; None: a new run.
+        name: the name of a new run.
+        project: the project (MLflow: experiment) of the run.
+        config: the config of the run, as nested dictionaries of JSON values.
+        folder: an existing folder in the workdir for the files of the tracker.
+    """
+
+    run_id: str | None
+    name: str
+    project: str
+    config: dict[str, Any]
+    folder: Path
+
+
+class Position(NamedTuple):
+    """The last step of which a tracker has metrics, and their names; None: they are unknown."""
+
+    step: int
+    names: Sequence[str] | None
+
+
+NOTHING = Position(-1, ())
+
+
+class Line(NamedTuple):
+    """The metrics of a step, {name: finite number}; a step may have several lines."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+class Tracker(Protocol):
+    """A run in an experiment tracker. All methods may raise any exception.
+
+    Attributes:
+        run_id: the id of the run, with which a later process continues it.
+        position: what the tracker already has of the run.
+    """
+
+    run_id: str
+    position: Position
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Sends lines, whose steps never decrease."""
+
+    def finish(self, complete: bool) -> None:
+        """Ends this process's part of the run, which is `complete` or was stopped."""
+
+
+# The folder in the workdir with the files of trackers, and NAME.json, which names the run there.
+# Seconds for which a run that was stopped waits for a tracker.
+STOPPED_PATIENCE_SECONDS = 10.0
+# MLflow accepts at most 1,000 metrics per request.
+LINES_PER_REQUEST = 40
+
+
+class Listener(Protocol):
+    """What gets the metrics of a run, such as a tracker or the report."""
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Receives the metrics of a step, which are in metrics.jsonl already."""
+        ...
+
+
+class Tracking:
+    """Passes the lines of metrics.jsonl on to one tracker, in a thread.
+
+    Args:
+        name: the name of the tracker, one of TRACKERS.
+        workdir: the local folder of the run; its metrics.jsonl ends at the step from which the run
+            goes on.
+        project: the project (MLflow: experiment) in which the run is shown.
+        config: the config of the run, as nested dictionaries of JSON values.
+        rollbacks: the number of rollbacks of the run so far. After a rollback, steps have other
+            results than before, so that the tracker shows a new run.
+    """
+
+    def __init__(
+        self, name: str, workdir: Path, project: str, config: dict[str, Any], rollbacks: int = 0
+    ):
+        self._name, self._rollbacks = name, rollbacks
+        folder = workdir / TRACKERS_FOLDER
+        self._file = folder / f"{name}.json"
+        shown = f"{workdir.name}-rollback{rollbacks}" if rollbacks else workdir.name
+        self._start = Start(None, shown, project, config, folder)
+        self._lines: queue.SimpleQueue[Line | bool] = queue.SimpleQueue()
+        for line in read_lines(workdir / "metrics.jsonl").lines:
+            self.write(line.pop("step"), line)
+        self._thread = threading.Thread(target=self._run, name=f"tracks {name}", daemon=True)
+        self._thread.start()
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Sends the metrics of a step; texts and numbers that are not finite are left out."""
+        numbers = {
+            key: float(value)
+            for key, value in metrics.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+        if numbers:
+            self._lines.put(Line(step, numbers))
+
+    def close(self, *, complete: bool) -> None:
+        """Waits until all lines have been sent, but not long for a tracker that does not answer.
+
+        Args:
+            complete: whether the run is complete; if not, it may be about to be killed.
+        """
+        self._lines.put(complete)
+        self._thread.join(PATIENCE_SECONDS if complete else STOPPED_PATIENCE_SECONDS)
+        if self._thread.is_alive():
+            print(
+                f"warning: {self._name} does not answer. metrics.jsonl has all metrics; the next "
+                "start of this run sends those that are missing.",
+                flush=True,
+            )
+
+    def _run(self) -> None:
+        try:
+            self._send_all()
+        # Trackers are not part of the training, whatever they raise.
+        except (Exception, SystemExit) as error:
+            print(
+                f"warning: {self._name} gets no further metrics ({type(error).__name__}: {error}). "
+                "metrics.jsonl has all of them; the next start of this run sends those that are "
+                "missing.",
+                flush=True,
+            )
+
+    def _send_all(self) -> None:
+        self._start.folder.mkdir(parents=True, exist_ok=True)
+        saved = self._saved()
+        tracker = TRACKERS[self._name](self._start._replace(run_id=saved.get("id")))
+        position = tracker.position
+        if position.names is None and position.step == saved.get("step"):
+            position = Position(position.step, saved.get("names", ()))
+        self._save(tracker.run_id, position)
+        for lines in self._batches():
+            new = []
+            for line in lines:
+                if _is_new(line, position):
+                    new.append(line)
+                    before = position.names or () if line.step == position.step else ()
+                    position = Position(line.step, [*before, *line.metrics])
+            if new:
+                tracker.log(new)
+                self._save(tracker.run_id, position)
+        tracker.finish(self._complete)
+
+    def _batches(self) -> Iterator[list[Line]]:
+        """Yields lists of the lines that are waiting, until `close` is called."""
+        while True:
+            batch, item = [], self._lines.get()
+            while not isinstance(item, bool):
+                batch.append(item)
+                if self._lines.empty() or len(batch) == LINES_PER_REQUEST:
+                    break
+                item = self._lines.get()
+            yield batch
+            if isinstance(item, bool):
+                self._complete = item
+                return
+
+    def _saved(self) -> dict[str, Any]:
+        """Returns what `_save` wrote; {} if there is nothing, or after a rollback."""
+        try:
+            content = json.loads(self._file.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        known = isinstance(content, dict) and content.get("rollbacks") == self._rollbacks
+        return content if known else {}
+
+    def _save(self, run_id: str, position: Position) -> None:
+        names = list(position.names or ())
+        content = {"id": run_id, "rollbacks": self._rollbacks, "step": position.step}
+        write_json(self._file, content | {"names": names})
+
+
+def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list[Tracking]:
+    """Returns the trackers of --track; each continues the run that it has of `workdir`, if any.
+
+    `config` is the config of the run, and `rollbacks` the number of its rollbacks so far, after
+    which trackers show a new run.
+    """
+    content = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    content["command"] = shlex.join(sys.orig_argv)
+    return [
+        Tracking(name, workdir, config.track_project, content, rollbacks)
+        for name in dict.fromkeys(config.track)
+    ]
+
+
+def _is_new(line: Line, position: Position) -> bool:
+    """Whether a line is not among the lines up to `position`."""
+    if line.step != position.step:
+        return line.step > position.step
+    return position.names is not None and not line.metrics.keys() <= set(position.names)
+
+
+# Seconds for which the end of a run waits for a tracker that does not answer.
+PATIENCE_SECONDS = 60.0
+# MLflow accepts at most 100 parameters per request, and 500 characters in their values before 2.8.
+_PARAMS_PER_REQUEST, _PARAM_LENGTH = 100, 500
+
+
+class WandbTracker:
+    """A run of Weights & Biases.
+
+    The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
+    disk only; a killed process loses a part of that, so each process writes the whole run anew.
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+
+    Raises:
+        ValueError: no API key is stored, although WANDB_MODE does not say that none is needed.
+    """
+
+    def __init__(self, start: Start):
+        wandb = import_module("wandb")
+        online = wandb.setup().settings.mode not in ("offline", "disabled", "dryrun")
+        # Without this check, `init` would ask for a key on the terminal.
+        if online and not wandb.login(prompt=False, verify=False):
+            raise ValueError(
+                "there is no API key: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline"
+            )
+        self._run = wandb.init(
+            project=start.project,
+            name=start.name,
+            id=start.run_id,
+            resume="allow" if online and start.run_id else None,
+            config=start.config,
+            dir=os.environ.get("WANDB_DIR") or str(start.folder),
+            reinit="create_new",  # an earlier run may still wait for the server
+            settings={"console": "off", "finish_timeout": PATIENCE_SECONDS},
+        )
+        self.run_id = str(self._run.id)
+        resumed = self._run.resumed and self._run.starting_step
+        self.position = Position(self._run.starting_step - 1, None) if resumed else NOTHING
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Passes lines to the process of wandb, which sends them."""
+        for step, metrics in lines:
+            self._run.log(metrics, step=step)
+
+    def finish(self, complete: bool) -> None:
+        """Waits until everything has been sent, for at most `PATIENCE_SECONDS`."""
+        self._run.finish(exit_code=0 if complete else 1)
+
+
+class MlflowTracker:
+    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`.
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+    """
+
+    def __init__(self, start: Start):
+        uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not uri:
+            database = start.folder.resolve() / "mlflow.db"
+            _replace_damaged_database(database)
+            uri, artifacts = f"sqlite:///{database}", (database.parent / "mlruns").as_uri()
+        mlflow = import_module("mlflow")
+        self._metric = import_module("mlflow.entities").Metric
+        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        run = self._existing(start.run_id, mlflow.MlflowException) if start.run_id else None
+        if run is None:
+            run, self.position = self._created(start, artifacts), NOTHING
+        else:
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            self.position = self._position_of(run)
+        self.run_id = str(run.info.run_id)
+
+    def _existing(self, run_id: str, error_class: type[Exception]) -> Any:
+        """Returns the run, or None if the store has no such run (any more)."""
+        try:
+            run = self._client.get_run(run_id)
+        except error_class as error:
+            if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return run if run.info.lifecycle_stage == "active" else None
+
+    def _created(self, start: Start, artifacts: str | None) -> Any:
+        experiment = self._client.get_experiment_by_name(start.project)
+        if experiment is None:
+            number = self._client.create_experiment(start.project, artifact_location=artifacts)
+        else:
+            number = experiment.experiment_id
+        run = self._client.create_run(number, run_name=start.name)
+        parameter = import_module("mlflow.entities").Param
+        flat = _flat(start.config).items()
+        params = [parameter(key, str(value)[:_PARAM_LENGTH]) for key, value in flat]
+        for i in range(0, len(params), _PARAMS_PER_REQUEST):
+            part = params[i : i + _PARAMS_PER_REQUEST]
+            self._client.log_batch(run.info.run_id, params=part)
+        return run
+
+    def _position_of(self, run: Any) -> Position:
+        history = [
+            metric
+            for key in run.data.metrics
+            for metric in self._client.get_metric_history(run.info.run_id, key)
+        ]
+        last = max((metric.step for metric in history), default=-1)
+        return Position(last, [metric.key for metric in history if metric.step == last])
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Sends lines in one request."""
+        now = int(time.time() * 1000)
+        metrics = [
+            self._metric(key, value, now, step)
+            for step, values in lines
+            for key, value in values.items()
+        ]
+        self._client.log_batch(self.run_id, metrics=metrics)
+
+    def finish(self, complete: bool) -> None:
+        """Marks the run as finished or, if it was stopped, as killed."""
+        self._client.set_terminated(self.run_id, status="FINISHED" if complete else "KILLED")
+
+
+class TrackioTracker:
+    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID).
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+    """
+
+    def __init__(self, start: Start):
+        # Trackio continues the run of the same name, so that the name must be unique.
+        self.run_id = start.run_id or f"{start.name}-{uuid.uuid4().hex[:6]}"
+        self._run = import_module("trackio").init(
+            project=start.project,
+            name=self.run_id,
+            config=start.config,
+            resume="allow",
+            embed=False,
+        )
+        self.position = Position(self._run._next_step - 1, None)
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Passes lines to the thread of Trackio, which stores them."""
+        for step, metrics in lines:
+            self._run.log(metrics, step=step)
+
+    def finish(self, complete: bool) -> None:
+        """Waits until all metrics have been stored."""
+        del complete
+        self._run.finish()
+
+
+TRACKERS: dict[str, Callable[[Start], Tracker]] = {
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+    "trackio": TrackioTracker,
+}
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Checks, before a run begins, that the packages of trackers are installed.
+
+    Raises:
+        ImportError: a package is not installed.
+    """
+    for name in names:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ValueError:
+            spec = None
+        # A folder of this name, such as wandb's own in the current folder, has no origin.
+        if spec is None or spec.origin is None:
+            raise ImportError(
+                f"--track {name} needs a package that is not installed: run pip install "
+                f"'bertjax[{name}]', or leave out --track."
+            )
+
+
+def _replace_damaged_database(path: Path) -> None:
+    """Sets a damaged SQLite file aside, such as a copy in a bucket made during a write.
+
+    The run is then sent anew, from metrics.jsonl.
+    """
+    if not path.is_file():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            (answer,) = database.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.DatabaseError as error:
+        answer = str(error)
+    if answer != "ok":
+        print(f"{path} is damaged ({answer}); it was copied to {set_aside(path)}.", flush=True)
+        path.unlink()
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns {"field.subfield": value} of a nested config, without values that are None."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            flat[f"{prefix}{key}"] = value
+    return flat

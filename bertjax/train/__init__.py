@@ -1,0 +1,1 @@
+"""Training: pretraining and fine-tuning, with the loop, the train step and the checkpoints."""

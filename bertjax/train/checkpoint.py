@@ -1,0 +1,307 @@
+"""Orbax checkpoints of the training state and of the position in the data."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from bertjax.base.addresses import place
+from bertjax.base.checksums import add_checksums, damage_of, restore_replaced, set_aside, unfinished
+from bertjax.base.files import is_remote
+from bertjax.base.signals import signals_deferred
+from bertjax.base.workdir_files import REPLACED
+from bertjax.devices import hosts
+
+# Orbax warns of saves that follow each other closely, although they only wait for each other.
+logging.getLogger("absl").addFilter(
+    lambda record: "Waiting for previous save" not in record.getMessage()
+)
+
+
+class Checkpointer:
+    """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
+
+    The best checkpoint is the one with the lowest `metric` (with the highest one if
+    `higher_is_better`) among the checkpoints of the latest phase that has evaluated ones; a phase
+    is a part of a pretraining run with its own sequence length. A checkpoint whose metric is
+    missing, NaN or infinite is never the best.
+
+    If a save in the background fails, the next method call raises an OSError, so that a run does
+    not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
+    interrupted, are never restored.
+
+    Args:
+        directory: the folder of the checkpoints, on a disk or in a gs:// bucket.
+        keep: the number of last checkpoints to keep.
+        metric: the name of the metric that the best checkpoint is chosen by.
+        higher_is_better: whether the highest value of the metric is the best.
+
+    Raises:
+        OSError: the folder of the checkpoints cannot be created or read.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int = 3,
+        metric: str = "eval/mlm_loss",
+        higher_is_better: bool = False,
+    ):
+        self._directory = place(directory) if is_remote(directory) else Path(directory).absolute()
+        self._is_closed = False
+        self._keep = keep
+        self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
+        policy = checkpoint_managers.AnyPreservationPolicy(
+            [
+                checkpoint_managers.LatestN(keep),
+                checkpoint_managers.BestN(
+                    get_metric_fn=self._badness,
+                    reverse=True,
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                ),
+            ]
+        )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            # Without `best_fn`, Orbax stores no metrics, so a resumed run could not find the best.
+            best_fn=lambda metrics: -self._badness(metrics),
+            cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+        )
+        with self._explained("Opening the checkpoints"):
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def _seal(self) -> None:
+        """Writes the checksums of a checkpoint's files into its folder, before Orbax renames it.
+
+        By these checksums, `restore` detects damaged files.
+        """
+        if hosts.is_first():
+            for folder in unfinished(self._directory):
+                add_checksums(folder)
+
+    def _badness(self, metrics: Any) -> float:
+        """Computes from a checkpoint's metrics a number that is lower for a better checkpoint.
+
+        A checkpoint of a later phase always ranks as better, because losses depend on the sequence
+        length and are therefore not comparable between phases. The returned number is infinite if
+        the metric is missing, NaN or infinite.
+        """
+        value = metrics.get(self._metric)
+        if value is None or not math.isfinite(value):
+            return math.inf
+        return self._sign * value - 1e3 * metrics.get("phase", 0)
+
+    def _graded(self) -> list[tuple[float, int]]:
+        """Returns (badness, -step) for each checkpoint with a finite metric; the least is the best.
+
+        The badness is a number that is lower for a better checkpoint.
+        """
+        self._wait()
+        steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
+        graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
+        return [pair for pair in graded if pair[0] < math.inf]
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best stored checkpoint; None if no stored checkpoint has a finite metric.
+
+        If several checkpoints are equally good, the last of them counts as the best.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
+        known = self._graded()
+        return -min(known)[1] if known else None
+
+    def would_be_best(self, metrics: Mapping[str, float]) -> bool:
+        """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
+
+        `metrics` holds the new checkpoint's metrics and "phase", the index of its phase (part of
+        the run). Later phases are always better; within a phase, checkpoints are compared by one
+        metric, the constructor's `metric`. The result is False if this metric is missing, NaN or
+        infinite in `metrics`; else, it is True if no stored checkpoint has a finite metric.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
+        badness = self._badness(metrics)
+        return badness < math.inf and all(badness <= other for other, _ in self._graded())
+
+    @property
+    def latest_step(self) -> int | None:
+        """The step of the newest complete checkpoint; None if there is no complete checkpoint.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
+        self._wait()
+        return self._manager.latest_step()
+
+    def _wait(self) -> None:
+        """Waits for the save in progress.
+
+        A signal is handled after it: an exception would leave Orbax's threads without the objects
+        that they use, and they would print tracebacks.
+        """
+        with self._explained(), signals_deferred():
+            self._manager.wait_until_finished()
+
+    def delete_superseded(self) -> None:
+        """Deletes all stored checkpoints except the last `keep` checkpoints and the best one.
+
+        Superseded checkpoints remain if a process is killed between a save and Orbax's deletion.
+        """
+        best, steps = self.best_step, sorted(self._manager.all_steps())
+        for step in steps[: -self._keep]:
+            if step != best:
+                self._manager.delete(step)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:
+        """Converts exceptions in the `with` block to OSErrors whose messages begin with `what`."""
+        try:
+            yield
+        except Exception as error:
+            summary = str(error).strip().partition("\n")[0][:300]
+            raise OSError(
+                f"{what} in {self._directory} failed ({summary}): is the disk full? Earlier "
+                "checkpoints are complete; make room, then run the same command again."
+            ) from error
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        progress: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Starts to write a checkpoint of `state` in the background.
+
+        Args:
+            step: the step of the state.
+            state: a pytree of arrays.
+            progress: values to store as JSON, such as the position in the data.
+            metrics: the metrics of the evaluation of `state`, and "phase", the index of the phase;
+                None: `state` has not been evaluated. Metrics that are NaN or infinite are left out.
+
+        Raises:
+            OSError: this save or the previous save failed, for example because the disk is full.
+        """
+        copied = jax.tree.map(_kept, state)
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
+        )
+        # Orbax would warn if `metrics` were None, and JSON has neither NaN nor infinity.
+        kept = {key: value for key, value in (metrics or {}).items() if math.isfinite(value)}
+        with self._explained(), signals_deferred():
+            self._manager.check_for_errors()
+            if not self._manager.save(step, args=items, metrics=kept, force=True):
+                raise RuntimeError(f"Orbax did not save step {step}")
+
+    def replace(
+        self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
+    ) -> None:
+        """Replaces the newest checkpoint, which is that of `step`, by one that stores `metrics`.
+
+        The new checkpoint also stores `state`, a pytree of arrays, and `progress`, JSON values. The
+        method returns when the new checkpoint is written; the old one is kept until then, so that
+        no checkpoint is lost if the process is killed.
+
+        Raises:
+            OSError: the new checkpoint cannot be written.
+        """
+        self._wait()
+        with self._explained():
+            hosts.on_first(lambda: set_aside(self._directory, step, REPLACED))
+            self._manager.reload()
+        self.save(step, state, progress, metrics)
+        self._wait()
+        hosts.on_first(lambda: restore_replaced(self._directory))
+
+    def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Returns the state and the progress in the checkpoint of `step` (None: the newest one).
+
+        The progress is the dictionary that was passed to `save`. `like` is a tree with the shapes,
+        dtypes and shardings of the state to restore.
+
+        Raises:
+            FileNotFoundError: there is no complete checkpoint.
+            ValueError: the checkpoint is damaged, or its arrays do not match the shapes in `like`.
+        """
+        step = self.latest_step if step is None else step
+        if step is None:
+            raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
+        hosts.on_first(lambda: self._check(step))
+        items = ocp.args.Composite(
+            state=ocp.args.StandardRestore(like), progress=ocp.args.JsonRestore()
+        )
+        try:
+            restored = self._manager.restore(step, args=items)
+        except Exception as error:  # Orbax raises many types, with long messages.
+            summary = str(error).strip().partition("\n")[0][:300]
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._directory} cannot be read ({summary}). "
+                "If another version of bertjax wrote the workdir, use that version; if not, move "
+                "this checkpoint to another folder and run the same command again, which then uses "
+                "the previous checkpoint."
+            ) from error
+        return restored["state"], restored["progress"]
+
+    def _check(self, step: int) -> None:
+        damage = damage_of(self._directory / str(step))
+        if damage is not None:
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run the "
+                "same command again: it moves this checkpoint to the folder 'damaged' and resumes "
+                "from the newest undamaged checkpoint."
+            )
+
+    def abandon(self) -> None:
+        """Makes a later call of `close` return at once, without waiting for the other hosts."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Waits for the save in progress and closes Orbax's manager.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._wait()
+        with self._explained():
+            self._manager.check_for_errors()
+            self._manager.close()
+
+
+def _kept(x: jax.Array) -> jax.Array:
+    """Returns an array that Orbax can read in the background while the next train step runs.
+
+    On CPUs this is a copy, because the step donates `x` and would overwrite the memory that Orbax
+    reads. From accelerators, Orbax copies the arrays to the host before `save` returns, so that a
+    copy would only take device memory.
+    """
+    single = _single(x)
+    on_cpu = next(iter(single.sharding.device_set)).platform == "cpu"
+    return single.copy() if on_cpu else single
+
+
+def _single(x: jax.Array) -> jax.Array:
+    """Returns one device's copy of an array that is replicated over the devices of this process.
+
+    Orbax would split a replicated array into one slice per device and write the slices slowly, one
+    after another. Sharded arrays and arrays that span several processes are returned unchanged; of
+    an array that spans several processes, each process writes only its own slices.
+    """
+    whole = x.is_fully_addressable and x.is_fully_replicated
+    return x.addressable_data(0) if whole else x

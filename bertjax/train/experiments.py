@@ -1,0 +1,402 @@
+"""`finetune`: fine-tunes a model once, once per seed, or in a sweep over BERT's published grid."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertjax.base.files import is_remote, read_json, replacing_folder, write_json
+from bertjax.base.scratch import scratch_folder
+from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
+from bertjax.cloud.copies import local_copy
+from bertjax.cloud.hub_files import is_hub_dataset, local_split
+from bertjax.cloud.hub_push import push_folder
+from bertjax.config import FinetuneConfig, defaults_of
+from bertjax.devices import activity, host_watch, hosts
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.determinism import use_deterministic_operations
+from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.record import journal, report
+from bertjax.record.metrics import read_lines
+from bertjax.record.predictions import (
+    best_run,
+    grading_metric,
+    print_scores,
+    selected_by,
+    splits_of,
+)
+from bertjax.record.trackers import check_installed
+from bertjax.tasks import Task, TaskOptions, check_task, make_task
+from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks.registry import TASKS
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
+from bertjax.tasks.sources.held_out import Fold
+from bertjax.tasks.sources.official_files import change_notes
+from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.train.bad_steps import RolledBack
+from bertjax.train.bucket_workdir import connect, opened
+from bertjax.train.calibrated import check_calibration
+from bertjax.train.data_summary import summary
+from bertjax.train.few_shots import shots_of
+from bertjax.train.finetuning import FinetuningRun
+from bertjax.train.finished_run import has_nothing_to_do
+from bertjax.train.hub_pushes import create_repository_of
+from bertjax.train.model_for_task import load_for_task, reinitialized
+from bertjax.train.run import identity_of
+from bertjax.train.teacher import Teacher, load_task_teacher
+from bertjax.train.workdir import Workdir
+from bertjax.weights import LoadedModel
+
+if TYPE_CHECKING:
+    import pandas
+
+# The grid of the sweep (Devlin et al. 2018, A.3).
+SWEEP_BATCH_SIZES = (16, 32)
+SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
+SWEEP_EPOCHS = (2, 3, 4)
+# Fraction of the user's train file that is held out if there is no dev file.
+DEV_FRACTION = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneResult:
+    """The result of `finetune`: the scores of all runs, and the model of the best run.
+
+    Attributes:
+        runs: {name of a run: {split/metric: score}}; if there is only one run, its name is "".
+        best: the name of the run whose model is in `directory`.
+        directory: the path of the model directory.
+    """
+
+    runs: dict[str, dict[str, float]]
+    best: str
+    directory: Path
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of the best run by split and metric, such as {"dev/accuracy": 0.9}."""
+        return self.runs[self.best]
+
+    @functools.cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics.jsonl of the best run: one dictionary of metrics per line of the file."""
+        return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
+
+    @functools.cached_property
+    def history(self) -> "pandas.DataFrame":
+        """`metrics` as a table with a column per metric, whose index is the step.
+
+        A step that was evaluated has one row with its training and its evaluation metrics.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "The history is a pandas DataFrame: pip install pandas, or read `metrics`, a list "
+                "of dictionaries with the same content."
+            ) from error
+        return pandas.DataFrame(self.metrics).groupby("step").last()
+
+    @functools.cached_property
+    def model(self) -> Pretrained:
+        """The fine-tuned model of the best run, which is loaded on first access."""
+        return load_pretrained(self.directory, head=None)
+
+
+def finetune(
+    config: FinetuneConfig, train: Callable[[FinetuneConfig], FinetuneResult] | None = None
+) -> FinetuneResult:
+    """Fine-tunes a model in a single run, in one run per seed, or in a sweep.
+
+    A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid.
+
+    Args:
+        config: the config of the runs.
+        train: trains and publishes all runs in the workdir of its argument; None: the runs that
+            `variants` returns.
+
+    Raises:
+        Interrupted: a stop signal arrived; the same call resumes the run.
+        NotFinite: in too many consecutive steps, the loss or gradient was not finite or a spike; or
+            the model is not finite.
+        ValueError: the config cannot be used with the data, the models or the devices, or the
+            workdir belongs to another run.
+    """
+    task = check_task(config.task)
+    config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
+    activity.begin()
+    use_deterministic_operations(config.deterministic)
+    use_compilation_cache()
+    connect(config.distributed, config.workdir)
+    with (
+        host_watch.watching(config.stall_seconds),
+        opened(config.workdir, direct=False) as workdir,
+        report.reported(workdir.path),
+        journal.recorded(),
+    ):
+        result = (train or _finetune)(dataclasses.replace(config, workdir=str(workdir.path)))
+    if is_remote(config.workdir):
+        hosts.say(f"{workdir.path} was uploaded to {workdir.address}")
+    return result
+
+
+def _finetune(config: FinetuneConfig) -> FinetuneResult:
+    workdir, runs = Path(config.workdir), variants(config)
+    # If there are several runs, a submission is made only of the best one, at the end.
+    options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
+    with scratch_folder() as folder:
+        workdirs = [variant.workdir for _, variant in runs]
+        check_outputs(config)
+        task, loaded, data, teacher = hosts.on_all(
+            lambda: load_run(runs[0][1], options, folder, workdirs)
+        )
+        scores = {}
+        for name, variant in runs:
+            if variant.seed != runs[0][1].seed:
+                loaded = reinitialized(loaded, variant.seed)
+            shots = variant.shots
+            part = shots_of(task, data, shots, variant.seed) if shots else data
+            scores[name] = train_run(variant, task, loaded, part, teacher, name)
+    # The dev split, which is many times as large as a few shots, must not choose among the draws.
+    best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
+    if len(runs) > 1:
+        hosts.on_first(lambda: publish(workdir, best, scores, config.submission))
+    if hosts.is_first():
+        print_scores(scores, task, None if config.shots else best)
+        if config.shots and len(runs) > 1:
+            print(f"exported: {best}, the model of the first draw, which no score has chosen")
+    push(config, workdir)
+    return FinetuneResult(scores, best, workdir / "model")
+
+
+def check_outputs(config: FinetuneConfig) -> None:
+    """Checks that the trackers are installed and that the repository on the Hub can be written.
+
+    Raises:
+        ImportError: a tracker is not installed.
+        OSError: the repository cannot be created or written.
+    """
+    hosts.on_first(lambda: check_installed(config.track))
+    hosts.on_first_patiently(lambda: create_repository_of(config))
+
+
+def push(config: FinetuneConfig, workdir: Path) -> None:
+    """Uploads the model in `workdir` to the Hub, if the config names a repository."""
+    repository = config.push_to_hub
+    if repository is not None:
+        hosts.on_first_patiently(lambda: push_folder(workdir / "model", repository))
+
+
+def load_run(
+    config: FinetuneConfig,
+    options: FinetuneConfig,
+    folder: Path,
+    workdirs: Sequence[str],
+    fold: Fold | None = None,
+) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
+    """Loads the task, model, encoded train split and teacher, which all runs share.
+
+    Args:
+        config: the config of the first run.
+        options: the config given by the user, from which `config` was derived; it sets the options
+            of the task, such as its data files.
+        folder: the folder to write the encoded train split to.
+        workdirs: the workdirs of all runs.
+        fold: the fold of a cross-validation that is held out; None: no cross-validation.
+
+    Raises:
+        FileNotFoundError: the data or a model does not exist.
+        ValueError: the config cannot be used with the data or the models.
+    """
+    task = make_task(config.task, dataclasses.replace(task_options(options), fold=fold))
+    if (options.sweep or options.patience) and not splits_of(task, "dev"):
+        raise ValueError(
+            "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
+        )
+    if config.calibrate:
+        check_calibration(task)
+    if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
+        task = dataclasses.replace(task, mean=0.0, std=1.0)
+    task = selected_by(task, config.select_by)
+    loaded = load_for_task(config, task)
+    teacher = load_task_teacher(config, task, loaded)
+    runs = [Workdir(Path(workdir)) for workdir in workdirs]
+    if not any(run.has_checkpoints or (run.path / SCORES).is_file() for run in runs):
+        for part in loaded.absent:  # a resumed run has trained these parts
+            hosts.say(
+                f"{config.init} has no {part} for this task: it is initialised at random, as is "
+                "usual before a fine-tuning"
+            )
+    max_length = config.max_length or task.max_length
+    data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
+    check_splits(task, loaded.tokenizer, max_length)
+    if isinstance(task.source, OwnFiles) and (bad := task.source.all_bad_rows()):
+        splits = Counter(split for split, _ in bad)
+        of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
+        hosts.say(
+            f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
+            f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
+        )
+    shots = config.shots
+    part = shots_of(task, data, shots, config.seed) if shots else data
+    for line in summary(task, part, config):
+        hosts.say(line)
+    for note in change_notes(task.source):
+        hosts.say(note)
+    return task, loaded, data, teacher
+
+
+def train_run(
+    config: FinetuneConfig,
+    task: Task,
+    loaded: LoadedModel,
+    data: TrainingData,
+    teacher: Teacher | None,
+    name: str,
+) -> dict[str, float]:
+    """Trains one run and returns its scores, {split/metric: score}.
+
+    If the run has finished before, and is one of several (`name` is not empty) or has nothing left
+    to do, the stored scores of the run are returned instead.
+
+    Args:
+        config: the config of the run.
+        task: the task, with the source of its examples.
+        loaded: the model to start from.
+        data: the encoded train split.
+        teacher: the teacher for distillation; None: no distillation.
+        name: the name of the run, if it is one of several; else "".
+
+    Raises:
+        Interrupted: a stop signal arrived; the same call resumes the run.
+        ValueError: the workdir belongs to another run.
+    """
+    workdir = Workdir(Path(config.workdir))
+    finished, identity = workdir.path / SCORES, identity_of(config, teacher)
+    if name and finished.is_file():
+        with contextlib.suppress(*([ValueError] if config.overwrite else [])):
+            workdir.check(identity, data.fingerprint, defaults=defaults_of(config))
+            return read_json(finished)
+    splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
+    if has_nothing_to_do(workdir, config, identity, data.fingerprint, splits, SCORES):
+        print(
+            f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
+            "--workdir or delete that folder."
+        )
+        return read_json(finished)
+    while True:
+        hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
+        run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
+        with contextlib.suppress(RolledBack):
+            state = run.train()
+            break
+    scores = run.write_results(state)
+    if name:  # The run is one of several; its checkpoints are not needed again.
+        report.end(workdir.path)
+        hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
+    return scores
+
+
+def publish(
+    workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
+) -> None:
+    """Copies model and predictions of the run `best` to the workdir, and writes all runs' scores.
+
+    Unless `submission` is None, the predictions of the run `best` for the test split are also added
+    to the zip file `submission`.
+    """
+    for part in ("model", "predictions"):
+        if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
+            with replacing_folder(workdir / part) as folder:
+                shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
+    if (workdir / best / CALIBRATION).is_file():
+        shutil.copyfile(workdir / best / CALIBRATION, workdir / CALIBRATION)
+    write_json(workdir / SCORES, scores)
+    made = workdir / "predictions" / SUBMISSION
+    if submission and made.is_file():  # There is no file if the task has no test split.
+        with zipfile.ZipFile(made) as files:
+            texts = {name: files.read(name).decode() for name in files.namelist()}
+        add_to_submission_zip(submission, texts)
+
+
+def task_options(config: FinetuneConfig) -> TaskOptions:
+    """Returns the options in `config` that say where the task's data is and how it is read."""
+    dev_fraction = config.dev_fraction
+    if dev_fraction is None and not config.folds and TASKS[config.task].own_files:
+        dev_fraction = DEV_FRACTION
+    files: dict[str, Any] = {
+        split: str(local_split(path) if is_hub_dataset(path) else local_copy(path))
+        for split in ("train", "dev", "test")
+        if (path := getattr(config, split)) is not None
+    }
+    return TaskOptions(
+        data_dir=config.data_dir,
+        tfds_data_dir=config.tfds_data_dir,
+        **files,
+        dev_fraction=dev_fraction,
+        skip_bad_rows=config.skip_bad_rows,
+        columns=Columns(
+            text=config.text_column,
+            pair=config.pair_column,
+            label=config.label_column,
+            id=config.id_column,
+            choices=config.choice_columns,
+            negatives=config.negative_columns,
+        ),
+        label_separator=config.label_separator,
+        submission=config.submission,
+        doc_stride=config.doc_stride,
+        span_options={
+            name: getattr(config, name)
+            for name in ("max_query_length", "max_answer_length", "null_threshold")
+            if getattr(config, name) != getattr(FinetuneConfig, name)
+        },
+        embedding_options={
+            name: value
+            for name, value in (
+                ("pooling", config.pooling),
+                ("normalize", config.normalize),
+                ("matryoshka", config.matryoshka or None),
+                # Of other tasks, it is the temperature of distillation.
+                ("temperature", config.temperature if config.task == "embed" else None),
+            )
+            if value is not None
+        },
+    )
+
+
+def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
+    """Returns (folder name, config) of each run; the folder name of a single run is empty."""
+    if config.sweep:
+        grid = itertools.product(SWEEP_BATCH_SIZES, SWEEP_LEARNING_RATES, SWEEP_EPOCHS)
+        return [
+            variant_of(
+                config,
+                f"batch{batch_size}_rate{rate:g}_epochs{epochs}",
+                batch_size=batch_size,
+                num_epochs=float(epochs),
+                optimizer=dataclasses.replace(config.optimizer, learning_rate=rate),
+            )
+            for batch_size, rate, epochs in grid
+        ]
+    if config.seeds > 1:
+        seeds = range(config.seed, config.seed + config.seeds)
+        return [variant_of(config, f"seed{seed}", seed=seed) for seed in seeds]
+    return [("", config)]
+
+
+def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
+    """Returns (name, config) of one of several runs: in WORKDIR/name, with the fields `changes`."""
+    alone = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
+    return name, dataclasses.replace(config, **alone, **changes)

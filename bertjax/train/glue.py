@@ -1,0 +1,312 @@
+"""Fine-tunes on all tasks of GLUE, one after the other, and summarises their scores."""
+
+import dataclasses
+import json
+import statistics
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bertjax.base.addresses import place
+from bertjax.base.files import is_remote, listed, write_bytes
+from bertjax.base.scratch import scratch_folder
+from bertjax.base.workdir_files import METRICS, REPORT
+from bertjax.config import FinetuneConfig
+from bertjax.config.finetune_checks import GLUE_TASK
+from bertjax.devices import hosts
+from bertjax.inference.evaluation import official_task
+from bertjax.inference.saved_task import TaskModel
+from bertjax.record.report import report_page, run_data
+from bertjax.tasks import TaskOptions
+from bertjax.tasks.glue_benchmark import (
+    COLUMNS,
+    DIAGNOSTIC,
+    Average,
+    Published,
+    columns_of,
+    glue_average,
+    paper_average,
+    published_scores,
+    tasks_in,
+)
+from bertjax.tasks.sources.glue import GLUE, SUBMISSION, add_to_submission_zip
+from bertjax.train import experiments as variants
+from bertjax.train.experiments import FinetuneResult
+from bertjax.weights import load_model
+
+# The files that GLUE's server needs.
+SUBMITTED = tuple(name for spec in GLUE.values() for name in spec.submission.values())
+_AVERAGES = (
+    ("paper", "Average as in Devlin et al. 2018, table 1 (nine columns, without WNLI)"),
+    ("glue", "GLUE score (mean of the means of nine tasks)"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueResult:
+    """The result of a fine-tuning on all tasks of GLUE.
+
+    Attributes:
+        tasks: {name of a task: its result, with the scores of its runs and its model}.
+        missing: {name of a task: why it was not trained on}.
+        columns: {name of a column of `COLUMNS`: score}, on the dev splits.
+        paper_average: the average as Devlin et al. 2018 count it.
+        glue_average: the average as GLUE counts it.
+        submission: the path or address of the zip file for GLUE's server.
+    """
+
+    tasks: dict[str, FinetuneResult]
+    missing: dict[str, str]
+    columns: dict[str, float]
+    paper_average: Average
+    glue_average: Average
+    submission: str
+
+    @property
+    def runs(self) -> dict[str, dict[str, float]]:
+        """The scores of each task's best run: {task: {split/metric: score}}."""
+        return {name: result.scores for name, result in self.tasks.items()}
+
+
+def finetune_glue(
+    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+) -> GlueResult:
+    """Fine-tunes on each task of GLUE whose data is at hand, in WORKDIR/TASK.
+
+    A call that was interrupted continues when it is repeated: finished tasks are not trained again.
+
+    Args:
+        config: the config, with the task "glue"; its `workdir` and `data_dir` are those of all
+            tasks.
+        config_of: function (name of a task) -> config of its run, whose `task`, `workdir` and
+            `submission` are replaced; None: all tasks have the settings of `config`.
+
+    Raises:
+        FileNotFoundError: `data_dir` has no task of GLUE.
+        ValueError: a setting cannot be used with a task, or a workdir belongs to another run.
+        Interrupted: a stop signal arrived; the same call continues.
+    """
+    workdir = (config.workdir or f"runs/{GLUE_TASK}").rstrip("/")
+    names, missing = tasks_in(config.data_dir)
+    for name, reason in missing.items():
+        hosts.say(f"GLUE: {name} is missing: {reason}")
+    configs = {}
+    for name in names:
+        of_task = config_of(name) if config_of else config
+        folder = f"{workdir}/{name}"
+        calibrate = of_task.calibrate and bool(GLUE[name].labels)  # a regression has no classes
+        if of_task.calibrate and not calibrate:
+            hosts.say(f"GLUE: {name} predicts numbers and is not calibrated")
+        changes = {"task": name, "workdir": folder, "submission": None, "calibrate": calibrate}
+        configs[name] = dataclasses.replace(of_task, **changes)
+    results = {}
+    for number, name in enumerate(names, 1):
+        hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
+        results[name] = variants.finetune(configs[name])
+    columns = columns_of({name: result.scores for name, result in results.items()})
+    result = GlueResult(
+        results,
+        missing,
+        columns,
+        paper_average(columns),
+        glue_average(columns),
+        config.submission or f"{workdir}/{SUBMISSION}",
+    )
+    hosts.on_first(lambda: _publish(config, workdir, result))
+    return result
+
+
+def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
+    """Prints the table of all tasks, and writes it and the submission to the workdir."""
+    published = published_scores(config.init)
+    summary = _summary(config, result, published)
+    files = {
+        "glue.json": json.dumps(summary, indent=2) + "\n",
+        "glue.md": _markdown(summary),
+        "scores.json": json.dumps(result.runs, indent=2) + "\n",
+    }
+    for name, text in files.items():
+        _write(f"{workdir}/{name}", text.encode())
+    reports = [one.directory.parent / one.best for one in result.tasks.values()]
+    if runs := [run_data(run, name=_name(run)) for run in reports if (run / METRICS).is_file()]:
+        _write(f"{workdir}/{REPORT}", report_page(runs).encode())
+    texts = _submitted(config, result)
+    lacking = [name for name in SUBMITTED if name not in texts]
+    if texts:
+        with scratch_folder() as folder:
+            if config.submission and place(config.submission).is_file():  # other files in it stay
+                (folder / SUBMISSION).write_bytes(place(config.submission).read_bytes())
+            add_to_submission_zip(folder / SUBMISSION, texts)
+            _write(result.submission, (folder / SUBMISSION).read_bytes())
+    _print(summary)
+    if texts:
+        print(f"predictions for GLUE's server written to {result.submission}")
+    if lacking:
+        print(
+            f"The server needs {len(SUBMITTED)} files; {len(lacking)} are missing, because their "
+            f"test splits are not there: {listed(lacking, 200)}"
+        )
+    print(f"the table is in {workdir}/glue.md and glue.json, and the curves are in {REPORT}")
+
+
+def _name(run: Path) -> str:
+    """Returns "cola" for a run in WORKDIR/cola, and "cola/seed1" for one in WORKDIR/cola/seed1."""
+    return run.name if run.name in GLUE else f"{run.parent.name}/{run.name}"
+
+
+def _write(address: str, content: bytes) -> None:
+    """Writes a file, atomically, to a disk or to a bucket."""
+    if is_remote(address):
+        place(address).write_bytes(content)
+    else:
+        Path(address).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(Path(address), content)
+
+
+def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
+    """Returns {file name: text} of the test predictions of all tasks in GLUE's format."""
+    texts = {}
+    for name, task in result.tasks.items():
+        made = task.directory.parent / "predictions" / SUBMISSION
+        if made.is_file():
+            with zipfile.ZipFile(made) as archive:
+                wanted = [x for x in archive.namelist() if x in GLUE[name].submission.values()]
+                texts |= {x: archive.read(x).decode() for x in wanted}
+    if "mnli" in result.tasks:
+        texts |= _diagnostic(config, result.tasks["mnli"].directory)
+    return texts
+
+
+def _diagnostic(config: FinetuneConfig, model: Path) -> dict[str, str]:
+    """Predicts GLUE's diagnostic set with the model of MNLI; {} if the set is not at hand."""
+    options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
+    task_model = TaskModel(load_model(model, None))
+    try:
+        task = official_task(task_model, DIAGNOSTIC, options)
+    except FileNotFoundError:
+        return {}
+    assert task.source is not None
+    with scratch_folder() as folder:
+        pairs = task_model(task, task.source.examples("test"))
+        for _ in task.write_predictions(folder, "test", pairs):
+            pass
+        names = GLUE[DIAGNOSTIC].submission.values()
+        return {name: (folder / name).read_text(encoding="utf-8") for name in names}
+
+
+def _summary(
+    config: FinetuneConfig, result: GlueResult, published: tuple[Published, ...]
+) -> dict[str, Any]:
+    """Returns the table of all tasks as JSON values; scores are fractions."""
+    rows = []
+    for column in COLUMNS:
+        task = result.tasks.get(column.task)
+        runs = [run[column.key] for run in task.runs.values() if column.key in run] if task else []
+        row = {
+            "column": column.name,
+            "task": column.task,
+            "score": result.columns.get(column.name),
+            "published": [_published_score(column.name, one) for one in published],
+        }
+        if len(runs) > 1:
+            spread = {"mean": statistics.fmean(runs), "std": statistics.stdev(runs)}
+            row["runs"] = {"count": len(runs), **spread}
+        rows.append(row)
+    averages = {"paper": result.paper_average, "glue": result.glue_average}
+    return {
+        "init": config.init,
+        "rows": rows,
+        "averages": {name: dataclasses.asdict(average) for name, average in averages.items()},
+        "missing_tasks": result.missing,
+        "published": [
+            {"source": one.source, "split": one.split, "average": one.scores.get("average")}
+            for one in published
+        ],
+    }
+
+
+def _published_score(column: str, published: Published) -> float | None:
+    """Returns the published score of a column; of a task without a stated metric, in one column."""
+    task = column.rpartition(" ")[0].removesuffix("-m")
+    is_first = column in ("MRPC accuracy", "STS-B Pearson", "QQP accuracy", "MNLI-m accuracy")
+    return published.scores.get(column, published.scores.get(task) if is_first else None)
+
+
+def _cells(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Returns the titles of the columns and the cells of the table of all tasks."""
+    with_runs = any("runs" in row for row in summary["rows"])
+    titles = ["", "dev", *(["mean ± sd of runs"] if with_runs else [])]
+    titles += [f"published, {one['split']}" for one in summary["published"]]
+    rows = []
+    for row in summary["rows"]:
+        cells = [row["column"], _percent(row["score"])]
+        if with_runs:
+            runs = row.get("runs")
+            several = f"{_percent(runs['mean'])} ± {_percent(runs['std'])}" if runs else ""
+            cells.append(f"{several} ({runs['count']})" if runs else "")
+        rows.append([*cells, *("" if x is None else f"{x:g}" for x in row["published"])])
+    return titles, rows
+
+
+def _average_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each average; of scores that are missing, no mean of all is given."""
+    lines = []
+    for name, words in _AVERAGES:
+        average = summary["averages"][name]
+        if average["complete"] is not None:
+            lines.append(f"{words}: {_percent(average['complete'])}")
+            continue
+        missing = listed(average["missing"], 200)
+        there = f"{average['count']} of {average['total']}"
+        mean = f": {_percent(average['present'])}" if average["count"] else ""
+        lines.append(
+            f"{words}: not known, because {missing} {_are(average['missing'])} missing; mean of "
+            f"the {there} that are there, which is not comparable{mean}"
+        )
+    return lines
+
+
+def _notes(summary: Mapping[str, Any]) -> list[str]:
+    """Returns the sources of published scores, and what limits the comparison."""
+    notes = []
+    for one in summary["published"]:
+        average = f", with an average of {one['average']:g}" if one["average"] else ""
+        notes.append(f"published, {one['split']}: {one['source']}{average}")
+    if notes:
+        notes.append(
+            "Where a source states no metric (MRPC, QQP, STS-B) or no split (MNLI), its score is "
+            "in the first row of the task. Scores on test are not comparable with those on dev."
+        )
+    return notes
+
+
+def _markdown(summary: Mapping[str, Any]) -> str:
+    titles, rows = _cells(summary)
+    lines = [f"# GLUE: {summary['init']}", ""]
+    lines += [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    lines += [f"| {' | '.join(cells)} |" for cells in rows]
+    for text in (*_average_lines(summary), *_notes(summary)):
+        lines += ["", text]
+    return "\n".join(lines) + "\n"
+
+
+def _print(summary: Mapping[str, Any]) -> None:
+    titles, rows = _cells(summary)
+    table = Table(*titles, title=f"GLUE: {summary['init']}")
+    for cells in rows:
+        table.add_row(*cells)
+    Console(width=100).print(table)
+    for text in (*_average_lines(summary), *_notes(summary)):
+        print(text)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
+
+
+def _are(names: Any) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,77 @@
+"""Pushes models of steps of a run to branches `step-N` of a Hub repository, in a thread."""
+
+import shutil
+import threading
+from pathlib import Path
+
+from bertjax.base.workdir_files import PENDING
+from bertjax.cloud.hub_push import create_repository, push_folder
+from bertjax.config.training import TrainingConfig
+
+# The folder in a workdir with the models that are not pushed yet.
+
+
+class HubPushes:
+    """The models of a run that are to be pushed, each in a folder `step-N` until it is.
+
+    Models that an earlier process of the run could not push are pushed, too.
+
+    Args:
+        workdir: the local folder of the run.
+        repository: OWNER/NAME on the Hub.
+    """
+
+    def __init__(self, workdir: Path, repository: str):
+        self._folder, self._repository = workdir / PENDING, repository
+        self._thread: threading.Thread | None = None
+
+    def folder_of(self, step: int) -> Path:
+        """Returns the folder to which the model of a step is to be written before `start`."""
+        return self._folder / f"step-{step}"
+
+    def start(self) -> None:
+        """Starts to push all pending models in a thread, unless it does so already."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._thread = threading.Thread(
+            target=self._push_all, name="pushes to the Hub", daemon=True
+        )
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Waits for pushes in progress, and tries those that have failed once more.
+
+        Models that cannot be pushed now are named in a warning, and remain in the workdir.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._push_all()
+
+    def _push_all(self) -> None:
+        # Others are folders that are still being written, or were when a process was killed.
+        steps = [
+            int(path.name[5:]) for path in self._folder.glob("step-*") if path.name[5:].isdigit()
+        ]
+        for folder in map(self.folder_of, sorted(steps)):
+            try:
+                push_folder(folder, self._repository, branch=folder.name)
+            except OSError as error:
+                print(
+                    f"warning: {folder.name} is not pushed ({error}). It is kept in {folder} and "
+                    "tried again later.",
+                    flush=True,
+                )
+                return
+            shutil.rmtree(folder)
+
+
+def create_repository_of(config: TrainingConfig) -> None:
+    """Creates the repository that a run pushes to, if any, before the run begins.
+
+    Raises:
+        OSError: the Hub cannot be reached.
+        PermissionError: the user may not write to the repository.
+        ValueError: its name is malformed.
+    """
+    if config.push_to_hub is not None:
+        create_repository(config.push_to_hub, private=config.hub_private)

@@ -1,0 +1,210 @@
+"""Measures tokens per second, MFU, roofline ratio and peak memory of a pretraining step.
+
+MFU (model FLOP utilisation) is achieved FLOP/s over peak FLOP/s. The roofline ratio is the time of
+the step's matrix multiplications, when run alone, over the time of the step.
+"""
+
+import dataclasses
+import importlib.metadata
+import itertools
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.devices import sharding
+from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.flops import peak_flops
+from bertjax.devices.roofline import Roofline, forward_products
+from bertjax.train.loop import fit
+from bertjax.train.pretraining_program import (
+    PretrainingProgram,
+    max_predictions,
+    random_rows,
+    with_head,
+)
+from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.step import with_seed
+
+ROUNDS = 5
+
+
+def measure(
+    config: PretrainConfig, index: int, steps: int, profile: str | None = None
+) -> dict[str, Any]:
+    """Measures the train step of one phase in `ROUNDS` rounds of `steps` steps.
+
+    Args:
+        config: the config of the run; if the config names no data, the batches are rows of random
+            token ids without padding.
+        index: the index of the phase, from 0.
+        steps: the number of steps per round.
+        profile: the directory for a profiler trace of one additional round; None: no trace.
+
+    Returns:
+        A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second",
+        come from medians over the rounds; other entries describe the config, the device and the
+        library versions.
+
+    Raises:
+        ValueError: the config has no phase `index`, or cannot be used with the data and devices.
+    """
+    if not 0 <= index < len(config.phases):
+        raise ValueError(
+            f"phase={index}, but the config has {len(config.phases)} phases: give --config FILE "
+            "and one of its phases, which are numbered from 0."
+        )
+    phase = config.phases[index]
+    subject = Subject(config, index)
+    with no_compilation_cache():
+        first = subject.block(1)["seconds"]
+    roofline = _roofline(config, phase, subject)
+    rounds = []
+    for _ in range(ROUNDS):
+        alone = roofline and roofline.seconds()
+        rounds.append(subject.block(steps) | {"alone": alone})
+    if profile is not None:
+        with jax.profiler.trace(profile):
+            subject.block(steps)
+    return _figures(config, phase, subject, rounds, first)
+
+
+class Subject:
+    """The compiled train step, training state and batches of the phase that is measured.
+
+    If the config names no data, the batches are rows of random token ids without padding.
+
+    Args:
+        config: the config of the run.
+        index: the index of the phase.
+
+    Raises:
+        ValueError: the config cannot be used with the data and the devices.
+    """
+
+    def __init__(self, config: PretrainConfig, index: int):
+        phase = config.phases[index]
+        if config.data:
+            with tempfile.TemporaryDirectory() as empty:
+                run = PretrainingRun(dataclasses.replace(config, workdir=empty))
+            self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
+            self.state: Any = run.new_state()
+            self.step = run.train_step(phase)
+            self.batches = run.batches(index, phase.batch_size_warmup_steps)
+            self.predictions = max_predictions(run.config, phase, run.metadata.max_sequences)
+            return
+        if config.distillation.teacher is not None:
+            raise ValueError(
+                f"distillation.teacher={config.distillation.teacher!r} needs the tokenizer of the "
+                "data: give --data."
+            )
+        config = with_head(config, config.model.type_vocab_size > 1)
+        program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
+        self.flops_per_row = program.flops_per_row(phase)
+        self.state = program.new_state()
+        step = program.for_phase(phase).train_step(phase.accumulation_steps)
+        self.step = with_seed(step, config.seed)
+        self.batches = self._random_batches(config, phase)
+        self.predictions = max_predictions(config, phase)
+
+    def _random_batches(self, config: PretrainConfig, phase: Phase) -> Iterator[Any]:
+        rows = sharding.host_rows(self.program.rows, phase.batch_size)
+        batch = random_rows(config, phase, len(rows))
+        placed = sharding.to_devices(batch, rows, self.program.rows, phase.batch_size)
+        return itertools.repeat(placed)
+
+    def block(self, steps: int) -> dict[str, float]:
+        """Runs `steps` steps of the training loop and measures their time.
+
+        Returns:
+            A dictionary of "seconds" and "tokens" (without padding), means per step, and "waited",
+            the fraction of the time in which the loop waited for the next batch.
+        """
+        waited, tokens = 0.0, []
+
+        def batches() -> Iterator[Any]:
+            nonlocal waited
+            while True:
+                begin = time.perf_counter()
+                batch = next(self.batches)
+                waited += time.perf_counter() - begin
+                yield batch
+
+        def count(_: int, __: Any, metrics: dict[str, Any]) -> None:
+            tokens.append(metrics["tokens"])
+
+        begin = time.perf_counter()
+        self.state, _ = fit(
+            self.state, self.step, batches(), step=0, num_steps=steps, hooks=(count,)
+        )
+        jax.block_until_ready(self.state)
+        seconds = time.perf_counter() - begin
+        return {
+            "seconds": seconds / steps,
+            "tokens": sum(map(int, jax.device_get(tokens))) / steps,
+            "waited": waited / seconds,
+        }
+
+
+def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
+    """Returns the `Roofline`, which times the matrix multiplications that one device does per step.
+
+    The result is None if there is a teacher or tensor parallelism: `Roofline` supports neither.
+    """
+    shape = subject.program.mesh.shape
+    if shape["tensor"] > 1 or config.distillation.teacher is not None:
+        return None
+    rows = phase.batch_size // (shape["data"] * shape["fsdp"])
+    products = forward_products(config.model, rows, phase.max_length, subject.predictions)
+    return Roofline(products, jnp.dtype(config.dtype))
+
+
+def _figures(
+    config: PretrainConfig,
+    phase: Phase,
+    subject: Subject,
+    rounds: list[dict[str, Any]],
+    first: float,
+) -> dict[str, Any]:
+    """Returns the dictionary that `measure` returns.
+
+    `first` is the time in seconds of the first step with its compilation.
+    """
+
+    def median(key: str) -> float:
+        return statistics.median(values[key] for values in rounds)
+
+    seconds = median("seconds")
+    flops = subject.flops_per_row * phase.batch_size
+    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
+    return {
+        "batch": [phase.batch_size, phase.max_length],
+        "dtype": config.dtype,
+        "input": config.data or "random full rows",
+        "step_seconds": seconds,
+        "tokens_per_second": median("tokens") / seconds,
+        "mfu": flops / seconds / peak_flops(config.peak_tflops),
+        "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
+        "input_stall": median("waited") if config.data else None,
+        "compile_seconds": first - seconds,
+        "peak_memory_bytes": _peak_memory(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "cores": os.cpu_count(),
+        "date": date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
+    }
+
+
+def _peak_memory() -> int:
+    """Returns the peak memory in bytes: that of the first device or, on CPUs, of this process."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(stats.get("peak_bytes_in_use", in_kib * 1024))

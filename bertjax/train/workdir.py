@@ -1,0 +1,297 @@
+"""The workdir of a run: its paths (`base.workdir_files`), its config and a lock."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.base.addresses import place, remove_folder
+from bertjax.base.checksums import set_damaged_aside, steps_in
+from bertjax.base.files import explaining, set_aside
+from bertjax.base.lock import Lock
+from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
+from bertjax.base.workdir_files import (
+    CHECKPOINTS,
+    LOCK_FILE,
+    RESULTS,
+    RUN_FILE,
+    TRACKERS_FOLDER,
+)
+from bertjax.cloud.mirror import LIST_FILE, Mirror
+from bertjax.config import differences
+from bertjax.devices import hosts
+from bertjax.record.metrics import read_lines
+
+# Config fields that may differ when a run is resumed, since no update depends on them. Data files
+# and a teacher may have moved, because hashes of their content identify them.
+MAY_CHANGE = (
+    "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
+    "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
+    "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
+    "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
+    "push_to_hub push_every hub_private track track_project"
+).split()
+
+
+class Workdir:
+    """The workdir of a run: the paths of its files, and the lock against other processes.
+
+    Args:
+        path: the local folder of the run.
+        mirror: uploads the files of `path` to a bucket; None: the workdir is `path` itself.
+        direct: whether the checkpoints are in the bucket of `mirror` and not in `path`.
+
+    Attributes:
+        path: the local folder of the run.
+        address: what messages call the workdir: `path`, or the folder in the bucket.
+        checkpoints: the folder of the checkpoints, which may be in a bucket.
+    """
+
+    def __init__(self, path: Path, mirror: Mirror | None = None, *, direct: bool = False):
+        self.path, self._mirror = path, mirror
+        self.address = mirror.address if mirror is not None else str(path)
+        self.tokenizer = path / "tokenizer"
+        parent = place(self.address) if direct else path
+        self._parents = (path, parent) if direct else (path,)
+        self.checkpoints = parent / CHECKPOINTS
+        self.model = path / "model"
+        self.metrics = path / "metrics.jsonl"
+        self._run = path / RUN_FILE
+        self._lock = Lock(
+            path / LOCK_FILE,
+            place=str(path),
+            what="run",
+            remedy="wait until it ends, stop it, or choose another --workdir",
+        )
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the workdir holds a complete checkpoint."""
+        return self.newest_step > 0
+
+    def read(self) -> dict[str, Any]:
+        """Returns the content of run.json or, if that is damaged or missing, of its spare copy.
+
+        The content is {"config": config of the run, "data_fingerprint": hash of its data}.
+
+        Raises:
+            FileNotFoundError, ValueError: both files are missing or damaged.
+        """
+        return read_run(self.path)
+
+    def last_evaluation(self) -> dict[str, Any] | None:
+        """Returns the logged metrics of the last evaluation; None if there was no evaluation."""
+        lines = reversed(read_lines(self.metrics).lines)
+        return next((line for line in lines if any(k.startswith("eval/") for k in line)), None)
+
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest complete checkpoint; 0 if there is no checkpoint."""
+        return max(steps_in(self.checkpoints), default=0)
+
+    def publish(self) -> None:
+        """Uploads all changes, if the workdir is in a bucket.
+
+        Raises:
+            Locked: another process has taken the lock of the bucket.
+            OSError: the bucket cannot be written.
+        """
+        if self._mirror is not None:
+            self._mirror.sync()
+
+    def publish_if_possible(self) -> None:
+        """Uploads all changes as `publish` does; a failure is a warning, since it may pass.
+
+        Raises:
+            Locked: another process has taken the lock of the bucket.
+        """
+        try:
+            self.publish()
+        except OSError as error:
+            print(f"warning: {error}", flush=True)
+
+    def refresh(self) -> None:
+        """Reads what the first host has published, on another host, if it is in a bucket."""
+        if self._mirror is not None and not hosts.is_first():
+            self._mirror.pull()
+
+    def check(
+        self,
+        config: Mapping[str, Any],
+        data_fingerprint: str | None = None,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        allow: Callable[[list[str], dict[str, Any], int], list[str]] | None = None,
+    ) -> None:
+        """Checks that the run in this workdir has the given config and training data.
+
+        Config fields in `MAY_CHANGE`, such as paths and kernels, are not compared.
+
+        Args:
+            config: {field: value} of the run's config, as run.json stores it.
+            data_fingerprint: a hash of the training data; None: the data is not checked.
+            defaults: {config field: value} of the fields that a run.json of an older version lacks.
+            allow: a function (differences, saved config, step of the newest checkpoint) that
+                returns a list of the differences with which the run must not resume, and of the
+                reasons; None: no difference is allowed.
+
+        Raises:
+            ValueError: the config of the run in the workdir differs from `config`, or its training
+                data from `data_fingerprint`.
+        """
+        saved = self.read()
+        changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
+        if changed and allow is not None:
+            changed = allow(changed, saved["config"], self.newest_step)
+        if data_fingerprint not in (None, saved["data_fingerprint"]):
+            where = saved["config"].get("data") or saved["config"].get("train")
+            changed.append("the data differs from that of " + (where or "the task's files"))
+        if changed:
+            raise ValueError(
+                f"{self.address} holds a run of another config: {'; '.join(changed)}. Resume with "
+                "the old config, or choose another --workdir, or delete that run with "
+                "--overwrite; to start a new run from the model of this one, choose another "
+                f"--workdir and give --init {self.address}."
+            )
+
+    def _is_run_of(
+        self, config: Mapping[str, Any], data_fingerprint: str, checks: Mapping[str, Any]
+    ) -> bool:
+        """Whether the run has this config and data; the arguments are those of `claim`."""
+        try:
+            self.check(config, data_fingerprint, **checks)
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
+    def _holds_something(self) -> bool:
+        return any(
+            entry.name not in ("hosts", LIST_FILE) and not entry.name.startswith(LOCK_FILE)
+            for entry in self.path.iterdir()
+        )
+
+    def check_shared(self) -> None:
+        """Checks that the workdir is on a file system that this host shares with the first host.
+
+        Raises:
+            ValueError: this host does not see the run.json that the first host has written.
+        """
+        self.refresh()
+        if not self._run.is_file():
+            raise ValueError(
+                f"{self.path} has no run.json on this host, although the first process has written "
+                "one: choose a --workdir on a file system that all hosts share."
+            )
+
+    def claim(
+        self,
+        config: Mapping[str, Any],
+        data_fingerprint: str,
+        *,
+        overwrite: bool = False,
+        **checks: Any,
+    ) -> None:
+        """Locks the workdir until `release` is called, and writes run.json.
+
+        A run without checkpoints in this workdir may be replaced by a run with any config, because
+        no work is lost.
+
+        Args:
+            config: {field: value} of the run's config, as run.json will store it.
+            data_fingerprint: a hash of the training data.
+            overwrite: whether to delete a run in this workdir that has another config or data.
+            checks: the keyword arguments `defaults` and `allow` of the method `check`.
+
+        Raises:
+            ValueError: the workdir holds checkpoints of a run with another config or other data,
+                and `overwrite` is False; the workdir holds files but no run; or another process has
+                locked the workdir.
+        """
+        if self.path.exists() and not holds_run(self.path) and self._holds_something():
+            raise ValueError(
+                f"{self.address} is not empty and holds no run: choose another --workdir."
+            )
+        with explaining(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+        try:
+            if self.has_checkpoints and holds_run(self.path):
+                readable = self._is_readable()
+                try:
+                    if readable:
+                        self.check(config, data_fingerprint, **checks)
+                    self._set_aside_if_damaged(readable)
+                except ValueError:
+                    if not overwrite:
+                        raise
+                    self._delete_results()
+            elif holds_run(self.path) and not self._is_run_of(config, data_fingerprint, checks):
+                remove_folder(self.path / TRACKERS_FOLDER)
+            # If the phases of the run have changed, run.json stores the new phases from now on.
+            write_run(self.path, config, data_fingerprint)
+        except BaseException:
+            self.release()
+            raise
+
+    def _delete_results(self) -> None:
+        for path in (parent / name for parent in self._parents for name in RESULTS):
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+        print(f"{self.address}: the earlier run was deleted (--overwrite)", flush=True)
+
+    def set_damaged_aside(self, *, overwrite: bool = False) -> None:
+        """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.
+
+        If the workdir holds no run, nothing is done. The workdir is locked meanwhile, so that no
+        checkpoint of a run in progress is moved. If all checkpoints are damaged and `overwrite` is
+        True, the run is deleted.
+
+        Raises:
+            Locked: another process has locked the workdir.
+            ValueError: all checkpoints of the run are damaged, and `overwrite` is False.
+        """
+        if not holds_run(self.path):
+            return
+        with explaining(self.path):
+            self._lock.take()
+        try:
+            set_damaged_aside(self.checkpoints)
+        except ValueError as error:
+            if not overwrite:
+                raise
+            print(error, flush=True)
+            self._delete_results()
+        finally:
+            self.release()
+
+    def _is_readable(self) -> bool:
+        """Whether run.json or its spare copy can be read."""
+        try:
+            self.read()
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
+    def _set_aside_if_damaged(self, has_copy: bool) -> None:
+        """Copies a damaged run.json to another name, and prints which config is used instead.
+
+        A missing run.json is reported as well. `has_copy` says whether the spare copy can be read.
+        """
+        consequence = (
+            "its spare copy is used"
+            if has_copy
+            else "the run resumes with the config and the data of this command, which could not be "
+            "compared with the original ones"
+        )
+        try:
+            read_run_file(self._run)
+        except FileNotFoundError:
+            print(f"{self._run} is missing; {consequence}.", flush=True)
+        except ValueError as error:
+            copy = set_aside(self._run)
+            print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
+
+    def release(self) -> None:
+        """Unlocks the workdir for other processes; the lock also ends when this process ends."""
+        self._lock.release()

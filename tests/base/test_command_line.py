@@ -1,0 +1,358 @@
+"""The command line: light to start, one parser for all flags, help in groups."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertjax
+from bertjax import benchmark, config, convert, finetune, plan, predict, pretrain, score
+from bertjax.__main__ import COMMANDS, main
+from bertjax.base import command_line, signals
+from bertjax.base.unknown_flags import error_of_unknown
+from bertjax.completion import completed_commands
+from bertjax.config import FinetuneConfig, PrepareConfig, PretrainConfig, TrainTokenizerConfig
+
+HEAVY = "jax jaxlib flax orbax grain optax transformers torch sklearn scipy pyarrow".split()
+CONFIGS = [
+    *(PretrainConfig, FinetuneConfig, PrepareConfig, TrainTokenizerConfig, predict.PredictConfig),
+    *(score.ScoreConfig, convert.ConvertConfig, plan.PlanFlags, benchmark.BenchmarkFlags),
+    pretrain.PretrainFlags,
+]
+FILE = "configs/pretrain/bert_base.py"
+NESTED = [
+    *(config.Phase, config.OptimizerConfig, config.MeshConfig, config.DistributedConfig),
+    *(config.DistillationConfig, config.BertConfig),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_and_version_of_a_command_load_nothing_heavy(command):
+    flags = "['--config', 'configs/pretrain/bert_base.py', '--help']"
+    code = f"""
+import sys
+from bertjax import {command} as module
+for argv in (['--help'], ['--version'], {flags if command in ("plan", "pretrain") else "['-h']"}):
+    try:
+        module.main(argv)
+    except SystemExit as stop:
+        assert not stop.code, stop.code
+    else:
+        raise AssertionError(argv)
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert f"bertjax {bertjax.__version__}" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_configs_load_nothing_heavy():
+    code = f"import sys, bertjax.config; print([n for n in {HEAVY} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda c: c.__name__)
+def test_every_field_is_in_one_group_of_the_help(config_class):
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    grouped = " ".join(config_class.GROUPS.values()).split()
+    assert config_class.GROUPS.keys() <= {*command_line.GROUPS}
+    assert len(grouped) == len(set(grouped)) and set(grouped) <= fields
+    assert fields - set(grouped) <= {"config", "src", "dst"}
+
+
+@pytest.mark.parametrize("config_class", [*CONFIGS, *NESTED], ids=lambda c: c.__name__)
+def test_every_field_has_a_sentence(config_class):
+    for field in dataclasses.fields(config_class):
+        docs = (_docs_of(parent).get(field.name) for parent in config_class.__mro__[:-1])
+        sentence = next(filter(None, docs), "")
+        assert len(sentence) > 10 and sentence.endswith("."), field.name
+        # What to predict is one of several flags; the others are None.
+        if field.default is None and field.name not in predict.MODES:
+            assert "None" in sentence, f"{field.name} does not say what None means"
+
+
+def _docs_of(config_class: type) -> dict[str, str]:
+    """Field -> the string below it."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
+    assert isinstance(node, ast.ClassDef)
+    docs = {}
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                docs[field.target.id] = str(below.value.value)
+    return docs
+
+
+def test_help_has_the_groups_in_order_and_every_flag(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        pretrain.main(["--config", "configs/pretrain/bert_base.py", "--help"])
+    text = capsys.readouterr().out
+    places = [text.index(f"{name} options") for name in command_line.GROUPS]
+    assert places == sorted(places)
+    for flag in ("--config", "--export", "--data", "--phases.1.num_steps", "--model.hidden_size"):
+        assert flag in text
+    assert "900000" in text  # the defaults are those of the file
+
+
+@pytest.mark.parametrize("spelling", [["--config", FILE], [f"--config={FILE}"]])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_config_file_sets_the_defaults_wherever_its_flag_is(spelling, last):
+    flags = [
+        "--phases.0.num_steps=5",
+        "--optimizer.learning-rate",
+        "1e-3",
+        "--model.num-hidden_layers=6",
+    ]
+    run, _ = pretrain.parse([*flags, *spelling] if last else [*spelling, *flags])
+    assert [phase.num_steps for phase in run.phases] == [5, 100_000]
+    assert run.phases[0].max_predictions == 20 and run.dtype == "bfloat16"
+    assert (run.optimizer.learning_rate, run.model.num_hidden_layers) == (1e-3, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--optimizer.decay_all", True),
+        ("--optimizer.decay-all True", True),
+        ("--optimizer.decay_all=true --seed 1", True),
+        ("--no_sweep --optimizer.decay_all --seed 1", True),
+        ("--optimizer.no_decay_all", False),
+        ("--optimizer.decay_all FALSE", False),
+    ],
+)
+def test_booleans_are_written_with_and_without_a_value(words, expected):
+    assert finetune.parse(["--task=rte", *words.split()]).optimizer.decay_all is expected
+
+
+def test_a_boolean_with_another_value_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        finetune.parse(["--task=rte", "--optimizer.decay_all=maybe"])
+    assert "maybe" in capsys.readouterr().err
+
+
+def test_flags_of_a_command_and_of_its_run_are_read_together():
+    flags = ["--config", FILE, "--seed", "3", "--json=-", "--no-advice"]
+    run, asked = plan.parse([*flags, "--topology", "v3:4x4", "--compare=v4:2x2x1,v5e:4x4"])
+    assert asked.topologies == ["v3:4x4", "v4:2x2x1", "v5e:4x4"]
+    assert (asked.json, asked.advice, asked.config, run.seed) == ("-", False, FILE, 3)
+    run, asked = benchmark.parse(["--config", FILE, "--phase=1", "--profile", "d"])
+    assert (asked.phase, asked.steps, asked.profile, run.num_steps) == (1, 20, "d", 1_000_000)
+    assert pretrain.parse(["--export", "--workdir", "w"])[1].export
+    assert not hasattr(run, "config"), "the config of a run holds what the run depends on alone"
+
+
+def test_booleans_tuples_and_strings_of_nested_fields():
+    run, _ = pretrain.parse(
+        [
+            *(
+                "--model.no_add_pooling_layer",
+                "--model.sinusoidal_pos_embds",
+                "--model.mlm_activation",
+            ),
+            *("relu", "--model.classifier_dropout=None", "--whole_word_masking"),
+            *("--distillation.teacher=t", "--model.num_hidden_layers=2"),
+            *("--distillation.layers", "0", "2", "--mesh.data=-1"),
+        ]
+    )
+    assert not run.model.add_pooling_layer and run.model.sinusoidal_pos_embds
+    assert (run.model.mlm_activation, run.model.classifier_dropout) == ("relu", None)
+    assert run.whole_word_masking and run.distillation.layers == (0, 2)
+    task = finetune.parse(["--task=tag", "--choice_columns", "--feature_layers", "-4", "-1"])
+    assert task.feature_layers == (-4, -1) and task.task == "tag"
+
+
+@pytest.mark.parametrize("seed", ["4294967296", "-1"])
+def test_a_seed_that_jax_cannot_take_is_refused_when_flags_are_read(seed, capsys):
+    for parse, flags in ((pretrain.parse, []), (finetune.parse, ["--task=rte"])):
+        with pytest.raises(SystemExit, match="2"):
+            parse([*flags, f"--seed={seed}"])
+        assert f"seed={seed}: choose it between 0 and 2^32 - 1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="seed=4294967290 with seeds=7"):
+        FinetuneConfig(seed=2**32 - 6, seeds=7)
+    assert FinetuneConfig(seed=2**32 - 7, seeds=7).seed + 6 == 2**32 - 1
+
+
+def test_train_tokenizer_has_every_flag_that_the_reader_of_corpora_recommends():
+    text = "".join(
+        p.read_text() for p in (Path(bertjax.__file__).parent / "data/text").glob("*.py")
+    )
+    flags = set(re.findall(r"--([a-z_]+)\b", text)) - {
+        "file_format",
+        "concatenate",
+    }  # of `tfds build` and `tar`
+    assert "tfds_data_dir" in flags
+    for config_class in (TrainTokenizerConfig, PrepareConfig):
+        assert flags <= {field.name for field in dataclasses.fields(config_class)}
+
+
+def test_bertjax_alone_lists_the_commands(capsys):
+    for argv in ([], ["--help"]):
+        assert main(argv) == 0
+        out = capsys.readouterr().out
+        assert all(f"  {name} " in out and sentence in out for name, sentence in COMMANDS.items())
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bertjax {bertjax.__version__}\n"
+
+
+def test_an_unknown_command_gets_the_nearest_name(capsys):
+    assert main(["fine-tun"]) == 2
+    assert "Unknown command 'fine-tun'. Did you mean 'finetune'?" in capsys.readouterr().err
+
+
+def test_every_command_can_be_called_by_its_name(capsys):
+    package = Path(bertjax.__file__).parent
+    mains = {p.stem for p in package.glob("[!_]*.py") if "\ndef main(" in p.read_text()}
+    assert mains == COMMANDS.keys()
+    for command in ("score", "train-tokenizer"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--version"])
+    assert main(["convert", "/nowhere", "there"]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_python_m_bertjax_runs_a_command():
+    command = [sys.executable, "-m", "bertjax", "prepare", "--outptu=x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "--output" in done.stderr
+
+
+def test_modules_of_commands_are_functions_of_the_python_api():
+    code = "import bertjax; print(callable(bertjax.prepare)); from bertjax import prepare"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "; prepare.main(['--version'])"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["True", f"bertjax {bertjax.__version__}"], done.stderr
+    for name in ("finetune", "prepare", "pretrain", "train_tokenizer"):
+        module: Any = importlib.import_module(f"bertjax.{name}")
+        assert getattr(bertjax, name) is module and name in dir(bertjax)
+        assert "config" in inspect.signature(module).parameters
+
+
+def test_a_config_or_its_fields_by_name(tmp_path):
+    made = config.config_from(PrepareConfig, None, {"input": "a", "tokenizer": "t", "output": "o"})
+    assert made.input == ("a",)
+    again = config.config_from(PrepareConfig, made, {"max_length": [16, 32]})
+    assert again == dataclasses.replace(made, max_length=(16, 32))
+    default = FinetuneConfig().optimizer
+    changed = config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rate": 2e-4}})
+    assert changed.optimizer == dataclasses.replace(default, learning_rate=2e-4)
+    for name in ("learning_rate", "optimizer.learning_rate", "lerning_rate"):
+        with pytest.raises(TypeError, match=r"Write optimizer={'learning_rate': 0.1}\."):
+            config.config_from(FinetuneConfig, None, {name: 0.1})
+    with pytest.raises(TypeError, match="Unknown field 'learning_rat'.*'learning_rate'"):
+        config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rat": 2e-4}})
+    with pytest.raises(TypeError, match="Unknown field 'max_lenght'. Did you mean 'max_length'"):
+        bertjax.prepare(input="a", tokenizer="t", output="o", max_lenght=3)
+    with pytest.raises(TypeError, match="pass a PrepareConfig, or its fields as"):
+        bertjax.prepare(PretrainConfig())
+
+
+def test_prepare_from_python_returns_the_metadata(corpus, tmp_path):
+    metadata = bertjax.prepare(
+        input=str(corpus / "text.txt"),
+        tokenizer=str(corpus / "tokenizer"),
+        output=str(tmp_path / "data"),
+        max_length=16,
+        num_processes=1,
+    )
+    assert metadata.splits["train"].lengths["16"].sequences > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"), "9 bytes"),
+        (MemoryError(), "no memory is left"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line_with_a_remedy(monkeypatch, capsys, error, message):
+    def run(config):
+        raise error
+
+    monkeypatch.setattr(finetune, "run", run)
+    assert finetune.main(["--task=rte"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("error: Out of memory")
+    assert message in err and "--accumulation_steps" in err
+
+
+def test_another_error_of_the_compiler_keeps_its_traceback():
+    def run():
+        raise RuntimeError("INTERNAL: a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        signals.run_reporting_errors(run)
+
+
+def test_a_reader_that_ends_early_gets_no_message():
+    code = "from bertjax.base.signals import run_reporting_errors as r; import sys; "
+    code += "sys.exit(r(lambda: [print(i) for i in range(10**6)]))"
+    command = f'"{sys.executable}" -c "{code}" | head -n 1; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "0\n", "")
+
+
+def test_another_broken_pipe_than_standard_output_is_an_error():
+    code = "from bertjax.base.signals import run_reporting_errors as r; import sys\n"
+    code += "def run(): raise BrokenPipeError(32, 'Broken pipe', 'the socket of a bucket')\n"
+    code += "sys.exit(r(run))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the socket of a bucket" in done.stderr and done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("parse", "words", "message"),
+    [
+        (
+            finetune.parse,
+            "--task=classify --num_epoch 3 --train a.csv",
+            "has no flag --num_epoch. Did you mean '--num_epochs'?",
+        ),
+        (predict.parse, "--modle x --text a", "has no flag --modle. Did you mean '--model'?"),
+        (
+            finetune.parse,
+            "--task=rte --learning_rate=1e-3",
+            "Did you mean --optimizer.learning_rate?",
+        ),
+        (pretrain.parse, "--phases.1.num_step 5", "Did you mean '--phases.0.num_steps'?"),
+    ],
+)
+def test_an_unknown_flag_gets_the_nearest_name_and_its_value_is_not_listed(
+    parse, words, message, capsys
+):
+    with pytest.raises(SystemExit, match="2"):
+        parse(words.split())
+    lines = capsys.readouterr().err.splitlines()
+    assert message in lines[0] and len(lines) == 2 and lines[1].endswith("--help")
+
+
+def test_every_flag_of_a_command_is_known_to_the_search_for_unknown_ones():
+    for command in completed_commands(COMMANDS):
+        with pytest.raises(command_line.Declared) as declared:
+            importlib.import_module(f"bertjax.{command.name}").parse(command_line.DECLARED_ONLY)
+        words = [flag.name for flag in command.flags]
+        configs = declared.value.configs
+        assert not error_of_unknown(words, configs, command.name)
+        assert error_of_unknown(["--nothing"], configs, command.name)
+
+
+def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
+    for words in (["--text", "a", "b"], ["--text=a", "b"], ["--text", "a", "--text", "b"]):
+        with pytest.raises(SystemExit, match="2"):
+            predict.parse(["--model", "m", *words])
+        assert "--text takes one text, but 2 were given" in capsys.readouterr().err
+    assert predict.parse(["--text", "a", "--model", "m"]).text == "a"

@@ -1,0 +1,80 @@
+"""Temporary files of a killed process are removed by the next one; those of living ones are not."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bertjax.base import lock
+from bertjax.base.scratch import ATTEMPTS, PREFIX, remove_left_behind, scratch_folder
+
+KILLED = """
+import os, signal
+from bertjax.base import lock
+from bertjax.base.scratch import scratch_folder
+if os.environ.get("NO_FLOCK"):
+    lock.fcntl = None
+with scratch_folder() as folder:
+    (folder / "train.array_record").write_text("features")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills as Linux does")
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_the_next_process_removes_what_a_killed_one_left(root, monkeypatch, has_flock):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(root)}
+    if not has_flock:
+        monkeypatch.setattr(lock, "fcntl", None)
+        monkeypatch.setattr(lock, "STALE_SECONDS", 0.0)
+        environment["NO_FLOCK"] = "1"
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environment)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = root.glob(f"{PREFIX}*/train.array_record")
+    with scratch_folder() as folder:
+        assert not left.parent.exists() and [*root.iterdir()] == [folder]
+    assert not [*root.iterdir()]
+
+
+def test_folders_of_living_processes_and_of_others_stay(root):
+    (root / f"{PREFIX}young").mkdir()
+    (root / "other").mkdir()
+    with scratch_folder() as first, scratch_folder() as second:
+        assert first != second and first.is_dir()
+    assert sorted(path.name for path in root.iterdir()) == [f"{PREFIX}young", "other"]
+
+
+@pytest.mark.skipif(lock.fcntl is None, reason="without flock, a lock file is created locked")
+@pytest.mark.parametrize("times", [1, 3, ATTEMPTS])
+def test_a_new_folder_that_another_process_removes_before_it_is_locked_is_replaced(
+    root, monkeypatch, times
+):
+    """The other process looks for folders between the creation of the lock file and its lock."""
+    flock, removed = lock.fcntl.flock, []
+
+    def late(file, operation):
+        (folder,) = root.glob(f"{PREFIX}*")
+        if len(removed) < times and folder not in removed:
+            removed.append(folder)
+            remove_left_behind(root)
+        flock(file, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    if times == ATTEMPTS:
+        with pytest.raises(OSError, match="removed 100 new .* TMPDIR"), scratch_folder():
+            pass
+    else:
+        with scratch_folder() as folder:
+            (folder / "rows").write_text("features")
+            assert [*root.iterdir()] == [folder]
+    assert len(removed) == times and not [*root.iterdir()]

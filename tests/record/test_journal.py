@@ -1,0 +1,194 @@
+"""The ledger of a run's time: its parts sum to the wall time, and lost steps are counted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bertjax.devices import activity
+from bertjax.record import journal
+from bertjax.record.journal import IDLE, LOST, Ledger, read_ledger, totals
+
+# A step takes long enough for kills to hit different steps.
+PROGRAM = """
+import sys, time
+from bertjax import pretrain
+import bertjax.data.batches.pretraining_batches as batches
+
+read = batches._HostBatches.__getitem__
+def slowly(self, index):
+    time.sleep(0.02)
+    return read(self, index)
+
+batches._HostBatches.__getitem__ = slowly
+sys.exit(pretrain.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+
+    class Clock:
+        now = 1000.0
+
+        def time(self):
+            return self.now
+
+        monotonic = time
+
+    made = Clock()
+    monkeypatch.setattr(activity, "time", made)
+    return made
+
+
+def test_time_belongs_to_the_innermost_activity(clock):
+    record = activity.begin()
+    clock.now += 1
+    with activity.doing(activity.STEPPING):
+        clock.now += 2
+        items = activity.waiting_for([1, 2])
+        clock.now += 3
+        for _ in items:
+            clock.now += 4
+            with activity.doing(activity.SAVING):
+                clock.now += 5
+    seconds = {name: value for name, value in record.seconds().items() if value}
+    assert seconds == {activity.START_UP: 1, activity.STEPPING: 13, activity.SAVING: 10}
+    assert sum(seconds.values()) == clock.now - record.start
+
+
+def steps(clock, ledger, first, last, *, save_every=4):
+    with activity.doing(activity.STEPPING):
+        for step in range(first, last + 1):
+            clock.now += 2
+            ledger.did_step(step)
+            if step % save_every == 0:
+                with activity.doing(activity.SAVING):
+                    clock.now += 1
+                ledger.saved(step)
+        ledger.write()
+
+
+def test_steps_after_the_last_checkpoint_of_a_killed_process_are_lost(clock, tmp_path):
+    activity.begin()
+    clock.now += 3
+    killed = Ledger(tmp_path, 0)
+    steps(clock, killed, 1, 10)  # 20 s of stepping, checkpoints of 4 and 8
+    killed._ended.set()  # as if it were killed
+    clock.now += 50
+    activity.begin()
+    clock.now += 1
+    ledger = Ledger(tmp_path, 8)
+    steps(clock, ledger, 9, 12)
+    ledger.close()
+    first, second = read_ledger(tmp_path)
+    assert (first["lost_steps"], first["lost_seconds"]) == (2, 4)
+    assert (second["lost_steps"], second["first_step"], second["last_step"]) == (0, 8, 12)
+    found = totals([first, second])
+    assert {name: value for name, value in found.items() if value} == {
+        activity.START_UP: 4,
+        activity.STEPPING: 24,
+        activity.SAVING: 3,
+        LOST: 4,
+        IDLE: 50,
+    }
+    assert sum(found.values()) == clock.now - 1000.0
+    assert not (tmp_path / journal.PRESENT).exists()
+
+
+def test_a_process_that_goes_back_loses_steps_itself(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "_open", None)
+    activity.begin()
+    journal.begin(tmp_path, 0)
+    steps(clock, journal._open, 1, 11)
+    journal.begin(tmp_path, 4)  # a rollback
+    steps(clock, journal._open, 5, 6)
+    with journal.recorded():
+        pass
+    (line,) = read_ledger(tmp_path)
+    assert (line["lost_steps"], line["lost_seconds"], line["last_step"]) == (7, 14, 6)
+
+
+def test_the_table_names_training_and_counts_processes_if_there_are_several(
+    clock, tmp_path, capsys
+):
+    for first in (0, 4):
+        activity.begin()
+        ledger = Ledger(tmp_path, first)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+        journal.print_table(tmp_path)
+    one, several = capsys.readouterr().out.split("Where the time went:")[1:]
+    assert "training" in one and activity.STEPPING not in one and "process" not in one
+    assert several.startswith(" 18 s in 2 processes")
+
+
+def test_damaged_lines_are_left_out(tmp_path, capsys):
+    (tmp_path / journal.PRESENT).write_bytes(b"\0" * 100)
+    activity.begin()
+    ledger = Ledger(tmp_path, 0)
+    ledger.close()
+    assert "is damaged and left out" in capsys.readouterr().out
+    with (tmp_path / journal.LEDGER).open("a") as file:
+        file.write('{"start": 1}\nnonsense\n')
+    assert len(read_ledger(tmp_path)) == 1
+    assert read_ledger(tmp_path / "nothing") == [] and sum(totals([]).values()) == 0
+
+
+def done_steps(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines if line.endswith("}")]
+    return max((line["step"] for line in found if "train/loss" in line), default=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_random_kills(prepared, small_run, tmp_path, kills):
+    total = 60 * (kills + 2)
+    config, workdir = small_run(total, save_every=10), tmp_path / "run"
+    command = [sys.executable, "-c", PROGRAM, "--config", str(config), "--data", str(prepared)]
+    rng = random.Random(0)
+    begin, lost, process = time.time(), [], None
+    for kill in range(kills + 1):
+        process = subprocess.Popen(
+            [*command, "--workdir", str(workdir)],
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if kill == kills:
+            break
+        before = done_steps(workdir) if kill else 0
+        while not (workdir / "metrics.jsonl").exists() or done_steps(workdir) < before + 12:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 1.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        done = done_steps(workdir)
+        saved = max(
+            int(path.name)
+            for path in (workdir / "checkpoints").glob("[0-9]*")
+            if path.name.isdigit()
+        )
+        lost.append(done - saved)
+    assert process is not None
+    output = process.communicate(timeout=300)[0]
+    end = time.time()
+    assert process.returncode == 0, output
+    lines = read_ledger(workdir)
+    assert len(lines) == kills + 1
+    found = totals(lines)
+    print({"wall time": end - begin, "sum": sum(found.values()), "lost": lost, **found})
+    # Python takes about a second to end after the ledger is closed.
+    assert sum(found.values()) == pytest.approx(end - begin, rel=0.01, abs=2.0)
+    assert [line["lost_steps"] for line in lines[:-1]] == lost
+    assert lines[-1]["lost_steps"] == 0 and lines[-1]["last_step"] == total
+    assert f"{lost and sum(lost)} steps" in output or sum(lost) == 0

@@ -1,0 +1,88 @@
+"""Metrics between steps: MFU over phases, evaluation without waiting for each batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
+from bertjax.planning.hardware import CHIPS
+from bertjax.record import logger as hooks
+from bertjax.train import evaluate as module
+from bertjax.train.run_facts import device_text
+
+
+class Lines:
+    """A writer that keeps what it is given."""
+
+    def __init__(self):
+        self.values = []
+
+    def write(self, step, values):
+        self.values.append(values)
+
+    def close(self):
+        pass
+
+
+def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch):
+    clock = iter(np.arange(0.0, 100.0, 1.0))
+    monkeypatch.setattr(hooks.time, "perf_counter", lambda: next(clock))
+    lines = Lines()
+    logger = hooks.MetricLogger(lines, every=6, num_steps=6, step=0)
+    metrics = {
+        "sums": {"loss": (jnp.ones(()), jnp.ones(()))},
+        "tokens": jnp.ones(()),
+        "learning_rate": jnp.ones(()),
+        "grad_norm": jnp.ones(()),
+    }
+    logger.start_phase(10.0, 100.0)
+    for step in (1, 2, 3):
+        logger(step, None, metrics)
+    logger.start_phase(40.0, 100.0)
+    for step in (4, 5, 6):
+        logger(step, None, metrics)
+    logger.close()
+    (values,) = lines.values
+    # The first step of each phase compiles and is not timed: two steps of 10 and two of 40 FLOP.
+    # The clock advances by a second per reading: one is measured in each phase.
+    assert values["train/mfu"] == (2 * 10 + 2 * 40) / 2.0 / 100.0
+
+
+def test_evaluation_reads_the_device_once_and_adds_up_all_batches(monkeypatch):
+    reads = []
+
+    def device_get(tree):
+        reads.append(tree)
+        return jax.tree.map(np.asarray, tree)
+
+    monkeypatch.setattr(module.jax, "device_get", device_get)
+    step = jax.jit(lambda params, batch: {"loss": (batch.sum(), batch.size * jnp.ones(()))})
+    batches = [np.full(4, value, np.float32) for value in range(8)]
+    assert module.evaluate(step, None, batches) == {"loss": 3.5}
+    assert len(reads) == 1
+
+
+def test_the_peak_of_a_gpu_is_that_of_its_own_card():
+    kinds = {
+        "NVIDIA H100 80GB HBM3": 989.0,
+        "NVIDIA H100 PCIe": 756.0,
+        "NVIDIA H100 NVL": 835.0,
+        "NVIDIA A100-SXM4-80GB": 312.0,
+        "NVIDIA A10": 125.0,
+        "NVIDIA A10G": None,  # another card than the A10
+        "NVIDIA L40S": 362.0,
+        "TPU v5 lite": 197.0,
+        "TPU v5p": 459.0,
+    }
+    assert {kind: listed_tflops(kind) for kind in kinds} == kinds
+
+
+def test_every_tpu_that_can_be_planned_for_has_a_peak():
+    assert {chip.kind for chip in CHIPS.values()} <= PEAK_TFLOPS.keys()
+    assert all(chip.tflops > 0 for chip in CHIPS.values())
+
+
+def test_devices_are_named_in_words():
+    assert device_text("cpu", 1, 1) == "1 CPU"
+    assert device_text("NVIDIA H100", 1, 1) == "1 NVIDIA H100"
+    assert device_text("TPU v4", 8, 2) == "8 x TPU v4 in 2 processes"

@@ -1,0 +1,208 @@
+"""Training of sentence embeddings, from a file of pairs to a directory that others load."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.base.checksums import CHECKSUMS
+from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.inference.embed import Embedder
+from bertjax.inference.saved_task import with_task
+from bertjax.train import experiments as variants
+from bertjax.weights import load_model
+
+RATE = OptimizerConfig(
+    recipe="adamw",
+    learning_rate=3e-3,
+    schedule="hf",
+    warmup_steps=0,
+    warmup_proportion=0.1,
+    weight_decay=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def triplets(tmp_path_factory, sentences):
+    """The positive has the words of the anchor in reverse order."""
+    path = tmp_path_factory.mktemp("triplets") / "train.jsonl"
+    rows = [
+        {"anchor": s, "positive": " ".join(s.split()[::-1]), "negative": other}
+        for s, other in zip(sentences[:40], sentences[40:80], strict=True)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(one_layer, triplets, tmp_path_factory):
+    return FinetuneConfig(
+        task="embed",
+        init=str(one_layer),
+        train=str(triplets),
+        workdir=str(tmp_path_factory.mktemp("runs") / "run"),
+        max_length=24,
+        batch_size=40,
+        accumulation_steps=2,
+        num_epochs=3,
+        pooling="mean",
+        normalize=True,
+        matryoshka=(8,),
+        temperature=0.1,
+        optimizer=RATE,
+        log_every=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def result(config):
+    return variants.finetune(config)
+
+
+def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_layer, sentences):
+    assert set(result.scores) == {f"dev/{x}" for x in (
+        "mrr", "recall_at_1", "recall_at_10", "triplet_accuracy"
+    )}  # fmt: skip
+    losses = [x["train/loss"] for x in result.metrics if "train/loss" in x]
+    assert losses[-1] < losses[0]
+    modules = json.loads((result.directory / "modules.json").read_text())
+    assert [x["type"].rpartition(".")[2] for x in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]
+    card = (result.directory / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card and "embeddings of texts" in card
+    loaded = load_model(result.directory, None)
+    assert loaded.head == "sentence_embedding" and loaded.model.normalize
+    texts = list(sentences[:3])
+    vectors = result.model.embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    # The head, the embedder and the predictions agree; matryoshka sizes are normalised again.
+    outputs = result.model(texts)
+    np.testing.assert_allclose(outputs["sentence_embedding"], vectors, atol=1e-6)
+    (prediction,) = result.model.predict([(texts[0], texts[1])])
+    assert prediction == {"similarity": pytest.approx(vectors[0] @ vectors[1], abs=1e-6)}
+    with pytest.raises(ValueError, match="compares two texts, but there is only one"):
+        result.model.predict(["a text"])
+    small = vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(result.model.embed(texts, truncate_dim=8), small, atol=1e-6)
+    with pytest.raises(ValueError, match="truncate_dim=33, but the vectors have 32 numbers"):
+        result.model.embed(texts, truncate_dim=33)
+    assert Embedder(loaded).max_length == 24
+    # The pooler, which embeddings do not use, is that of the model before.
+    before = load_model(one_layer, "encoder").params["bert"]["pooler"]
+    np.testing.assert_array_equal(before["kernel"], loaded.params["bert"]["pooler"]["kernel"])
+
+
+def test_similarities_take_the_length_of_sentence_transformers(result, tmp_path):
+    shutil.copytree(result.directory, tmp_path / "theirs")
+    for name in ("task.json", CHECKSUMS):
+        (tmp_path / "theirs" / name).unlink()
+    theirs = load_model(tmp_path / "theirs", None)
+    assert with_task(theirs)[1].max_length == Embedder(theirs).max_length == 24
+
+
+def test_a_saved_model_is_as_before_and_can_be_trained_further(result, config, tmp_path):
+    result.model.save(tmp_path / "saved")
+    for name in ("modules.json", "1_Pooling/config.json", "task.json", "model.safetensors"):
+        saved = (tmp_path / "saved" / name).read_bytes()
+        assert saved == (result.directory / name).read_bytes()
+    task = bertjax.tasks.make_task("embed", variants.task_options(config))
+    plain = dataclasses.replace(task, pooling=None, normalize=None, matryoshka=())
+    model = load_model(result.directory, task.head, head_fields=plain.head_fields).model
+    assert (model.pooling, model.normalize) == ("mean", True)
+    model = load_model(result.directory, task.head, head_fields={"pooling": "cls"}).model
+    assert (model.pooling, model.normalize) == ("cls", False)
+
+
+@pytest.mark.slow
+def test_pairs_with_scores_are_evaluated(result, sentences):
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i}
+        for i, (a, b) in enumerate(zip(sentences[:9], sentences[1:10], strict=True))
+    ]
+    scores = bertjax.evaluate(result.model, data=rows)
+    assert set(scores) == {"pearson", "spearman", "pearson_spearman"}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
+    result, config, tmp_path, monkeypatch
+):
+    from bertjax.train import finetuning
+
+    stopped = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    evaluate, count = finetuning.FinetuningRun.evaluate, 0
+
+    def stops(self, params, phase=None):
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise KeyboardInterrupt
+        return evaluate(self, params, phase)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning.FinetuningRun, "evaluate", stops)
+        with pytest.raises(KeyboardInterrupt):
+            variants.finetune(stopped)
+    again = variants.finetune(stopped)
+    assert again.scores == result.scores
+    for name in ("model.safetensors", "modules.json"):
+        assert (again.directory / name).read_bytes() == (result.directory / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False)])
+def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, normalize):
+    """A pair is similar if its sentences begin with the same word."""
+    first = [("abc", "hij")[i % 2] for i in range(120)]
+    rows = [
+        {
+            "sentence1": f"{first[i]} {sentences[i]}",
+            "sentence2": f"{first[i // 2]} {sentences[i]}",
+            "score": 5.0 * (first[i] == first[i // 2]),
+        }
+        for i in range(120)
+    ]
+    result = bertjax.finetune(
+        task="embed",
+        train=rows,
+        init=str(one_layer),
+        workdir=str(tmp_path / "run"),
+        max_length=24,
+        batch_size=8,
+        num_epochs=6,
+        pooling=pooling,
+        normalize=normalize,
+        optimizer=RATE,
+    )
+    assert result.scores["dev/spearman"] > 0.7
+    model = load_model(result.directory, None).model
+    assert (model.pooling, model.normalize) == (pooling, normalize)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False)])
+def test_cosines_in_sentence_transformers_are_ours(config, sentences, tmp_path, pooling, normalize):
+    library = pytest.importorskip("sentence_transformers")
+    changes = {"pooling": pooling, "normalize": normalize, "workdir": str(tmp_path / "run")}
+    result = variants.finetune(dataclasses.replace(config, num_epochs=1, **changes))
+    theirs = library.SentenceTransformer(str(result.directory), device="cpu")
+    assert theirs.max_seq_length == 24 and theirs.similarity_fn_name == "cosine"
+    texts = [*sentences[:30], " ".join(sentences[:10])]
+    expected = theirs.encode(texts)
+    vectors = result.model.embed(texts)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    cosines = theirs.similarity(expected, expected).numpy()
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(units @ units.T, cosines, atol=1e-5)
+    # Both ways: what sentence-transformers saves is read with its pooling.
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    loaded = bertjax.load_pretrained(tmp_path / "theirs")
+    assert (loaded.model.pooling, loaded.model.normalize) == (pooling, normalize)
+    np.testing.assert_allclose(loaded.embed(texts), expected, atol=1e-5)

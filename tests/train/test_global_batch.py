@@ -1,0 +1,137 @@
+"""In-batch negatives: cached gradients, several devices and packing give the batch's gradient."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from bertjax.config import MeshConfig
+from bertjax.data.batches.features import Feature
+from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
+from bertjax.devices import sharding
+from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.train import step
+from bertjax.train.global_batch import Split, make_global_loss_fn
+
+EXAMPLES, TEXTS, ROWS = 20, 3, 16
+
+
+@pytest.fixture(scope="module")
+def model(one_layer_config):
+    config = dataclasses.replace(
+        one_layer_config, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2
+    )
+    return BertForSentenceEmbedding(config, temperature=0.3, matryoshka=(8,))
+
+
+@pytest.fixture(scope="module")
+def params(model, random_params):
+    return random_params(model)
+
+
+@pytest.fixture(scope="module")
+def features():
+    """Triplets: the second one repeats the first anchor, the third one has the first positive."""
+    rng = np.random.default_rng(0)
+    texts = [
+        [rng.integers(5, 100, int(rng.integers(3, 10))) for _ in range(TEXTS)]
+        for _ in range(EXAMPLES)
+    ]
+    texts[1][0], texts[2][1] = texts[0][0], texts[0][1]
+    names = {text.tobytes(): i for i, text in enumerate(t for row in texts for t in row)}
+    return [
+        Feature(
+            np.concatenate(row).astype(np.int32),
+            tuple(map(len, row)),
+            tuple(map(len, row)),
+            np.array([names[text.tobytes()] for text in row], np.int32),
+        )
+        for row in texts
+    ]
+
+
+@pytest.fixture(scope="module")
+def batch(features):
+    """The examples in rows of different numbers of them, with padding and rows without any."""
+    shape = row_shape(64, TEXTS, (ROWS,))
+    return make_batch(features, shape, Labels("contrastive", num_choices=TEXTS), 0)[0]
+
+
+def gradients(model, params, batch, steps=1, mesh: Mesh | None = None):
+    """Loss, sums and gradients of a batch, computed as a train step computes them."""
+    mesh = mesh or sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    axis = step.device_axis(mesh)
+    split = Split(EXAMPLES, steps, axis, mesh.shape["data"] if axis else 1)
+    objective = model.objective("contrastive")
+    loss_fn = make_global_loss_fn(model, objective, split)
+    compute = step._make_compute(step._make_row_grads(loss_fn, ()), mesh, 1)
+    weights = objective.weights(batch)
+    rows = jnp.arange(len(batch["input_ids"]))
+    within = sharding.within(mesh, jax.jit(compute))
+    placed = jax.device_put(batch, sharding.batch_sharding(mesh))
+    return jax.device_get(within(params, placed, weights, jax.random.key(0), rows))
+
+
+@pytest.fixture(scope="module")
+def expected(model, params, batch):
+    return gradients(model, params, batch)
+
+
+def compare(found, expected):
+    largest = max(np.abs(x).max() for x in jax.tree.leaves(expected[2]))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6 * max(1, largest), rtol=1e-5)
+
+
+@pytest.mark.slow  # with several devices as well, below
+def test_cached_gradients_are_those_of_the_batch_in_one_piece(model, params, batch, expected):
+    compare(gradients(model, params, batch, steps=4), expected)
+
+
+@pytest.mark.parametrize(
+    ("devices", "mesh", "steps"),
+    [(8, {}, 2), pytest.param(4, {"data": 2, "fsdp": 2}, 2, marks=pytest.mark.slow)],
+)
+def test_eight_devices_have_the_negatives_of_the_whole_batch(
+    model, params, batch, expected, devices, mesh, steps
+):
+    mesh = sharding.make_mesh(MeshConfig(**mesh), jax.devices()[:devices])
+    compare(gradients(model, params, batch, steps, mesh), expected)
+
+
+def test_sizes_that_embeddings_do_not_have_are_refused(model):
+    with pytest.raises(ValueError, match=r"matryoshka=\[8, 33\]: .* have 32 .* be cut to 33"):
+        model.clone(matryoshka=(8, 33)).objective("similarity")
+
+
+def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, features):
+    texts = [text for f in features for text in np.split(f.input_ids, np.cumsum(f.lengths)[:-1])]
+    ids = np.zeros((len(texts), 16), np.int32)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+    outputs = jax.jit(model.apply)({"params": params}, ids, attention_mask=ids > 0)
+    vectors = np.asarray(outputs["sentence_embedding"], np.float64).reshape(EXAMPLES, TEXTS, -1)
+    names = np.stack([f.labels for f in features])
+    total = right = 0.0
+    for size in (vectors.shape[-1], 8):
+        units = vectors[..., :size]
+        units = units / np.linalg.norm(units, axis=-1, keepdims=True)
+        for i in range(EXAMPLES):
+            cosines = {(i, 1): units[i, 0] @ units[i, 1]}
+            for j in range(EXAMPLES):
+                for c in range(1, TEXTS):
+                    same = names[j, c] in names[i, :2] or (c == 1 and names[j, 0] == names[i, 0])
+                    if not same:
+                        cosines[j, c] = units[i, 0] @ units[j, c]
+            values = np.array([*cosines.values()]) / 0.3
+            total += np.log(np.exp(values - values[0]).sum()) / EXAMPLES
+            if size == vectors.shape[-1]:
+                right += float(values.argmax() == 0)
+    objective = model.objective("contrastive")
+    loss_fn = jax.jit(make_global_loss_fn(model, objective, Split(EXAMPLES)))
+    loss, sums = loss_fn(params, batch, objective.weights(batch), None)
+    np.testing.assert_allclose(loss, total, rtol=1e-5)
+    assert sums["accuracy"] == (right, EXAMPLES)
