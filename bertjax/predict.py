@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bertjax.base import command_line, signals
-from bertjax.base.files import explaining
+from bertjax.base.files import naming_write_errors
 
 if TYPE_CHECKING:
     from bertjax.inference.saved_task import TaskModel
@@ -277,7 +277,7 @@ def answer_task(config: PredictConfig) -> None:
     )
     task = official_task(model, str(config.task), options)
     folder = Path(config.output or f"predictions/{task.name}")
-    with explaining(folder):
+    with naming_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     source = task.source
     assert source is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, progress, signals
-from bertjax.base.addresses import explained, place
+from bertjax.base.addresses import naming_bucket_errors, place
 from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import folder_written_locally, is_remote
 
@@ -69,7 +69,7 @@ def run(config: PrepareConfig) -> "Metadata | None":
     """
     from bertjax.data.preparation.prepared_dir import locked
 
-    with explained(config.output):
+    with naming_bucket_errors(config.output):
         directory = place(config.output)
         with locked(directory, config.shard):
             return _run(config, directory)

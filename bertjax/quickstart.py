@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from bertjax.base import command_line, signals
-from bertjax.base.files import explaining
+from bertjax.base.files import naming_write_errors
 
 # Texts whose masks the checks fill. A model that ignores context fills all with the same words.
 SENTENCES = (
@@ -130,7 +130,7 @@ def run(config: QuickstartConfig) -> int:
         OSError: the output folder cannot be written.
     """
     started = time.monotonic()
-    with explaining(config.output):
+    with naming_write_errors(config.output):
         Path(config.output).mkdir(parents=True, exist_ok=True)
     todo = steps(config)
     for number, step in enumerate(todo, 1):

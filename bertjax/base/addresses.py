@@ -83,7 +83,7 @@ def _forget_listings() -> None:
 
 
 @contextlib.contextmanager
-def explained(name: Any, doing: str = "read") -> Iterator[None]:
+def naming_bucket_errors(name: Any, doing: str = "read") -> Iterator[None]:
     """Converts exceptions of a bucket's client library to an error with a clear message.
 
     Args:

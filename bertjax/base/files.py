@@ -41,7 +41,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
+def naming_write_errors(place: str | Path, consequence: str = "") -> Iterator[None]:
     """Re-raises an OSError of the `with` block with a message that names `place` and a remedy.
 
     Args:
@@ -132,7 +132,9 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextlib.contextmanager
-def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
+def naming_read_errors(
+    file: str | Path, remedy: str = "copy or download it again"
+) -> Iterator[None]:
     """Converts errors that the content of `file` causes to a ValueError that names `file`.
 
     Use this context to read files that other programs may have written: a missing entry, a value of
@@ -281,12 +283,12 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
         what="process",
         remedy="wait until it ends, or name another directory",
     )
-    with explaining(folder, "its old content is unchanged"):
+    with naming_write_errors(folder, "its old content is unchanged"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.take()
     scratch = folder.with_name(f"{folder.name}.writing")
     try:
-        with explaining(folder, "its old content is unchanged"):
+        with naming_write_errors(folder, "its old content is unchanged"):
             _tidy(folder, scratch)  # cleans up after a process that was killed
             (scratch / "new").mkdir(parents=True)
             yield scratch / "new"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertjax.base.files import explaining
+from bertjax.base.files import naming_write_errors
 from bertjax.base.lock import Lock, Locked
 
 PREFIX = "bertjax-scratch-"
@@ -33,7 +33,7 @@ def scratch_folder() -> Iterator[Path]:
     """
     root = Path(tempfile.gettempdir())
     remove_left_behind(root)
-    with explaining(root):
+    with naming_write_errors(root):
         folder, lock = _new_locked_folder(root)
     try:
         yield folder

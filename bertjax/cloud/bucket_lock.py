@@ -14,7 +14,7 @@ import time
 import uuid
 from typing import Any
 
-from bertjax.base.addresses import explained, file_system
+from bertjax.base.addresses import file_system, naming_bucket_errors
 from bertjax.base.lock import Locked
 
 # The seconds between two writes of a lock file, and the seconds without a change after which it is
@@ -61,7 +61,7 @@ class BucketLock:
             Locked: another process holds the lock.
             OSError: the bucket cannot be read or written.
         """
-        with explained(self._file, "written"):
+        with naming_bucket_errors(self._file, "written"):
             self._wait_for_other()
             try:
                 self._write()

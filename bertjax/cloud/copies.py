@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.base.addresses import explained, file_system, place, repeated
+from bertjax.base.addresses import file_system, naming_bucket_errors, place, repeated
 from bertjax.base.files import cache_folder, is_remote, write_json
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
@@ -80,7 +80,7 @@ def local_copy(
     scheme, _, rest = address.partition("://")
     target = Path(cache) if cache else cache_folder() / "buckets"
     target = (target / scheme / rest).expanduser()
-    with explained(address):
+    with naming_bucket_errors(address):
         system, files = listed(address)
         is_folder = files[0].name != ""
         names = [file.name for file in files]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.addresses import explained, file_system, repeated
+from bertjax.base.addresses import file_system, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
 from bertjax.base.files import cache_folder, write_json
 from bertjax.base.workdir_files import CHECKPOINTS
@@ -82,7 +82,7 @@ class Mirror:
         self._set_unsent_aside()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        with explained(self.address):
+        with naming_bucket_errors(self.address):
             try:
                 system, files = listed(self.address)
             except FileNotFoundError:
@@ -101,7 +101,7 @@ class Mirror:
 
     def forget_bucket(self) -> None:
         """Takes all files in the bucket for outdated, so that `sync` replaces or removes them."""
-        with explained(self.address), contextlib.suppress(FileNotFoundError):
+        with naming_bucket_errors(self.address), contextlib.suppress(FileNotFoundError):
             _, files = listed(self.address)
             self._sent = {file.name: [0, 0] for file in files if self._is_mirrored(file.name)}
 
@@ -117,7 +117,7 @@ class Mirror:
             Locked: another run has taken the lock of the bucket.
             OSError: the bucket cannot be written.
         """
-        with self._busy, explained(self.address, "written"):
+        with self._busy, naming_bucket_errors(self.address, "written"):
             self._check()
             found = dict(self._local_files())
             changed = [name for name, state in found.items() if self._sent.get(name) != state]

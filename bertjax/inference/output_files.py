@@ -35,7 +35,7 @@ import numpy as np
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.base.files import explaining, writing
+from bertjax.base.files import naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.scratch import scratch_folder
 from bertjax.inference.saved_task import TaskModel
@@ -58,7 +58,7 @@ def standard_input_as_file() -> Iterator[Path]:
     """
     with scratch_folder() as folder:
         path = folder / "stdin.txt"
-        with explaining(folder), path.open("wb") as file:
+        with naming_write_errors(folder), path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         with path.open("rb") as file:
             start = file.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -237,7 +237,7 @@ def check_output(output: str | Path, source: str | Path | None) -> None:
             f"--output {output} would replace a file of a model or of a run: choose another "
             "--output."
         )
-    with explaining(output.parent):
+    with naming_write_errors(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
 
 
@@ -286,13 +286,13 @@ def continued(
         what="command",
         remedy="wait until it ends, stop it, or choose another --output",
     )
-    with explaining(output):
+    with naming_write_errors(output):
         lock.take()
     try:
         for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
             if other != path:
                 other.unlink(missing_ok=True)
-        with explaining(output, "the finished part is kept, and --output is unchanged"):
+        with naming_write_errors(output, "the finished part is kept, and --output is unchanged"):
             partial = opened(path)
             try:
                 with contextlib.closing(partial):

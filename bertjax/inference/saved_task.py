@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from bertjax.base.files import explained
+from bertjax.base.files import naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
@@ -42,7 +42,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     modules = None if description or usage.modules.exception() else usage.modules.result()
     if modules:
         longest = min(modules.max_length or longest, longest)  # as for embeddings
-    with explained(where / "task.json" if description else where):
+    with naming_read_errors(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(
             loaded.head,

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 import bertjax
-from bertjax.base.files import explaining
+from bertjax.base.files import naming_write_errors
 from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
 from bertjax.devices import activity, hosts
 from bertjax.record.metrics import read_lines
@@ -64,7 +64,7 @@ class Ledger:
             "marks": [[step, self._record.seconds()[activity.STEPPING]]],
         }
         self._step = step
-        with explaining(workdir / PRESENT):
+        with naming_write_errors(workdir / PRESENT):
             self._file = os.open(workdir / PRESENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.write()
         threading.Thread(target=self._write_until_ended, daemon=True).start()
@@ -154,7 +154,10 @@ def _lost(line: Mapping[str, Any], step: int) -> tuple[int, float]:
 
 def _append(workdir: Path, line: Mapping[str, Any]) -> None:
     kept = {name: value for name, value in line.items() if name != "marks"}
-    with explaining(workdir / LEDGER), (workdir / LEDGER).open("a", encoding="utf-8") as file:
+    with (
+        naming_write_errors(workdir / LEDGER),
+        (workdir / LEDGER).open("a", encoding="utf-8") as file,
+    ):
         file.write(json.dumps(kept) + "\n")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.base.files import explaining, set_aside, write_bytes
+from bertjax.base.files import naming_write_errors, set_aside, write_bytes
 from bertjax.base.workdir_files import EVENT_FILES
 
 
@@ -356,7 +356,7 @@ class MetricWriter:
         publish: Callable[[], None] = lambda: None,
     ):
         self._publish = publish
-        with explaining(directory):
+        with naming_write_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "metrics.jsonl"
         lines = cut_json_lines(self._path, step, evaluation_due=evaluation_due)
@@ -366,7 +366,7 @@ class MetricWriter:
         self._append(self._events_path, first_record())
 
     def _append(self, path: Path, content: bytes) -> None:
-        with explaining(path):
+        with naming_write_errors(path):
             while content:  # if the disk is almost full, `write` may write only a part
                 content = content[self._files[path].write(content) :]
 
@@ -392,7 +392,7 @@ class MetricWriter:
             OSError: the disk is full or fails; the message names the file.
         """
         for path, file in self._files.items():
-            with explaining(path):
+            with naming_write_errors(path):
                 os.fsync(file.fileno())
         self._publish()
 
@@ -404,5 +404,5 @@ class MetricWriter:
 
 def _opened(path: Path) -> io.FileIO:
     """Opens a file for appending without a buffer, because a killed process loses its buffers."""
-    with explaining(path):
+    with naming_write_errors(path):
         return path.open("ab", buffering=0)

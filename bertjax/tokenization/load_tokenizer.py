@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import brief, explained, read_json, refuse_links_outside
+from bertjax.base.files import brief, naming_read_errors, read_json, refuse_links_outside
 from bertjax.cloud.copies import local_copy
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import Tokenizer
@@ -135,7 +135,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         path = fetch(str(path), TOKENIZER_FILES)
     source = _find(Path(path))
     load = {"WordPiece": _load_wordpiece, "BPE": _load_bpe, "Unigram": _load_unigram}
-    with explained(source.vocabulary_file):
+    with naming_read_errors(source.vocabulary_file):
         return load[source.kind](source, do_lower_case)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import MAX_JSON_BYTES, brief, explained, read_bytes, read_json
+from bertjax.base.files import MAX_JSON_BYTES, brief, naming_read_errors, read_bytes, read_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class TokenizerJson:
     def charsmap(self) -> bytes:
         """Returns SentencePiece's precompiled normalization table; b"" if the file has no table."""
         step = self.normalizer("Precompiled")
-        with explained(self.file):
+        with naming_read_errors(self.file):
             return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
@@ -47,7 +47,7 @@ class TokenizerJson:
         Raises:
             ValueError: the merges are malformed.
         """
-        with explained(self.file):
+        with naming_read_errors(self.file):
             merges = [
                 _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
                 for m in self.model.get("merges", [])
@@ -57,7 +57,7 @@ class TokenizerJson:
 
     def vocab(self) -> dict[str, int]:
         """Returns the vocabulary of a WordPiece or BPE model as {token: id}."""
-        with explained(self.file):
+        with naming_read_errors(self.file):
             return dict(self.model["vocab"].items())
 
     def pieces(self) -> list[tuple[str, float]]:
@@ -68,7 +68,7 @@ class TokenizerJson:
         Raises:
             ValueError: the pieces are malformed.
         """
-        with explained(self.file):
+        with naming_read_errors(self.file):
             pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
             _check_texts((piece for piece, _ in pieces), "a piece")
         return pieces
@@ -89,7 +89,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
         raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
     # Older files do not name the type of the model.
     guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
-    with explained(file):
+    with naming_read_errors(file):
         added = content.get("added_tokens") or []
         _check_texts((token["content"] for token in added), "the content of an added token")
         return TokenizerJson(
@@ -145,7 +145,7 @@ def _pair(text: str, file: Path) -> tuple[str, str]:
 def _lines(file: Path) -> list[str]:
     # Only "\n" ends a line: splitlines() would also split at U+2028, which is an entry of some
     # released vocabularies.
-    with explained(file):
+    with naming_read_errors(file):
         text = read_bytes(file, MAX_JSON_BYTES).decode("utf-8-sig")
     return [line.rstrip("\r") for line in text.split("\n")]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from bertjax.base.addresses import explained, place
+from bertjax.base.addresses import naming_bucket_errors, place
 from bertjax.base.files import is_remote
 from bertjax.base.lock import Locked
 from bertjax.base.workdir_files import (
@@ -42,7 +42,7 @@ def connect(config: DistributedConfig, address: str | Path) -> None:
     Raises:
         ImportError, OSError: the bucket cannot be read or written.
     """
-    with explained(address, "written"):
+    with naming_bucket_errors(address, "written"):
         hosts.connect(config, place(address) / MEETING_PLACE)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.base.files import explaining, write_json
+from bertjax.base.files import naming_write_errors, write_json
 from bertjax.base.workdir_files import BAD_ROWS, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_checks import LAST
@@ -258,7 +258,7 @@ class FinetuningRun(Run):
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
             folder = self.workdir.path / "predictions"
-            with explaining(folder):
+            with naming_write_errors(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
         if self.config.calibrate:

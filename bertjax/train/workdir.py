@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.base.addresses import place, remove_folder
 from bertjax.base.checksums import set_damaged_aside, steps_in
-from bertjax.base.files import explaining, set_aside
+from bertjax.base.files import naming_write_errors, set_aside
 from bertjax.base.lock import Lock
 from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
 from bertjax.base.workdir_files import (
@@ -210,7 +210,7 @@ class Workdir:
             raise ValueError(
                 f"{self.address} is not empty and holds no run: choose another --workdir."
             )
-        with explaining(self.path):
+        with naming_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
         try:
@@ -253,7 +253,7 @@ class Workdir:
         """
         if not holds_run(self.path):
             return
-        with explaining(self.path):
+        with naming_write_errors(self.path):
             self._lock.take()
         try:
             set_damaged_aside(self.checkpoints)

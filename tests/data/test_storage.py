@@ -87,5 +87,5 @@ def test_places_that_are_not_known_are_refused():
     with pytest.raises(ValueError, match="ftp://host/x: ftp:// is not supported, use gs://, s3://"):
         addresses.place("ftp://host/x")
     with pytest.raises(ImportError, match=r"pip install 'bertjax\[gcs\]'"):
-        with addresses.explained("gs://bucket"):
+        with addresses.naming_bucket_errors("gs://bucket"):
             raise ImportError("gcsfs")

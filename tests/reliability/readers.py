@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.base.files import explained, read_json
+from bertjax.base.files import naming_read_errors, read_json
 from bertjax.config import BertConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
@@ -152,7 +152,7 @@ def _read_model(path: Path) -> None:
 
 
 def _read_config(path):
-    with explained(path):
+    with naming_read_errors(path):
         return BertConfig.from_dict(read_json(path))
 
 

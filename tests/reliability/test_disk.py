@@ -22,7 +22,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax import convert, predict, prepare
-from bertjax.base.files import explaining
+from bertjax.base.files import naming_write_errors
 from bertjax.tasks.task import Example
 from bertjax.weights import load_model
 
@@ -257,7 +257,11 @@ def test_without_file_locks_every_command_works_and_leaves_no_lock(command, tmp_
 
 
 def test_an_error_that_is_explained_is_not_explained_twice():
-    with pytest.raises(OSError) as raised, explaining("outer"), explaining("inner"):
+    with (
+        pytest.raises(OSError) as raised,
+        naming_write_errors("outer"),
+        naming_write_errors("inner"),
+    ):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     assert str(raised.value).count("Writing") == 1 and "Writing inner" in str(raised.value)
     assert "Make room" in str(raised.value)

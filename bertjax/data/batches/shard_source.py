@@ -142,6 +142,6 @@ def _read_all(path: str) -> None:
     Raises:
         OSError: the file cannot be read.
     """
-    with addresses.explained(path), addresses.place(path).open("rb") as file:
+    with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
         while file.read(1 << 22):
             pass

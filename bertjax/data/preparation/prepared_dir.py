@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import explaining, is_remote, read_json, write_text
+from bertjax.base.files import is_remote, naming_write_errors, read_json, write_text
 from bertjax.base.lock import Lock
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import METADATA_FILE, Metadata, open_prepared
@@ -96,7 +96,7 @@ def claim(
         old_plan = None
     if (metadata := _complete(directory)) is not None:
         return _with_weights(directory, metadata, plan)
-    with explaining(directory):
+    with naming_write_errors(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
     if old_plan is None:  # other parts may write the same file at the same time
         write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
@@ -158,7 +158,7 @@ def locked(directory: Path, shard: str | None) -> Iterator[None]:
     if is_remote(directory) or (directory.exists() and not directory.is_dir()):
         yield
         return
-    with explaining(directory):
+    with naming_write_errors(directory):
         complete, is_new = (directory / METADATA_FILE).is_file(), not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
     part = "" if shard is None else f"-{shard.replace('/', '-of-')}"
@@ -169,7 +169,7 @@ def locked(directory: Path, shard: str | None) -> Iterator[None]:
         remedy="wait until it ends, stop it, or choose another --output",
     )
     try:
-        with explaining(directory):
+        with naming_write_errors(directory):
             lock.take()
     except OSError:
         if not complete:

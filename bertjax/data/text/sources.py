@@ -63,7 +63,7 @@ def find_files(pattern: str) -> list[InputFile]:
 def input_exists(name: str) -> bool:
     """Returns whether `name` is a file or folder, also in a bucket, or a glob that matches one."""
     if is_remote(name):
-        with addresses.explained(name):
+        with addresses.naming_bucket_errors(name):
             return addresses.place(name).exists()
     name = os.path.expanduser(name)
     return os.path.exists(name) or any(glob.iglob(name, recursive=True))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import brief, explaining, write_text, writing
+from bertjax.base.files import brief, naming_write_errors, write_text, writing
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
@@ -319,7 +319,7 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     if zip_path.is_file():
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
-    with explaining(zip_path):
+    with naming_write_errors(zip_path):
         zip_path.parent.mkdir(parents=True, exist_ok=True)
     with (
         writing(zip_path) as temporary,
