@@ -24,8 +24,9 @@ from reporting import report
 import bertjax
 from bertjax import predict
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import DOCUMENT_START
-from bertjax.tasks.tag_schemes import entities, to_iob2
+from bertjax.tasks.tagging import to_iob2
 from bertjax.tokenization import load_tokenizer
 
 TRAIN, TEST = "train.txt", "test.txt"

@@ -18,8 +18,8 @@ from reporting import report
 
 from bertjax import predict
 from bertjax.tasks.definition import TaskOptions
+from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import CONLL_TASK
-from bertjax.tasks.tag_schemes import entities
 
 SPACES = (" ", "  ", "\t", " 🙂 ", "\u00a0")
 Spans = set[tuple[int, int, str]]

@@ -21,7 +21,7 @@ from bertjax.completion_scripts import (
     zsh_script,
 )
 from bertjax.config import FinetuneConfig, PretrainConfig, config_names
-from bertjax.config.finetune_checks import GLUE_TASK
+from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.shipped import shipped_names
 
 _SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bertjax.base import command_line, signals
 from bertjax.config import FinetuneConfig, config_from, load_config_file
-from bertjax.config.finetune_checks import GLUE_TASK
+from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices import activity
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
             belongs to another run, or the task is unknown.
         TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
-    from bertjax.tasks.sources.rows_in_memory import rows_as_files
+    from bertjax.tasks.sources.own_files import rows_as_files
 
     def config_of(task: str | None) -> FinetuneConfig:
         base = config or _defaults_of_task(task, few=bool(fields.get("shots")))
@@ -130,7 +130,7 @@ def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
         "examples of the files that a task on your own files reads."
     )
     if task is not None:  # the tasks are a slow import
-        from bertjax.tasks.sources.format_examples import format_help
+        from bertjax.tasks.sources.formats import format_help
 
         description += f"\n\n{format_help(task.lower())}"
     defaults = _defaults_of_task(task, file, few=shots is not None)

@@ -204,7 +204,7 @@ def answer(config: PredictConfig) -> None:
     from bertjax.inference.output_files import Answers, answer_lines, check_output, check_suffix
     from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.prediction_inputs import from_text
-    from bertjax.tasks.sources.official_files import change_notes
+    from bertjax.tasks.sources.official import change_notes
 
     if config.output is not None:
         check_suffix(config.output)

@@ -255,7 +255,7 @@ def reader(tmp_path, monkeypatch, sentences, written, tiny_config):
     write_files(tmp_path, sentences)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     monkeypatch.setattr("huggingface_hub.snapshot_download", write_hub(tmp_path / "hub", sentences))
-    monkeypatch.setattr("bertjax.tasks.sources.official_files.is_prepared", lambda *_: False)
+    monkeypatch.setattr("bertjax.tasks.sources.official.is_prepared", lambda *_: False)
     monkeypatch.setattr(variants, "SWEEP_BATCH_SIZES", (8,))
     monkeypatch.setattr(variants, "SWEEP_LEARNING_RATES", (5e-5, 3e-5))
     monkeypatch.setattr(variants, "SWEEP_EPOCHS", (1,))

@@ -12,12 +12,10 @@ from bertjax.config.config_file import (
     differences,
     load_config_file,
 )
-from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
-from bertjax.config.model import BertConfig, TaggerConfig
-from bertjax.config.model_sizes import MODEL_SIZES, named_config
+from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
-from bertjax.config.pretrain_config import Phase, PretrainConfig, model_at
+from bertjax.config.pretrain_config import DistillationConfig, Phase, PretrainConfig, model_at
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertjax.base.files import did_you_mean
-from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import BertConfig
-from bertjax.config.pretrain_config import Phase, PretrainConfig
+from bertjax.config.pretrain_config import DistillationConfig, Phase, PretrainConfig
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
 
 Config = TypeVar("Config")

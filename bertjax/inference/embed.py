@@ -27,8 +27,14 @@ from bertjax.inference.packed_pieces import packed_pieces
 from bertjax.model import BertWithHead
 from bertjax.model.pooling import pooled, unit
 from bertjax.tasks.sources.columns import Columns, find_columns
-from bertjax.tasks.sources.row_readers import open_text, place
-from bertjax.tasks.sources.table_files import NAMED_COLUMNS, TSV_SUFFIXES, Table, suffix_of
+from bertjax.tasks.sources.tables import (
+    NAMED_COLUMNS,
+    TSV_SUFFIXES,
+    Table,
+    open_text,
+    place,
+    suffix_of,
+)
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_modules import SentenceModules
 

@@ -13,10 +13,9 @@ from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_t
 from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.rows_in_memory import rows_as_files
-from bertjax.tasks.sources.table_files import (
+from bertjax.tasks.sources.own_files import BadRows, rows_as_files
+from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,

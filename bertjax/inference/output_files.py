@@ -41,7 +41,7 @@ from bertjax.base.scratch import scratch_folder
 from bertjax.inference.saved_task import TaskModel
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
-from bertjax.tasks.sources.row_readers import DELIMITERS
+from bertjax.tasks.sources.tables import DELIMITERS
 
 
 @contextlib.contextmanager

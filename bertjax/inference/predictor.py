@@ -19,8 +19,7 @@ from bertjax.inference.inference_params import stacked
 from bertjax.inference.packed_pieces import Piece, packed_pieces
 from bertjax.model import BertWithHead
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.task import Outputs
-from bertjax.tasks.truncated_texts import TruncatedTexts
+from bertjax.tasks.task import Outputs, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.

@@ -16,7 +16,7 @@ from bertjax.devices import sharding
 from bertjax.inference.inference_params import for_inference, inference_params
 from bertjax.inference.predictor import Groups, Predictor
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.saved import KINDS, saved_task
+from bertjax.tasks.registry import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.tagger_weights import with_saved_tagger
 

@@ -1,7 +1,6 @@
 """BERT encoders and their heads as flax.linen modules."""
 
-from bertjax.config.model import BertConfig, TaggerConfig
-from bertjax.config.model_sizes import MODEL_SIZES, named_config
+from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.model.base_head import BertWithHead
 from bertjax.model.bert import BertModel
 from bertjax.model.heads import HEADS

@@ -22,14 +22,12 @@ from rich.table import Table
 
 from bertjax.base.files import did_you_mean, write_json, writing
 from bertjax.config import FinetuneConfig
-from bertjax.config.finetune_checks import LAST
+from bertjax.config.finetune_config import LAST
 from bertjax.record.labels import held_out_label, label
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.metrics import higher_is_better, is_fraction
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.text_pairs import PairSource
-from bertjax.tasks.squad_metrics import normalize_answer
-from bertjax.tasks.tag_schemes import entities
+from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
+from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_tasks import PairSource
 from bertjax.tasks.tagging import TagTask
 
 Scores = Mapping[str, Mapping[str, float]]

@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief
-from bertjax.tasks.classification import MultiLabelTask, TextTask
-from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.classification import ChoiceTask, MultiLabelTask, TextTask
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
-from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CONLL_SUFFIXES, CustomSource, data_files
-from bertjax.tasks.sources.custom_tasks import custom_kind
+from bertjax.tasks.sources.own_files import CONLL_SUFFIXES, BadRows, CustomSource, data_files
+from bertjax.tasks.sources.own_tasks import custom_kind
+from bertjax.tasks.sources.rows import has_columns
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import Table, suffix_of
-from bertjax.tasks.sources.tagged_text import has_columns
-from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.sources.tables import Table, suffix_of
+from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tasks.task import Example, Task
-from bertjax.tasks.words import split_words
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:

@@ -22,9 +22,18 @@ import numpy as np
 from bertjax.base.files import write_text
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.squad_metrics import squad1, squad2
-from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
-from bertjax.tasks.windows import check_stride, widest_contexts, windows
+from bertjax.tasks.metrics import squad1, squad2
+from bertjax.tasks.task import (
+    Example,
+    Export,
+    Outputs,
+    Pairs,
+    Prediction,
+    Task,
+    check_stride,
+    widest_contexts,
+    windows,
+)
 from bertjax.tokenization import Tokenizer
 
 # The label of a question that its passage does not answer.

@@ -1,16 +1,27 @@
-"""The registry of all tasks by name; the modules in `sources` define the tasks."""
+"""The tasks by name, which the modules in `sources` define, and the tasks of saved models."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bertjax.base.files import did_you_mean
+from bertjax.base.files import brief, did_you_mean
+from bertjax.tasks.classification import (
+    ChoiceTask,
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    TextTask,
+)
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.embedding import SimilarityTask
+from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.conll import CONLL_TASK
-from bertjax.tasks.sources.custom_tasks import CUSTOM_TASKS
 from bertjax.tasks.sources.glue import GLUE_TASKS
+from bertjax.tasks.sources.own_tasks import CUSTOM_TASKS, EMBED_TASK
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
-from bertjax.tasks.sources.text_pairs import EMBED_TASK
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Task
 
 TASKS: Mapping[str, TaskDefinition] = {
@@ -56,3 +67,152 @@ def make_task(name: str, options: TaskOptions) -> Task:
             "other texts are predicted: leave --dev out to hold out a part of --train."
         )
     return TASKS[name].make(options)
+
+
+KINDS: tuple[type[Task], ...] = (
+    *(ClassificationTask, MultiLabelTask, RegressionTask),
+    *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
+)
+# Fields of `SpanTask` that are saved in task.json.
+SPAN_FIELDS = (
+    *("doc_stride", "max_query_length", "max_answer_length"),
+    *("with_impossible", "null_threshold"),
+)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "label_kind"), (str,)),
+    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
+    "doc_stride": (int, type(None)),
+    **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
+    **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
+}
+# Tokens per window with which other libraries usually train question answering.
+SPAN_LENGTH = 384
+
+
+def saved_task(
+    head: str,
+    labels: Sequence[str] | None,
+    num_labels: int,
+    config: Mapping[str, Any],
+    description: Mapping[str, Any],
+    longest: int,
+) -> Task:
+    """Creates the task that a saved model was fine-tuned on, from the files of the model.
+
+    Args:
+        head: the name of the model's head.
+        labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
+        num_labels: number of classes.
+        config: the content of config.json, where problem_type tells whether a sequence classifier
+            predicts one class, any number of classes, or a real number.
+        description: the content of the model's file task.json, which describes the task; empty for
+            a model from another library.
+        longest: maximum input length of the model, in tokens.
+
+    Raises:
+        ValueError: no task uses the head `head`, an entry of task.json has a wrong type or value,
+            or two classes whose probabilities are predicted have the same name.
+    """
+    _check(description)
+    kind = _kind_of(head, num_labels, config, description)
+    default_length = SPAN_LENGTH if kind is SpanTask else longest
+    fields: dict[str, Any] = {
+        "name": description.get("task", head),
+        "max_length": min(description.get("max_length", default_length), longest),
+    }
+    if kind is SpanTask:
+        saved = {k: description[k] for k in SPAN_FIELDS if description.get(k) is not None}
+        return SpanTask(**fields, **saved)
+    if kind is ChoiceTask:
+        # The number of choices is unknown until the inputs to predict are read.
+        return ChoiceTask(num_choices=0, **fields)
+    if kind is SimilarityTask:
+        return SimilarityTask(**fields)
+    # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
+    fields["doc_stride"] = description.get("doc_stride")
+    if issubclass(kind, TextTask):
+        fields["pairs"] = _pairs(description)
+    if issubclass(kind, RegressionTask):
+        return kind(**fields)
+    if kind is ClassificationTask:
+        fields["temperature"] = _temperature(description)
+    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
+    if kind is TagTask:
+        return TagTask.of_labels(names, **fields)
+    if len(set(names)) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(
+            f"id2label in config.json has {brief(', '.join(repeated), 80)} more than once, so that "
+            "predictions would not tell the classes apart: give each id a name of its own there."
+        )
+    definition = TASKS.get(fields["name"])
+    if definition is not None and definition.metric is not None and kind in definition.kinds:
+        fields["metric"] = definition.metric
+    return kind(labels=names, **fields)
+
+
+def _temperature(description: Mapping[str, Any]) -> float:
+    """Returns the temperature of the probabilities according to task.json, which is 1 by default.
+
+    Raises:
+        ValueError: the temperature is not a positive number.
+    """
+    temperature = float(description.get("temperature", 1.0))
+    if not 0 < temperature < math.inf:
+        raise ValueError(
+            f"temperature={temperature} should be positive: correct it, or copy or download the "
+            "model again."
+        )
+    return temperature
+
+
+def _pairs(description: Mapping[str, Any]) -> bool | None:
+    """Returns whether inputs are pairs of texts according to task.json; None if it does not say.
+
+    If an old version wrote no entry "pairs", the entry "columns", the columns of the user's own
+    training file, tells whether there was a second text.
+    """
+    columns = description.get("columns") or {}
+    of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
+    return description.get("pairs", of_columns)
+
+
+def _check(description: Mapping[str, Any]) -> None:
+    """Raises ValueError if an entry of task.json has a wrong type or is a token count below 1."""
+    for key, kinds in _TYPES.items():
+        value = description.get(key, kinds[0]())
+        is_count = kinds[0] is int
+        too_small = is_count and key in description and isinstance(value, int) and value < 1
+        if type(value) not in kinds or too_small:
+            raise ValueError(
+                f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
+                f"{' and at least 1' if is_count else ''}: correct it, or copy or download "
+                "the model again."
+            )
+
+
+def _kind_of(
+    head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
+) -> type[Task]:
+    """Selects the subclass of `Task` by the entry label_kind of a saved model's task.json.
+
+    If task.json has no label_kind, a subclass that uses the head `head` is selected: the one with
+    the problem_type in config.json; else `RegressionTask`, if it uses this head and `num_labels` is
+    1; else the first subclass in `KINDS` that uses this head.
+
+    Raises:
+        ValueError: no subclass uses the head `head`.
+    """
+    kinds = [kind for kind in KINDS if kind.head == head]
+    for kind in (*kinds, *KINDS):
+        if kind.label_kind == description.get("label_kind"):
+            return kind
+    for kind in kinds:
+        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
+            return kind
+    if not kinds:
+        raise ValueError(
+            f"The model has the head {head}, which no task uses: fine-tune the model "
+            "with bertjax.finetune, or use --fill_mask or --embed."
+        )
+    return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]

@@ -1,21 +1,164 @@
-"""Tagging: predicts one class per word of a sentence (Devlin et al. 2018, 5.3)."""
+"""Tagging: predicts one class per word of a sentence (Devlin et al. 2018, 5.3).
+
+A running text is split into words as in the Penn Treebank and in CoNLL-2003: punctuation marks are
+words of their own, except within abbreviations (U.N., a.m.), numbers (1,000, 1996-08-22) and
+compounds (18-year-old); English clitics are split off ("Germany's" has two words); a Chinese
+character is a word. Texts in other scripts without spaces, such as Thai, should be given as lists
+of words.
+
+The words of an entity of type X, here of three words, have these tags in each scheme (Ramshaw and
+Marcus 1995; Ratinov and Roth 2009):
+
+    IOB1    I-X I-X I-X, but B-X I-X I-X after another entity of type X (official CoNLL files)
+    IOB2    B-X I-X I-X
+    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X)"""
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from bertjax.base.files import writing
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
-from bertjax.tasks.tag_schemes import entities, marks_entities
-from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
-from bertjax.tasks.windows import check_stride, widest_contexts, windows
+from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
+from bertjax.tasks.task import (
+    Example,
+    Export,
+    Outputs,
+    Pairs,
+    Prediction,
+    Task,
+    check_stride,
+    widest_contexts,
+    windows,
+)
 from bertjax.tokenization import Tokenizer
+
+Scheme = Literal["IOB1", "IOB2", "IOBES"]
+_ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
+
+
+def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
+    """Detects the tag scheme, "IOB1", "IOB2" or "IOBES"; None if the tags mark no entities.
+
+    BILOU is reported as IOBES. Sentences in IOB2 are taken for IOB1 if an entity begins with I-X by
+    mistake.
+    """
+    scheme: Scheme = "IOB2"
+    for tags in sentences:
+        previous = "O"
+        for tag in tags:
+            if not _ENTITY_TAG.fullmatch(tag):
+                return None
+            if tag[0] in "ESLU":
+                scheme = "IOBES"
+            elif tag[0] == "I" and previous[1:] != tag[1:] and scheme == "IOB2":
+                scheme = "IOB1"
+            previous = tag
+    return scheme
+
+
+def marks_entities(tags: Iterable[str]) -> bool:
+    """Returns whether all tags are entity tags (O, B-X, I-X, ...), and not parts of speech."""
+    return scheme_of([tuple(tags)]) is not None
+
+
+def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
+    """Converts the tags of a sentence from IOB1, IOB2, IOBES or BILOU to IOB2."""
+    converted = []
+    inside = None  # type of the entity that the next word may continue
+    for tag in tags:
+        if tag == "O":
+            converted.append(tag)
+            inside = None
+            continue
+        mark, kind = tag[0], tag[1:]
+        converted.append(("B" if mark in "BSU" or kind != inside else "I") + kind)
+        inside = None if mark in "ESLU" else kind
+    return tuple(converted)
+
+
+def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
+
+    For each type X, B-X and I-X are both included, even if `tags` contains only one of the two.
+    If the tags mark no entities, such as parts of speech, they are sorted alphabetically instead.
+    """
+    tags = set(tags)
+    if not marks_entities(tags):
+        return tuple(sorted(tags))
+    kinds = sorted({tag[1:] for tag in tags if tag != "O"})
+    return ("O", *(mark + kind for kind in kinds for mark in "BI"))
+
+
+# Abbreviations to which a following period belongs, unless the text ends there.
+_ABBREVIATIONS = (
+    "Mr Mrs Ms Dr Prof St Gen Col Lt Sgt Capt Gov Sen Rep Rev Hon Pres Jr Sr Inc Corp Ltd Co Bros "
+    "Mt Ft No vs Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
+)
+_CLITIC = r"(?i:s|re|ve|ll|d|m)\b"
+_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
+
+
+class Word(NamedTuple):
+    """A word of a running text.
+
+    Attributes:
+        text: the characters of the word.
+        start: the index in the running text of the word's first character.
+        end: the index in the running text of the character after the word's last.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def split_words(text: str) -> list[Word]:
+    """Splits running text into words, which are returned in the order of the text."""
+    return [Word(match[0], *match.span()) for match in _pattern().finditer(text)]
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    """Returns the regular expression that matches one word; its first matching alternative wins."""
+    # Marks, such as the vowel signs of Hindi, and joiners belong to the character before them, but
+    # \w does not match them.
+    marks = "".join(
+        re.escape(chr(code))
+        for code in range(min(sys.maxunicode, 0x20000))
+        if unicodedata.category(chr(code)).startswith("M")
+    )
+    letter = rf"[\w{marks}\u200c\u200d]"
+    return re.compile(
+        rf"""
+        [()\[\]{{}},;:!?"](?=[\x00-\x7f]|\Z)                 # first, because these are found fast
+        | (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
+        | [\w.+-]{{1,64}}@\w[\w-]*(?:\.\w[\w-]*)+               # addresses of mail
+        | [{_CHINESE}]
+        | (?:[^\W\d_]\.){{2,}}(?:-\w+)*                         # U.N., a.m., U.S.-led
+        | (?:[A-Z]\.)+[A-Z]\b                                   # U.S without its last period
+        | [A-Z]\.(?=\s+\S)                                      # the initial in J. Smith
+        | (?:{"|".join(_ABBREVIATIONS.split())})\.(?=\s+\S)
+        | \A\d+\.(?=\s+\S)                                      # the number of an entry of a list
+        | (?i:n['’]t\b) | ['’]{_CLITIC}
+        | (?<!\w)[+-]?\.?\d+(?:[.,:/\-]\d+)*(?!\w|-\w)          # 1,000, .500, 1996-08-22
+        | (?:US|HK|NZ|[AC])\$
+        | {letter}(?:(?!n['’]t\b)[^\W{_CHINESE}]|[{marks}\u200c\u200d]
+            |[-&/.’'](?!{_CLITIC})(?=\w))*                      # 18-year-old, AT&T, O'Brien
+        | \.{{2,}}|-{{2,}}|\*{{2,}}|={{2,}}
+        | [^\w\s](?:[{marks}\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*  # an emoji with its modifiers
+        """,
+        re.VERBOSE,
+    )
+
 
 # The tag of words that belong to no entity.
 OUTSIDE = "O"

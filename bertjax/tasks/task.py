@@ -1,12 +1,11 @@
-"""Defines `Task`, `Example` and `Source`, the interface of tasks for training and prediction.
+"""`Task`, `Example` and `Source`, the interface of tasks; windows on long texts.
 
 A `Task` encodes examples as features (token ids and labels), converts outputs of the model to
-predictions, and computes metrics. The subclasses of `Task`, one per kind of prediction, are in
-`classification`, `tagging`, `question_answering` and `multiple_choice`. A `Source` reads examples;
-the package `sources` has one class per file format.
-"""
+predictions, and computes metrics; its subclasses are in `classification`, `tagging`,
+`question_answering` and `embedding`. A `Source` reads examples; the sources are in `sources`."""
 
 import abc
+import bisect
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,72 @@ from bertjax.base.files import writing
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
+
+Span = tuple[int, int]
+
+
+def check_stride(doc_stride: int | None) -> None:
+    """Checks the option `doc_stride` of a task, which may be None.
+
+    Raises:
+        ValueError: it is a number below 1.
+    """
+    if doc_stride is not None and doc_stride < 1:
+        raise ValueError(f"doc_stride={doc_stride}: it must be at least 1.")
+
+
+def windows(length: int, room: int, stride: int, starts: Sequence[int] | None = None) -> list[Span]:
+    """Splits a text into windows; returns (first token, last token + 1) of each window.
+
+    Args:
+        length: number of tokens of the text.
+        room: maximum number of tokens of a window.
+        stride: maximum number of tokens between the starts of two consecutive windows.
+        starts: the tokens with which a window may start, ascending and beginning with 0: the first
+            tokens of the words, each of which is in a window then. Where the next of them is more
+            than `stride` tokens away, it starts the next window nevertheless. None: a window may
+            start with any token.
+    """
+    spans, start = [], 0
+    while True:
+        end = min(start + room, length)
+        spans.append((start, end))
+        if end == length:
+            return spans
+        following = start + min(end - start, stride)
+        if starts is not None:
+            last = bisect.bisect_right(starts, following) - 1
+            last += starts[last] == start
+            if last == len(starts):  # all other tokens are of the last word, which is longer than
+                return spans  # a window
+            following = starts[last]
+        start = following
+
+
+def widest_contexts(spans: Sequence[Span]) -> list[np.ndarray]:
+    """Assigns each token of a text to the window with the most context around the token.
+
+    The context of a token in a window is the smaller of the numbers of tokens before and after the
+    token, plus a hundredth of the length of the window, as in Google's `run_squad.py`. Earlier
+    windows win ties.
+
+    Args:
+        spans: the windows of the text, as `windows` returns them.
+
+    Returns:
+        One bool array [number of tokens] per window, True at the tokens that are assigned to the
+        window. Each token that is in a window is True in exactly one array.
+    """
+    best = np.full(spans[-1][1], -1.0)
+    window_of = np.zeros(len(best), np.int64)
+    for window, (begin, end) in enumerate(spans):
+        left = np.arange(end - begin)
+        context = np.minimum(left, left[::-1]) + 0.01 * len(left)
+        part = slice(begin, end)
+        window_of[part][context > best[part]] = window
+        best[part] = np.maximum(best[part], context)
+    return [window_of[begin:end] == window for window, (begin, end) in enumerate(spans)]
+
 
 # A prediction is a dict of JSON values. Its keys depend on the `label_kind` of the task:
 #   classes      label, probabilities {label: p}
@@ -251,3 +316,39 @@ class Task(abc.ABC):
                 f"are {', '.join(self.labels)[:300]}. Correct the row, or train with examples of "
                 "this label."
             ) from None
+
+
+class TruncatedTexts:
+    """Counts the examples encoded as `max_length` tokens, whose texts may have been truncated.
+
+    If the task splits long texts into windows, as tagging and question answering always do, no
+    example is counted.
+
+    Args:
+        task: the task that encodes the examples.
+        max_length: maximum number of tokens per sequence.
+    """
+
+    def __init__(self, task: Task, max_length: int):
+        self._can_read_windows = hasattr(task, "doc_stride")
+        self._is_windowed = task.reads_windows
+        self._max_length = max_length
+        self._count, self._first = 0, ""
+
+    def add(self, example: Example, features: Sequence[Feature]) -> None:
+        """Counts `example`, which was encoded as `features`, if it has the maximum length."""
+        longest = max((max(feature.lengths) for feature in features), default=0)
+        if longest >= self._max_length and not self._is_windowed:
+            self._count += 1
+            self._first = self._first or example.where
+
+    @property
+    def message(self) -> str:
+        """A sentence with the number of counted examples and the row of the first; "" if none."""
+        if not self._count:
+            return ""
+        remedy = " (--doc_stride reads them in windows)" if self._can_read_windows else ""
+        return (
+            f"{self._count:,} texts have max_length={self._max_length} tokens or more, and longer "
+            f"ones are truncated{remedy}. The first of these texts: {self._first}"
+        )

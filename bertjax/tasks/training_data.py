@@ -10,10 +10,8 @@ import numpy as np
 
 from bertjax.data.batches.features import Feature, encode_feature
 from bertjax.data.records import write_shard
-from bertjax.tasks.sources.bad_rows import error_of
-from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.task import Example, Task
-from bertjax.tasks.truncated_texts import TruncatedTexts
+from bertjax.tasks.sources.own_files import OwnFiles, error_of
+from bertjax.tasks.task import Example, Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 

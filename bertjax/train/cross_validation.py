@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.base.files import write_json, writing
 from bertjax.base.scratch import scratch_folder
 from bertjax.config import FinetuneConfig
-from bertjax.config.finetune_checks import LAST
+from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts
 from bertjax.record.predictions import print_scores
 from bertjax.tasks import Task

@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import Task
-from bertjax.tasks.sources.row_readers import read_number
+from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData
 
 MOST_CLASSES = 20

@@ -9,7 +9,7 @@ of the student's outputs; `outputs[TEACHER]` holds the teacher's outputs for the
 import jax
 import jax.numpy as jnp
 
-from bertjax.config.distillation_config import DistillationConfig
+from bertjax.config.pretrain_config import DistillationConfig
 from bertjax.model import losses
 from bertjax.model.embeddings import take_positions
 from bertjax.model.losses import Arrays, Objective

@@ -38,7 +38,7 @@ from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.sources.held_out import Fold
-from bertjax.tasks.sources.official_files import change_notes
+from bertjax.tasks.sources.official import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.bad_steps import RolledBack

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.base.files import naming_write_errors, write_json
 from bertjax.base.workdir_files import BAD_ROWS, SCORES
 from bertjax.config import FinetuneConfig, Phase
-from bertjax.config.finetune_checks import LAST
+from bertjax.config.finetune_config import LAST
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
@@ -27,9 +27,7 @@ from bertjax.record.predictions import (
 from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.sources.bad_rows import write_bad_rows
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.sources.own_files import CustomSource, OwnFiles, write_bad_rows
 from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train.calibrated import with_temperature, write_calibration

@@ -16,7 +16,7 @@ from bertjax.base.files import is_remote, listed, write_bytes
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import METRICS, REPORT
 from bertjax.config import FinetuneConfig
-from bertjax.config.finetune_checks import GLUE_TASK
+from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices import hosts
 from bertjax.inference.evaluation import official_task
 from bertjax.inference.saved_task import TaskModel

@@ -1,7 +1,7 @@
 """Conventions of the model families (RoBERTa, ALBERT, DistilBERT, ...) in Hugging Face's formats.
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
-settings that `config.json` does not contain (`bertjax.config.model_sizes.FAMILY_FIELDS`).
+settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`).
 This module converts tensor names of a family to those of BERT; `bertjax.weights.names` maps BERT's
 tensor names to paths in our parameter tree.
 """
@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
-from bertjax.config.model import DROPOUT_FIELDS
-from bertjax.config.model_sizes import FAMILY_FIELDS
+from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig
 from bertjax.weights import modernbert
 from bertjax.weights.fused_tensors import Fused

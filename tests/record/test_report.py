@@ -32,8 +32,12 @@ from bertjax.record.report import (
     run_data,
 )
 from bertjax.tasks import Example, make_task
-from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.classification import (
+    ChoiceTask,
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+)
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.train.experiments import task_options

@@ -19,11 +19,13 @@ from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.sources import custom, custom_tasks, squad
+from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
-from bertjax.tasks.sources.official_files import ParquetRows
+from bertjax.tasks.sources.official import ParquetRows
+from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer
@@ -200,13 +202,13 @@ def _table(
     name: str, kind: CustomKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
 ) -> Reader:
     def read(path: Path) -> None:
-        source = custom.CustomSource(kind, train=path)
+        source = CustomSource(kind, train=path)
         for _ in source.examples("train"):
             pass
         if kind == "choice":
             assert source.num_choices >= 0
         if kind in ("classify", "tag"):
-            custom_tasks.learn_labels(source)
+            learn_labels(source)
 
     fields["is_json"] = suffix in (".jsonl", ".json")
     return Reader(name=name, file=f"train{suffix}", seeds=files, read=read, **fields)

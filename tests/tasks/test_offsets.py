@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.own_files import CustomSource
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import WordPieceTokenizer, train_bpe

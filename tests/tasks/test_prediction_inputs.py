@@ -6,11 +6,10 @@ import json
 import pandas
 import pytest
 
-from bertjax.tasks.classification import ClassificationTask
-from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.classification import ChoiceTask, ClassificationTask
 from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts, single_texts
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.saved import saved_task
+from bertjax.tasks.registry import saved_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagTask
 

@@ -6,8 +6,7 @@ import pytest
 from bertjax.data.batches.features import decode_feature, encode_feature
 from bertjax.tasks.question_answering import SpanTask, best_spans
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.task import Example
-from bertjax.tasks.windows import widest_contexts, windows
+from bertjax.tasks.task import Example, widest_contexts, windows
 from bertjax.tokenization import load_tokenizer, train_bpe
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.tasks.squad_metrics import normalize_answer, squad1, squad2
+from bertjax.tasks.metrics import normalize_answer, squad1, squad2
 
 # Words and signs that meet the corners of the normalisation.
 PIECES = (

@@ -13,11 +13,9 @@ from bertjax.tasks.classification import (
     sigmoid,
     softmax,
 )
-from bertjax.tasks.saved import saved_task
+from bertjax.tasks.registry import saved_task
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Example
-from bertjax.tasks.truncated_texts import TruncatedTexts
-from bertjax.tasks.windows import windows
+from bertjax.tasks.task import Example, TruncatedTexts, windows
 from bertjax.tokenization import train_bpe
 
 LABELS = ("O", "B-X", "I-X")

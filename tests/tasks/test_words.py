@@ -8,14 +8,13 @@ import time
 import numpy as np
 import pytest
 
+from bertjax.tasks.metrics import entities
 from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.sources.conll import read_conll
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.tagged_text import has_columns
-from bertjax.tasks.tag_schemes import entities
-from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.rows import has_columns
+from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tasks.task import Example
-from bertjax.tasks.words import split_words
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
 
 ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")

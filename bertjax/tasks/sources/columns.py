@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from bertjax.base.files import brief, did_you_mean
-from bertjax.tasks.sources.row_readers import place, read_number
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.tables import Table, place, read_number
 
 CustomKind = Literal["classify", "regress", "tag", "choice", "embed"]
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
-from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode
-from bertjax.tasks.sources.row_readers import place, read_lines
-from bertjax.tasks.tag_schemes import Scheme, scheme_of, to_iob2
-from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.sources.official import DatasetRow, DatasetSource, OfficialFiles, decode
+from bertjax.tasks.sources.tables import place, read_lines
+from bertjax.tasks.tagging import Scheme, TagTask, scheme_of, to_iob2
 from bertjax.tasks.task import Example
 
 # Class names in the order of their ids in Hugging Face and TFDS.

@@ -17,7 +17,7 @@ from bertjax.base.files import brief, naming_write_errors, write_text, writing
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
-from bertjax.tasks.sources.official_files import (
+from bertjax.tasks.sources.official import (
     DatasetRow,
     DatasetSource,
     OfficialFiles,
@@ -25,7 +25,7 @@ from bertjax.tasks.sources.official_files import (
     existing,
     reset_counts,
 )
-from bertjax.tasks.sources.row_readers import place, read_number, read_tsv
+from bertjax.tasks.sources.tables import place, read_number, read_tsv
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
 
 # Possible file names of each split.

@@ -25,10 +25,10 @@ from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
-from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.held_out import BY_PASSAGE
-from bertjax.tasks.sources.official_files import (
+from bertjax.tasks.sources.official import (
     ChangeCounts,
     DatasetRow,
     DatasetSource,
@@ -36,19 +36,19 @@ from bertjax.tasks.sources.official_files import (
     reset_counts,
     value_of_split,
 )
-from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.sources.row_readers import open_text, place
-from bertjax.tasks.sources.table_files import (
+from bertjax.tasks.sources.own_files import BadRows, OwnFiles
+from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
     TSV_SUFFIXES,
     Table,
     files_in,
+    open_text,
+    place,
     suffix_of,
     unread_files,
 )
-from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
 _TEXT_COLUMNS = ("answer", "answer_text")

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.base.files import brief
+from bertjax.tasks.classification import ChoiceTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode
-from bertjax.tasks.sources.row_readers import place
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.official import DatasetRow, DatasetSource, OfficialFiles, decode
+from bertjax.tasks.sources.tables import Table, place
 from bertjax.tasks.task import Example
 
 FILES = {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)}

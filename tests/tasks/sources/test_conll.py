@@ -1,7 +1,7 @@
 import pytest
 
 from bertjax.tasks.sources.conll import CONLL_LABELS, ConllSource, read_conll
-from bertjax.tasks.tag_schemes import order_tags, scheme_of, to_iob2
+from bertjax.tasks.tagging import order_tags, scheme_of, to_iob2
 
 IOB1 = """-DOCSTART- -X- O O
 

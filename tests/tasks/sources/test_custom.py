@@ -6,9 +6,9 @@ import pytest
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.custom_tasks import learn_labels
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_tasks import learn_labels
+from bertjax.tasks.sources.tables import Table
 
 
 @pytest.fixture

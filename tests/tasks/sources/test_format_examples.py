@@ -6,8 +6,8 @@ import pytest
 
 from bertjax import finetune
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.format_examples import FORMAT_EXAMPLES, format_help
+from bertjax.tasks.sources.formats import FORMAT_EXAMPLES, format_help
+from bertjax.tasks.sources.own_files import CustomSource
 from bertjax.tasks.sources.squad import SquadSource
 
 DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"

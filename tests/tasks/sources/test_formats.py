@@ -14,10 +14,9 @@ import zstandard
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.rows_in_memory import as_file, rows_as_files
+from bertjax.tasks.sources.own_files import CustomSource, as_file, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.tables import Table
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from bertjax.tasks.saved import saved_task
-from bertjax.tasks.sources import row_readers
-from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.custom_tasks import learn_labels
+from bertjax.tasks.registry import saved_task
+from bertjax.tasks.sources import tables
+from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.tables import Table
 
 
 def refusal(path, content, read):
@@ -23,7 +23,7 @@ def refusal(path, content, read):
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(row_readers, "MAX_LINE", 1000)
+    monkeypatch.setattr(tables, "MAX_LINE", 1000)
     row = '{"text": "a", "label": "b"}' if suffix == ".jsonl" else "text\na"
     path = tmp_path / f"a{suffix}"
     message = refusal(path, f"{row}\n{'x' * 1001}\n", lambda p: list(Table(p).rows()))

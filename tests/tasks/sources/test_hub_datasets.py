@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources import official_files
+from bertjax.tasks.sources import official
 
 ANSWER = {"id": "q1", "context": "A cat.", "question": "What?"}
 FILES = {
@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch):
         return str(tmp_path / repository)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr("bertjax.tasks.sources.official_files.is_prepared", lambda *_: False)
+    monkeypatch.setattr("bertjax.tasks.sources.official.is_prepared", lambda *_: False)
     return tmp_path
 
 
@@ -94,8 +94,8 @@ def test_questions_sentences_and_choices():
 
 def test_every_official_task_has_a_place_on_the_hub():
     for name in "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax".split():
-        assert f"glue/{name}" in official_files.HUB
-    assert {"squad/v1.1", "squad/v2.0", "swag", "conll2003"} < official_files.HUB.keys()
+        assert f"glue/{name}" in official.HUB
+    assert {"squad/v1.1", "squad/v2.0", "swag", "conll2003"} < official.HUB.keys()
 
 
 def test_a_failed_download_names_the_remedies(monkeypatch):

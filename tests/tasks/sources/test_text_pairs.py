@@ -7,7 +7,7 @@ import pytest
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.embedding import ContrastiveTask, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.text_pairs import PairSource
+from bertjax.tasks.sources.own_tasks import PairSource
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 TEXTS = [f"the {a} of {b}" for a in WORDS for b in WORDS[:3]]
