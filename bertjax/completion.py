@@ -1,33 +1,83 @@
 """Prints the script of a shell that completes commands, flags and values: `bertjax completion`.
 
-The script holds all names, so that completing starts no Python. Print it anew after an update.
+The scripts are tyro's. They hold all names, so that completing imports nothing of bertjax. Print
+them anew after an update.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib
+import io
+import operator
 import re
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
+from tyro.constructors import MISSING_NONPROP, PrimitiveConstructorSpec, StructFieldSpec
 
 from bertjax.base import command_line, signals
-from bertjax.completion_scripts import (
-    CompletedCommand,
-    CompletedFlag,
-    bash_script,
-    fish_script,
-    zsh_script,
-)
 from bertjax.config import FinetuneConfig, PretrainConfig, config_names
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.shipped import shipped_names
 
-_SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
-# The phases whose flags are completed; no config that comes with bertjax has more.
-_PHASES = 2
-_DESCRIPTION_CHARACTERS = 70
+# What follows tyro's script: names may be written --like-this and --flag=VALUE, and where nothing
+# is known to match, files are offered.
+_BASH = r"""
+# For the current shell: eval "$(bertjax completion bash)". For all:
+#   bertjax completion bash > ~/.local/share/bash-completion/completions/bertjax
+_bertjax() {
+  local line="${COMP_LINE:0:COMP_POINT}" word COMP_CWORD
+  local -a COMP_WORDS
+  word="${line##*[[:space:]]}"
+  read -ra COMP_WORDS <<< "${line%"$word"}"
+  if [[ $word == --*=* ]]; then
+    COMP_WORDS+=("${word%%=*}")
+    word="${word#*=}"
+  elif [[ $word == --* ]]; then
+    word="${word//-/_}"
+    word="--${word:2}"
+  fi
+  COMP_WORDS=("${COMP_WORDS[@]//-/_}")
+  COMP_WORDS=("${COMP_WORDS[@]/#__/--}" "$word")
+  COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+  _tyro_bertjax
+  [ -n "${COMPREPLY[0]-}" ] || COMPREPLY=()
+}
+complete -o default -F _bertjax bertjax
+"""
+_ZSH = r"""
+# For the current shell: eval "$(bertjax completion zsh)". For all: write it to a file _bertjax in
+# a folder of $fpath.
+_bertjax() {
+  local word="${words[CURRENT]}"
+  words=("${(@)words[1,CURRENT-1]//-/_}")
+  words=("${(@)words/#__/--}")
+  if [[ $word == --*=* ]]; then
+    words+=("${word%%=*}")
+    word="${word#*=}"
+    compset -P '*='
+  fi
+  words+=("$word")
+  CURRENT=${#words}
+  _tyro_bertjax || _files
+}
+if [[ $funcstack[1] == _bertjax ]]; then _bertjax "$@"; else compdef _bertjax bertjax; fi
+"""
+_FISH = r"""
+# For the current shell: bertjax completion fish | source. For all:
+#   bertjax completion fish > ~/.config/fish/completions/bertjax.fish
+complete -c bertjax -e
+complete -c bertjax -n __fish_use_subcommand -f -a '(_tyro_bertjax)'
+complete -c bertjax -n 'not __fish_use_subcommand' -a '(_tyro_bertjax)'
+"""
+# {shell: (the last line of tyro's script, which is left out; what stands in its place)}
+_ENDS = {
+    "bash": ("", _BASH),
+    "zsh": ('_tyro_bertjax "$@"', _ZSH),
+    "fish": ("", _FISH),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,119 +90,93 @@ class CompletionConfig:
 
 def run(config: CompletionConfig) -> None:
     """Prints the completion script of `config.shell` to standard output."""
-    from bertjax.__main__ import COMMANDS
-
-    print(_SCRIPTS[config.shell](completed_commands(COMMANDS)), end="")
+    print(completion_script(config.shell), end="")
 
 
-def completed_commands(descriptions: Mapping[str, str]) -> list[CompletedCommand]:
-    """Returns the commands with their flags and the values of these, as completion offers them.
+def completion_script(shell: str) -> str:
+    """Returns the script for `shell`, which is "bash", "zsh" or "fish".
 
     The modules of all commands are imported, and their `parse` tells the flags.
-
-    Args:
-        descriptions: {name of a command: what it does}, such as `bertjax.__main__.COMMANDS`.
 
     Raises:
         TypeError: the function `parse` of a command does not pass its `argv` to `command_line`, so
             that its flags are unknown.
     """
-    commands = []
-    for name, description in descriptions.items():
-        try:
-            importlib.import_module(f"bertjax.{name}").parse(command_line.DECLARED_ONLY)
-        except command_line.Declared as declared:
-            configs, hidden = declared.configs, declared.hidden
-        else:
-            raise TypeError(f"bertjax.{name}.parse does not pass `argv` to `command_line`.")
-        fields = [field for config in configs for field in _fields(config)]
-        words = next((choices(f.type)[0] for f in fields if f.is_positional), ())
-        flags = [
-            _flag(field, configs)
-            for field in sorted(fields, key=lambda field: field.name)
-            if not field.is_positional and field.name.split(".")[0] not in hidden
-        ]
-        commands.append(CompletedCommand(name, description, flags, words))
-    return commands
+    from bertjax.__main__ import COMMANDS
+
+    configs, hidden = (), ()
+    registry = command_line.registry_of(lambda field: _completed(field, configs, hidden))
+    commands: list[Any] = []
+    with registry:
+        for name in COMMANDS:
+            configs, hidden = declared(name)
+            flags: Any = command_line.type_of_flags(configs, hidden)
+            commands.append(Annotated[flags, tyro.conf.subcommand(name)])
+    args = ["--tyro-write-completion", shell, "-"]
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        tyro.cli(
+            functools.reduce(operator.or_, commands),
+            prog="bertjax",
+            args=args,
+            registry=registry,
+            **command_line.TYRO,
+        )
+    last, end = _ENDS[shell]
+    return text.getvalue().rstrip().removesuffix(last) + end
 
 
-@dataclasses.dataclass(frozen=True)
-class _Field:
-    """A field of a config or of a config in it, with the name of its flag without dashes."""
+def declared(command: str) -> tuple[Sequence[Any], Collection[str]]:
+    """Returns (the configs whose fields are the flags of `command`, fields that have no flag).
 
-    name: str
-    type: Any
-    is_positional: bool
-    help: str
-
-
-def _fields(config: Any, prefix: str = "") -> Iterator[_Field]:
-    """Yields the fields of a config dataclass, or an instance of one, and those of its configs."""
-    config_class = config if isinstance(config, type) else type(config)
-    for field in command_line.fields_of(config):
-        name, field_type = f"{prefix}{field.name}", field.type
-        elements = [part for part in get_args(field_type) if dataclasses.is_dataclass(part)]
-        if dataclasses.is_dataclass(field_type):
-            yield from _fields(field_type, f"{name}.")
-        elif elements:
-            for number in range(_PHASES):
-                yield from _fields(elements[0], f"{name}.{number}.")
-        else:
-            hint = config_class.__dataclass_fields__[field.name].type
-            text = field.helptext() if callable(field.helptext) else field.helptext
-            yield _Field(name, field_type, tyro.conf.Positional in get_args(hint), text or "")
-
-
-def _flag(field: _Field, configs: Sequence[Any]) -> CompletedFlag:
-    values, is_boolean = choices(field.type)
-    is_closed = bool(values)
-    if not values:
-        values = _suggestions(field.name, configs)
-    # The first clause of the first sentence.
-    description = " ".join(re.split(r"[.;:](?:\s|$)|\s\(", field.help, maxsplit=1)[0].split())
-    if len(description) > _DESCRIPTION_CHARACTERS:
-        description = description[:_DESCRIPTION_CHARACTERS].rpartition(" ")[0] + " ..."
-    return CompletedFlag(f"--{field.name}", values, is_closed, is_boolean, description)
-
-
-def choices(field_type: Any) -> tuple[tuple[str, ...], bool]:
-    """Returns (the values that a field of a type can have, whether it can be a boolean).
-
-    Args:
-        field_type: the annotation of a field. The values are known of `bool`, `Literal`, unions of
-            these and None, and tuples of any length of one of these; of other types, they are ().
+    Raises:
+        TypeError: as in `completion_script`.
     """
-    origin, args = get_origin(field_type), get_args(field_type)
-    if field_type is bool:
-        return ("True", "False"), True
-    if origin is Literal:
-        return tuple(str(value) for value in args), False
-    if origin is Annotated:
-        return choices(args[0])
-    if origin in (Union, types.UnionType):
-        found = [choices(part) for part in args if part is not types.NoneType]
-        if all(values for values, _ in found):
-            values = tuple(value for values, _ in found for value in values)
-            none = ("None",) if types.NoneType in args else ()
-            return values + none, any(is_boolean for _, is_boolean in found)
-    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return choices(args[0])[0], False
-    return (), False
+    try:
+        importlib.import_module(f"bertjax.{command}").parse(command_line.DECLARED_ONLY)
+    except command_line.Declared as declared:
+        return declared.configs, declared.hidden
+    raise TypeError(f"bertjax.{command}.parse does not pass `argv` to `command_line`.")
+
+
+def _completed(
+    field: StructFieldSpec, configs: Sequence[Any], hidden: Collection[str]
+) -> StructFieldSpec:
+    """Returns a field of a command with a short help text and the values to offer."""
+    field_type, default = field.type, field.default
+    parts = get_args(field_type)
+    if field.name in hidden:
+        field_type = tyro.conf.Fixed[field_type]
+    elif field.name == "shell":  # tyro completes the names of commands, and no other positionals
+        nothing: Any = command_line.type_of_flags((), ())
+        shells = (tyro.conf.subcommand(shell, prefix_name=False) for shell in _ENDS)
+        field_type = functools.reduce(operator.or_, (Annotated[nothing, s] for s in shells))
+    elif parts and dataclasses.is_dataclass(parts[0]):  # several, such as phases: two of them
+        field_type, default = tuple[parts[0], parts[0]], MISSING_NONPROP
+    elif str in (field_type, *parts) and (values := _suggestions(field.name, configs)):
+        spec = PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="NAME",
+            instance_from_str=lambda words: words[0],
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [str(value)],
+            choices=values,
+        )
+        field_type, default = Annotated[str, spec], str(default)
+    # The first clause of the first sentence.
+    text = re.split(r"[.;:](?:\s|$)|\s\(", command_line.help_of(field), maxsplit=1)[0]
+    return dataclasses.replace(field, type=field_type, default=default, helptext=text)
 
 
 def _suggestions(name: str, configs: Sequence[Any]) -> tuple[str, ...]:
     """Returns values to offer for a flag that takes others as well, such as a path."""
-    last = name.rpartition(".")[2]
-    if last == "config":
-        kinds = [config if isinstance(config, type) else type(config) for config in configs]
-        kind = FinetuneConfig if FinetuneConfig in kinds else PretrainConfig
-        return tuple(config_names(kind))
-    if last == "task":
+    is_finetuning = any(FinetuneConfig in (config, type(config)) for config in configs)
+    if name == "config":
+        return tuple(config_names(FinetuneConfig if is_finetuning else PretrainConfig))
+    if name == "task":
         from bertjax.tasks import TASKS
 
-        kinds = [config if isinstance(config, type) else type(config) for config in configs]
-        return (*TASKS, *([GLUE_TASK] if FinetuneConfig in kinds else []))
-    return tuple(shipped_names()) if last in ("model", "init", "teacher", "tokenizer") else ()
+        return (*TASKS, GLUE_TASK) if is_finetuning else tuple(TASKS)
+    return tuple(shipped_names()) if name in ("model", "init", "teacher", "tokenizer") else ()
 
 
 def parse(argv: Sequence[str] | None = None) -> CompletionConfig:

@@ -4,9 +4,10 @@ import dataclasses
 import inspect
 import itertools
 import json
+import re
 import sys
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -20,7 +21,7 @@ from tyro.constructors import (
 )
 
 import bertjax
-from bertjax.base.unknown_flags import error_of_unknown
+from bertjax.base.files import did_you_mean
 
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
@@ -35,6 +36,11 @@ NO_STEP_FLAGS = tuple(
     "max_bad_steps rollback_steps deterministic distributed".split()
 )
 
+# How tyro reads and shows the flags of all commands.
+TYRO: dict[str, Any] = {
+    "use_underscores": True,
+    "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
+}
 # The values of boolean flags.
 _TRUTH = {"true": "True", "false": "False"}
 
@@ -137,20 +143,21 @@ def _parse(
     if "--version" in argv:
         print(f"bertjax {bertjax.__version__}")
         raise SystemExit(0)
-    registry = _registry()
+    registry = registry_of(_with_help_on_one_line)
     with registry:
-        root: Any = _root(configs, hidden)
-    argv = _with_values(argv, _boolean_names(configs))
-    if message := error_of_unknown(argv, configs, command, hidden):
-        refuse(message)
+        root: Any = type_of_flags(configs, hidden)
+    types = {name: t for config in configs for name, t in _flag_types(_class_of(config))}
+    argv = _with_values(argv, types)
+    if unknown := [*_unknown_flags(argv, types, hidden)]:
+        lines = [f"bertjax {command} has no flag {flag}. {hint}".rstrip() for flag, hint in unknown]
+        refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
     return tyro.cli(
         root,
         prog=f"python -m bertjax.{command}",
         description=description,
         args=argv,
-        use_underscores=True,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
         registry=registry,
+        **TYRO,
     )
 
 
@@ -173,11 +180,8 @@ class _Group:
     spec: StructConstructorSpec
 
 
-def _registry() -> ConstructorRegistry:
-    """Returns a tyro registry that parses `_Group` types, which stand for groups of flags.
-
-    It also puts the help text of each flag on one line.
-    """
+def registry_of(changed: Callable[[StructFieldSpec], StructFieldSpec]) -> ConstructorRegistry:
+    """Returns a tyro registry that knows `_Group` types and applies `changed` to every field."""
     registry, inside = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -193,18 +197,19 @@ def _registry() -> ConstructorRegistry:
         finally:
             inside = False
         assert isinstance(spec, StructConstructorSpec)
-        fields = [dataclasses.replace(f, helptext=_on_one_line(f.helptext)) for f in spec.fields]
-        return dataclasses.replace(spec, fields=tuple(fields))
+        return dataclasses.replace(spec, fields=tuple(map(changed, spec.fields)))
 
     return registry
 
 
-def _on_one_line(helptext: Any) -> Callable[[], str | None]:
-    def text() -> str | None:
-        sentence: Any = helptext() if callable(helptext) else helptext
-        return sentence and " ".join(sentence.split())
+def help_of(field: StructFieldSpec) -> str:
+    """Returns the help text of a field, on one line."""
+    text = field.helptext() if callable(field.helptext) else field.helptext
+    return " ".join((text or "").split())
 
-    return text
+
+def _with_help_on_one_line(field: StructFieldSpec) -> StructFieldSpec:
+    return dataclasses.replace(field, helptext=lambda: help_of(field) or None)
 
 
 def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -> type[_Group]:
@@ -212,17 +217,17 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
     return type("the flags", (_Group,), {"spec": spec})  # "Error parsing the flags: ..."
 
 
-def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
+def type_of_flags(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
     """Returns a type for tyro with the fields of all `configs`, grouped into the boxes of `--help`.
 
     `tyro.cli` with this type parses the flags and returns the list of configs.
     """
-    classes = [config if isinstance(config, type) else type(config) for config in configs]
+    classes = [_class_of(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
     grouped: dict[str, list[StructFieldSpec]] = {name: [] for name in GROUPS}
     for config, config_class in zip(configs, classes, strict=True):
-        for field in fields_of(config):
+        for field in _fields_of(config):
             group = group_of(config_class, field.name)
             if group is None:
                 ungrouped.append(field)
@@ -250,38 +255,63 @@ def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
     return _group(instantiate, [*ungrouped, *groups])
 
 
-def fields_of(config: Any) -> Sequence[StructFieldSpec]:
-    """Returns the fields of `config`, a config dataclass or an instance of one, as tyro's records.
-
-    The values of an instance are the defaults of the fields.
-    """
-    config_class = config if isinstance(config, type) else type(config)
+def _fields_of(config: Any) -> Sequence[StructFieldSpec]:
     default = MISSING_NONPROP if isinstance(config, type) else config
-    spec = ConstructorRegistry.get_struct_spec(
-        StructTypeInfo.make(config_class, default, in_union_context=False)
-    )
+    info = StructTypeInfo.make(_class_of(config), default, in_union_context=False)
+    spec = ConstructorRegistry.get_struct_spec(info)
     assert isinstance(spec, StructConstructorSpec)
     return spec.fields
 
 
-def _boolean_names(configs: Sequence[Any]) -> set[str]:
-    """Returns the names of the boolean fields of `configs` and of their nested dataclasses."""
-    names: set[str] = set()
-    waiting = [config if isinstance(config, type) else type(config) for config in configs]
-    while waiting:
-        for name, field_type in get_type_hints(waiting.pop()).items():
-            parts = [field_type, *get_args(field_type)]
-            names |= {name} if bool in parts else set()
-            waiting += [part for part in parts if dataclasses.is_dataclass(part)]
-    return names
+def _class_of(config: Any) -> type:
+    return config if isinstance(config, type) else type(config)
 
 
-def _with_values(argv: Sequence[str], booleans: Collection[str]) -> list[str]:
+def _flag_types(config_class: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (the name of a flag without dashes, its type) of a config and the configs in it.
+
+    A nested field has a name such as "optimizer.learning_rate", a field of one of several nested
+    configs one such as "phases.0.num_steps".
+    """
+    for name, field_type in get_type_hints(config_class).items():
+        if name not in config_class.__dataclass_fields__:
+            continue  # a class variable
+        if dataclasses.is_dataclass(field_type):
+            yield from _flag_types(field_type, f"{prefix}{name}.")
+            continue
+        yield f"{prefix}{name}", field_type
+        for part in get_args(field_type):
+            if dataclasses.is_dataclass(part):
+                yield from _flag_types(part, f"{prefix}{name}.0.")
+                yield from _flag_types(part, f"{prefix}{name}.")
+
+
+def _unknown_flags(
+    argv: Sequence[str], known: Collection[str], hidden: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yields (a flag in `argv` that is unknown, a hint at the flags that are meant)."""
+    suggested = sorted(name for name in known if name.partition(".")[0] not in hidden)
+    for word in argv:
+        flag = word.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        first = re.sub(r"\.\d+\.", ".0.", name)
+        if not word.startswith("--") or not name or first in (*known, "help", "version"):
+            continue
+        # The most frequent mistake is to leave out the name of the nested config.
+        nested = [f"--{n}" for n in suggested if n.endswith(f".{name}") and ".0" not in n]
+        if nested:
+            yield flag, f"Did you mean {' or '.join(nested)}?"
+        else:
+            yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in suggested])
+
+
+def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
     """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`.
 
     `--flag` and `--flag true` become `--flag=True`; `--no_flag` and `--flag false` become
     `--flag=False`.
     """
+    booleans = {n.rpartition(".")[2] for n, t in types.items() if bool in (t, *get_args(t))}
     words: list[str] = []
     waiting = None  # the boolean flag that the next word may be the value of
     for word in [*argv, "--"]:

@@ -17,8 +17,6 @@ import bertjax
 from bertjax import benchmark, config, convert, finetune, plan, predict, pretrain, score
 from bertjax.__main__ import COMMANDS, main
 from bertjax.base import command_line, signals
-from bertjax.base.unknown_flags import error_of_unknown
-from bertjax.completion import completed_commands
 from bertjax.config import FinetuneConfig, PrepareConfig, PretrainConfig, TrainTokenizerConfig
 
 HEAVY = "jax jaxlib flax orbax grain optax transformers torch sklearn scipy pyarrow".split()
@@ -338,16 +336,6 @@ def test_an_unknown_flag_gets_the_nearest_name_and_its_value_is_not_listed(
         parse(words.split())
     lines = capsys.readouterr().err.splitlines()
     assert message in lines[0] and len(lines) == 2 and lines[1].endswith("--help")
-
-
-def test_every_flag_of_a_command_is_known_to_the_search_for_unknown_ones():
-    for command in completed_commands(COMMANDS):
-        with pytest.raises(command_line.Declared) as declared:
-            importlib.import_module(f"bertjax.{command.name}").parse(command_line.DECLARED_ONLY)
-        words = [flag.name for flag in command.flags]
-        configs = declared.value.configs
-        assert not error_of_unknown(words, configs, command.name)
-        assert error_of_unknown(["--nothing"], configs, command.name)
 
 
 def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
