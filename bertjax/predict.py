@@ -12,8 +12,8 @@ from bertjax.base import command_line, signals
 from bertjax.base.files import naming_write_errors
 
 if TYPE_CHECKING:
-    from bertjax.inference.saved_task import TaskModel
-    from bertjax.inference.training_overlap import TrainingOverlap
+    from bertjax.inference.evaluation import TrainingOverlap
+    from bertjax.inference.pretrained import Pretrained
     from bertjax.tasks.sources.columns import Columns
     from bertjax.weights import LoadedModel
 
@@ -177,17 +177,14 @@ class PredictConfig:
         )
 
 
-def _task_model(config: PredictConfig) -> "TaskModel":
-    """Loads the fine-tuned model of --model, with the settings of the flags."""
-    from bertjax.inference.saved_task import TaskModel
+def _loaded(config: PredictConfig, head: str | None) -> "Pretrained":
+    from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 
-    return TaskModel(
-        load_model(config.model, None), config.max_length, doc_stride=config.doc_stride
-    )
+    return Pretrained(load_model(config.model, head))
 
 
-def answer(config: PredictConfig) -> None:
+def predict_file(config: PredictConfig) -> None:
     """Predicts --text or all examples of --input; writes the predictions to --output.
 
     The predictions are JSON lines or a table, as the suffix of --output says; without --output,
@@ -200,16 +197,21 @@ def answer(config: PredictConfig) -> None:
     Raises:
         ValueError: the input cannot be read, or no row of it can be predicted.
     """
-    from bertjax.inference.evaluation import task_of_file
-    from bertjax.inference.output_files import Answers, answer_lines, check_output, check_suffix
-    from bertjax.inference.training_overlap import TrainingOverlap
+    from bertjax.inference.evaluation import TrainingOverlap, task_of_file
+    from bertjax.inference.output_files import (
+        PredictionWriter,
+        check_output,
+        check_suffix,
+        prediction_lines,
+    )
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.tasks.sources.official import change_notes
 
     if config.output is not None:
         check_suffix(config.output)
         check_output(config.output, config.input)
-    model = _task_model(config)
+    loaded = _loaded(config, None)
+    model = loaded.task_model(config.max_length, doc_stride=config.doc_stride)
     overlap = None
     if config.text is not None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
@@ -220,11 +222,11 @@ def answer(config: PredictConfig) -> None:
             print(note, file=sys.stderr)
         overlap = TrainingOverlap(model, path)
         examples = overlap.observe(task, examples)
-    answers = Answers(model, config.input, config.output)
+    writer = PredictionWriter(model, config.input, config.output)
     settings = {**dataclasses.asdict(config), "output": None}
-    with answer_lines(config.output, config.input, model.name, settings) as lines:
-        scores = task.score(answers(task, iter(examples), lines))
-    for message in (*answers.messages(scored=bool(scores)), *change_notes(task.source)):
+    with prediction_lines(config.output, config.input, loaded.identity, settings) as lines:
+        scores = task.score(writer(task, iter(examples), lines))
+    for message in (*writer.messages(scored=bool(scores)), *change_notes(task.source)):
         print(message, file=sys.stderr)
     if config.output is not None:
         print(f"predictions written to {config.output}")
@@ -232,7 +234,7 @@ def answer(config: PredictConfig) -> None:
         if overlap is not None and overlap.repeated:
             print(_warning(overlap), file=sys.stderr)
         print(scores_text(scores) if sys.stderr.isatty() else json.dumps(scores), file=sys.stderr)
-    answers.check()
+    writer.check()
 
 
 def scores_text(scores: Mapping[str, float]) -> str:
@@ -258,7 +260,7 @@ def _warning(overlap: "TrainingOverlap") -> str:
     return text
 
 
-def answer_task(config: PredictConfig) -> None:
+def predict_task(config: PredictConfig) -> None:
     """Predicts all splits of a benchmark task except train; writes predictions, prints metrics.
 
     Raises:
@@ -269,7 +271,7 @@ def answer_task(config: PredictConfig) -> None:
     from bertjax.inference.evaluation import official_task
     from bertjax.tasks import TaskOptions
 
-    model = _task_model(config)
+    model = _loaded(config, None).task_model(config.max_length, doc_stride=config.doc_stride)
     options = TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
@@ -317,8 +319,9 @@ def run(config: PredictConfig) -> None:
     elif config.embed is not None:
         if config.output is None:
             raise ValueError("--embed needs --output FILE.npy, FILE.jsonl or FILE.parquet.")
+        model = _loaded(config, "encoder")
         embedder = Embedder(
-            load_model(config.model, "encoder"),
+            model.loaded,
             config.pooling,
             config.layers,
             normalize=config.normalize,
@@ -326,21 +329,21 @@ def run(config: PredictConfig) -> None:
             truncate_dim=config.truncate_dim,
         )
         source, output = Path(config.embed), Path(config.output)
-        count = embed_file(embedder, source, output, config.text_column)
+        count = embed_file(embedder, source, output, config.text_column, model=model.identity)
         print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
     elif config.task is not None:
-        answer_task(config)
+        predict_task(config)
     elif config.input == "-":
         with standard_input_as_file() as path:
-            answer(dataclasses.replace(config, input=str(path)))
+            predict_file(dataclasses.replace(config, input=str(path)))
     else:
-        answer(config)
+        predict_file(config)
 
 
 def _write_words(config: PredictConfig, loaded: "LoadedModel") -> None:
     """Writes the page of --html."""
     from bertjax.base.files import write_text
-    from bertjax.inference.text_view import encoded, model_name, text_view
+    from bertjax.inference.fill_mask import encoded, model_name, text_view
     from bertjax.pages.templates import fill
 
     ids, types = encoded(loaded, str(config.fill_mask), None)

@@ -104,8 +104,8 @@ def run(config: VisualizeConfig) -> None:
 
 def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
     from bertjax.base.files import write_text
-    from bertjax.inference.attention_data import attention_data
-    from bertjax.inference.text_view import model_name
+    from bertjax.inference.attention import attention_data
+    from bertjax.inference.fill_mask import model_name
     from bertjax.pages.templates import fill
 
     data = attention_data(model, config.text, config.pair)
@@ -122,7 +122,7 @@ def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
 
 
 def _write_figure(config: VisualizeConfig, model: "Pretrained") -> None:
-    from bertjax.inference.attention_data import attention_figure, attention_of, save_figure
+    from bertjax.inference.attention import attention_figure, attention_of, save_figure
 
     shown = attention_of(model, config.text, config.pair)
     figure = attention_figure(

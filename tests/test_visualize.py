@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax import load_pretrained, visualize
-from bertjax.inference import attention_data as attention_module
-from bertjax.inference.attention_data import attention_data, packed
+from bertjax.inference.attention import attention_data, packed
 from tests.browser import needs_chromium, used
 
 
@@ -52,7 +51,7 @@ def test_long_texts_are_stored_in_less_space(monkeypatch):
     logits = rng.normal(size=(3, 8, 128, 128)).astype(np.float32) * 2
     attention = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     assert packed(attention)["levels"] == 65535
-    monkeypatch.setattr(attention_module, "MAX_ATTENTION_BYTES", 100_000)
+    monkeypatch.setattr("bertjax.inference.attention.MAX_ATTENTION_BYTES", 100_000)
     stored = packed(attention)
     assert len(stored["gzip"]) <= 100_000 and stored["levels"] == 255
     difference = np.abs(unpacked(stored, attention.shape) - attention)

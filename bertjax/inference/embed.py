@@ -15,15 +15,20 @@ import bertjax
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
 from bertjax.data.batches.features import Feature
-from bertjax.inference.buckets import cached_program, read_behind
-from bertjax.inference.inference_params import for_inference, inference_params, stacked
 from bertjax.inference.output_files import (
     PartialVectors,
     check_output,
     continued,
     file_identity,
 )
-from bertjax.inference.packed_pieces import packed_pieces
+from bertjax.inference.predictor import (
+    cached_program,
+    for_inference,
+    inference_params,
+    packed_pieces,
+    read_behind,
+    stacked,
+)
 from bertjax.model import BertWithHead
 from bertjax.model.pooling import pooled, unit
 from bertjax.tasks.sources.columns import Columns, find_columns
@@ -63,8 +68,8 @@ class Embedder:
         max_length: the maximum number of tokens per text.
         truncated: the number of texts so far that have `max_length` tokens, of which longer ones
             were truncated.
-        identity: dict of JSON values with everything besides the text that determines an embedding
-            vector (model, pooling, layers, ...).
+        settings: JSON values of everything besides model and text that determines an embedding
+            vector (pooling, layers, ...).
 
     Raises:
         ValueError: `layers` is empty or contains a layer that the model does not have, `max_length`
@@ -114,9 +119,8 @@ class Embedder:
             )
         self.size = truncate_dim or whole
         self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize, self.size)
-        self.identity = {
+        self.settings = {
             "version": bertjax.__version__,
-            "model": file_identity(loaded.source.where),
             "pooling": pooling,
             "layers": list(layers),
             "normalize": normalize,
@@ -195,7 +199,12 @@ OUTPUTS = (".npy", ".jsonl", ".parquet")
 
 
 def embed_file(
-    embedder: Embedder, source: Path, output: Path, text_column: str | None = None
+    embedder: Embedder,
+    source: Path,
+    output: Path,
+    text_column: str | None = None,
+    *,
+    model: Sequence[Any] = (),
 ) -> int:
     """Writes an embedding vector for each text of a file; returns the number of texts.
 
@@ -210,6 +219,8 @@ def embed_file(
         output: the file to write, whose suffix determines the format.
         text_column: the column of the texts in a table; None: the column is guessed, and its name
             is printed.
+        model: the identity of the model's files, as `Pretrained` has it; vectors of another model
+            are not continued.
 
     Raises:
         ValueError: the suffix of `output` is unknown, `output` is `source`, `source` has no such
@@ -227,7 +238,12 @@ def embed_file(
         )
     check_output(output, source)
     text_column = _text_column(source, text_column)
-    identity = {**embedder.identity, "source": file_identity(source), "column": text_column}
+    identity = {
+        **embedder.settings,
+        "model": model,
+        "source": file_identity(source),
+        "column": text_column,
+    }
     is_npy, done = output.suffix != ".jsonl", None
     count = empty = 0
 

@@ -1,6 +1,7 @@
 """Mask filling: predicts the most probable tokens for each [MASK] of a text."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,15 +9,16 @@ import numpy as np
 
 from bertjax.base.files import brief
 from bertjax.data.batches.batch import layout, pad_to
-from bertjax.inference.buckets import (
+from bertjax.inference.predictor import (
     cached_program,
+    for_inference,
     length_bucket,
     pad_rows,
     piece_sizes,
     read_behind,
+    stacked,
     token_budget,
 )
-from bertjax.inference.inference_params import for_inference, stacked
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import mlm_key
@@ -147,3 +149,162 @@ def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
         return outputs[mlm_key(outputs)]
 
     return jax.jit(apply)
+
+
+# Number of words that are shown at a masked token, unless the caller chooses it.
+WORDS = 8
+# The words at every token are computed if they need at most this number of floating-point
+# operations, about two seconds on two cores of a CPU; else only the words at mask tokens.
+MAX_OPERATIONS = 1e11
+
+
+def model_name(model: str) -> str:
+    """Returns a short name of a model for the title of a page, from the value of --model."""
+    parts = Path(model).resolve().parts if Path(model).exists() else (model,)
+    # The model of a run is in its folder `model`, whose name says nothing.
+    return "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
+
+
+def encoded(loaded: LoadedModel, text: str, pair: str | None) -> tuple[list[int], list[int]]:
+    """Encodes a text, or a text pair, with the tokenizer of a model.
+
+    Args:
+        loaded: a model with a tokenizer.
+        text: the text; it may contain mask tokens, such as [MASK].
+        pair: a second text; None: a single text.
+
+    Returns:
+        The token ids and the token types, L integers each, where L includes the special tokens.
+
+    Raises:
+        ValueError: the text is empty, or longer than the model can read.
+    """
+    if not text.strip():
+        raise ValueError("The text is empty: give a text to look at.")
+    ids, types = loaded.tokenizer.encode_prompt(text, pair)
+    if len(ids) > loaded.config.max_length:
+        raise ValueError(
+            f"{brief(text)!r} has {len(ids)} tokens, but the model reads at most "
+            f"{loaded.config.max_length}: shorten it."
+        )
+    return ids, types
+
+
+def text_view(
+    masked_lm: LoadedModel,
+    ids: list[int],
+    types: list[int],
+    *,
+    is_pair: bool = False,
+    top_k: int = WORDS,
+) -> dict[str, Any]:
+    """Computes what pages show of a text.
+
+    Args:
+        masked_lm: the model with its masked LM head, which may be an untrained one.
+        ids: the token ids of the text or text pair.
+        types: its token types.
+        is_pair: whether the ids are those of a text pair.
+        top_k: number of words per masked token.
+
+    Returns:
+        A dict of JSON values, namely "tokens", the tokens as people read them; "segments", for each
+        token the text that it belongs to, 0 or 1; "special", whether each token is a special one,
+        but no mask; "masks", the positions of mask tokens, from 0; "mask_token", how they are
+        written; "words", the result of `expected_words`; "is_decoder", whether words are predicted
+        from the tokens before them only; and "has_words", whether the model has a trained masked
+        LM head.
+    """
+    tokenizer = masked_lm.tokenizer
+    return {
+        "tokens": [tokenizer.readable(tokenizer.tokens[i]) for i in ids],
+        "segments": _segments(ids, types, tokenizer.sep_token_id, is_pair),
+        "special": [_is_special(masked_lm, i) for i in ids],
+        "mask_token": tokenizer.layout.special_tokens.mask,
+        "masks": [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id],
+        "words": expected_words(masked_lm, ids, types, top_k),
+        "is_decoder": masked_lm.config.is_decoder,
+        "has_words": "predictions" not in masked_lm.absent,
+    }
+
+
+def _is_special(loaded: LoadedModel, token_id: int) -> bool:
+    """Whether a token is a special one that a page does not mask."""
+    tokenizer = loaded.tokenizer
+    return token_id in {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+
+
+def _segments(ids: list[int], types: list[int], separator: int, is_pair: bool) -> list[int]:
+    """Returns 0 for the tokens of the first text and 1 for those of the second.
+
+    Families without token types, such as RoBERTa, separate the texts by separators alone.
+    """
+    if any(types) or not is_pair:
+        return [int(t) for t in types]
+    first = ids.index(separator)
+    return [int(position > first) for position in range(len(ids))]
+
+
+def expected_words(
+    masked_lm: LoadedModel, ids: list[int], types: list[int], top_k: int
+) -> dict[str, Any]:
+    """Computes the most probable tokens at the mask tokens and, if this is fast, at all others.
+
+    Every other token is masked alone, with the rest of the text unchanged; special tokens are not
+    masked. A decoder predicts each token from the tokens before it, without a mask.
+
+    Args:
+        masked_lm: the model with its masked LM head.
+        ids: the token ids of the text or text pair.
+        types: its token types.
+        top_k: number of tokens per position.
+
+    Returns:
+        A dict of the results by position, from 0, as a string; it is empty if the model has no
+        trained masked LM head. A result is `{"top": [[token, probability], ...]}`, the most
+        probable token first, with probabilities rounded to four digits. At a token that is no
+        mask, it also has "actual", the probability and the rank of this token; the most probable
+        token has rank 1.
+    """
+    tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
+    if "predictions" in masked_lm.absent:
+        return {}
+    masks = [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id]
+    others = [n for n, i in enumerate(ids) if not _is_special(masked_lm, i)]
+    if not is_decoder and _operations(masked_lm, len(ids)) * len(others) > MAX_OPERATIONS:
+        others = masks
+    if not others:
+        return {}
+    rows = np.array([ids] * (1 if is_decoder else len(others)), np.int32)
+    if is_decoder:
+        places = np.array(others)[None]
+    else:
+        places = np.array(others)[:, None]
+        np.put_along_axis(rows, places, tokenizer.mask_token_id, axis=1)
+    found: dict[str, Any] = {}
+    distributions = (p for row in word_probabilities(masked_lm, rows, types, places) for p in row)
+    for position, distribution in zip(others, distributions, strict=True):
+        top = [
+            [tokenizer.readable(tokenizer.tokens[i]), _rounded(distribution[i])]
+            for i in most_probable(distribution, top_k)
+        ]
+        found[str(position)] = {"top": top}
+        if position not in masks:
+            actual = distribution[ids[position]]
+            rank = 1 + int((distribution > actual).sum())
+            found[str(position)]["actual"] = [_rounded(actual), rank]
+    return found
+
+
+def _operations(loaded: LoadedModel, length: int) -> float:
+    """Estimates the floating-point operations for a text of `length` tokens with one masked."""
+    config = loaded.config
+    matrices = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    # A softmax takes about as long as 30 operations of a matrix product per value.
+    attention = length * (4 * config.hidden_size + 30 * config.num_attention_heads)
+    head = 2 * config.hidden_size * config.vocab_size
+    return config.num_hidden_layers * length * (2 * matrices + attention) + head
+
+
+def _rounded(probability: Any) -> float:
+    return float(f"{probability:.4g}")

@@ -7,10 +7,10 @@ interrupted run of the same command has written it, and the command continues it
 OUTPUT with another HASH are deleted.
 
 Tables are written from JSON lines. A row of a table is the prediction for one example. It has the
-columns of the input, then those of the prediction, such as `predicted_label` and `probability_yes`.
-If a value is a list of texts, its cell in the table holds the texts joined by "|"; any other list
-or dictionary is a cell of JSON. In Parquet, whole numbers, numbers and truth values keep their
-types; dates are texts. Rows without a prediction are reported.
+columns of the input, then the columns of the prediction, such as `predicted_label` and
+`probability_yes`. If a value is a list of texts, its cell in the table holds the texts joined by
+"|"; any other list or dictionary is a cell of JSON. In Parquet, whole numbers, numbers and truth
+values keep their types; dates are texts. Rows without a prediction are reported.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from bertjax.base.checksums import CHECKSUMS
 from bertjax.base.files import naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.scratch import scratch_folder
-from bertjax.inference.saved_task import TaskModel
+from bertjax.inference.predictor import TaskModel
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
 from bertjax.tasks.sources.tables import DELIMITERS
@@ -85,14 +85,8 @@ def _is_header(line: str) -> bool:
 class PartialLines:
     """A partial file of JSON lines, whose first lines an interrupted run may have written.
 
-    `keep` must be called before `write`.
-
-    Attributes:
-        path: the partial file.
-        done: the number of complete lines that the interrupted run wrote.
-
-    Args:
-        path: the partial file, which is created if it does not exist.
+    `keep` must be called before `write`. `done` is the number of complete lines that the
+    interrupted run wrote. The file `path` is created if it does not exist.
     """
 
     def __init__(self, path: Path):
@@ -101,16 +95,16 @@ class PartialLines:
         self._file = path.open("ab")
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yields the first `done` lines of the file, which an interrupted run wrote, as dicts."""
+        """Yields the first `done` lines of the file."""
         with self.path.open("rb") as file:
             for _ in range(self.done):
                 yield json.loads(file.readline())
 
     def keep(self, count: int) -> None:
-        """Removes all but the first `count` lines, where `count` is at most `done`.
+        """Removes all but the first `count` lines, after which `write` appends.
 
         Lines that are predicted together must be kept or removed together, so that the final output
-        is the same as without an interruption. A later `write` appends further lines.
+        is the same as without an interruption.
         """
         with self.path.open("rb") as file:
             self._file.truncate(sum(len(file.readline()) for _ in range(count)))
@@ -125,11 +119,7 @@ class PartialLines:
 
 
 def _whole_lines(path: Path, kind: type = dict) -> int:
-    """Returns the number of usable lines at the beginning of a JSON lines file.
-
-    They end before the first broken line. A line is broken if it does not end with a newline, or
-    does not hold a JSON value of the type `kind`.
-    """
+    """Returns the number of lines before the first that is cut or is not JSON of type `kind`."""
     count = 0
     if not path.is_file():
         return count
@@ -145,17 +135,10 @@ def _whole_lines(path: Path, kind: type = dict) -> int:
 
 
 class PartialVectors:
-    """A partial .npy or .jsonl file, whose first vectors an interrupted run may have written.
+    """A partial file of vectors, whose first vectors an interrupted run may have written.
 
-    `keep` must be called before `write`.
-
-    Attributes:
-        done: the number of complete vectors that the interrupted run wrote.
-
-    Args:
-        path: the partial file, which is created if it does not exist.
-        size: the dimension of the vectors.
-        is_npy: True: the file holds a float32 array [vectors, size]; False: JSON lines.
+    If `is_npy`, the file holds a float32 array [vectors, size], else JSON lines. It is used as
+    `PartialLines` are.
     """
 
     def __init__(self, path: Path, size: int, is_npy: bool):
@@ -170,17 +153,14 @@ class PartialVectors:
             self.done = _whole_lines(path, list)
 
     def _header(self, count: int) -> bytes:
-        """Returns the .npy header for `count` vectors; all headers have the same length."""
+        # All headers have the same length.
         header = io.BytesIO()
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
         np.lib.format.write_array_header_1_0(header, shape)
         return header.getvalue()
 
     def keep(self, count: int) -> None:
-        """Removes all but the first `count` vectors, where `count` is at most `done`.
-
-        A later `write` appends further vectors.
-        """
+        """Removes all but the first `count` vectors, after which `write` appends."""
         if self._is_npy:
             end = self._start + 4 * self._size * count
         else:
@@ -216,9 +196,7 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 def check_output(output: str | Path, source: str | Path | None) -> None:
     """Creates the folder of the file `output`; refuses to replace the input or a part of a model.
 
-    Args:
-        output: the file to write.
-        source: the file or folder that is read; None: no file is read.
+    `source` is the file or folder that is read; None: no file is read.
 
     Raises:
         ValueError: `output` is `source`, lies in the folder `source`, or is a file of a model or
@@ -242,7 +220,6 @@ def check_output(output: str | Path, source: str | Path | None) -> None:
 
 
 def _is_part_of_model(path: Path) -> bool:
-    """Returns whether a file is one of a model directory, or one that a run writes itself."""
     if not path.exists():
         return False
     run = ("run.json", "metrics.jsonl", "scores.json")
@@ -268,10 +245,9 @@ def continued(
         output: the file to write.
         identity: everything that determines the content of `output`, as JSON values; the hash of
             `identity` is part of the name of the partial file.
-        opened: a function that opens the partial file with a given path, and returns a
-            `PartialLines` or `PartialVectors`.
-        finish: a function of the paths of the complete partial file and of `output` that writes
-            `output` and removes the partial file; by default, it renames the partial file.
+        opened: opens the partial file with a given path.
+        finish: writes `output` from the complete partial file, given both paths, and removes the
+            partial file.
 
     Raises:
         Locked: another process writes `output`.
@@ -308,8 +284,7 @@ def continued(
 def file_identity(path: str | Path) -> list[Any]:
     """Returns [absolute path, [file name, size in bytes, modification time in ns], ...].
 
-    After the absolute path, the list has one inner list per file. `path` is a file, a folder of
-    files, or the common prefix of the files of a TF1 checkpoint.
+    `path` is a file, a folder of files, or the common prefix of the files of a TF1 checkpoint.
     """
     path = Path(path).expanduser().resolve()
     if path.is_file():
@@ -350,9 +325,7 @@ def is_converted(output: str | Path) -> bool:
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
     """Converts a line of predictions to the row of a table, {column: value}.
 
-    Args:
-        line: the prediction for one example, a line of the JSON lines file, with the "id" of the
-            example and, as "input", the columns of its row in the input file.
+    The line has the "id" of the example and, as "input", the columns of its row in the input file.
     """
     given = dict(line.get("input") or {"id": line["id"]})
     row: dict[str, Any] = {}
@@ -382,12 +355,8 @@ def _cell(value: Any) -> str | float | None:
 def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
     """Writes predictions as a table, or as a JSON array, from a JSON lines file.
 
-    Returns sentences for the user about cells that the format cannot hold as they are.
-
-    Args:
-        lines: the JSON lines file of predictions.
-        output: the file to write, with a name of any suffix.
-        suffix: the format: ".csv", ".tsv", ".parquet" or ".json".
+    `suffix` is the format: ".csv", ".tsv", ".parquet" or ".json". Returns sentences for the user
+    about cells that the format cannot hold as they are.
     """
     if suffix == JSON_ARRAY:
         with lines.open("rb") as read, output.open("wb") as write:
@@ -430,7 +399,6 @@ def _renamed(lines: Path) -> list[str]:
 
 
 def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:
-    """Writes a TSV file; returns sentences about cells that TSV cannot hold as they are."""
     columns = list(columns)
     broken = quoted = 0
     with output.open("w", encoding="utf-8", newline="") as file:
@@ -475,21 +443,15 @@ def _write_parquet(lines: Path, output: Path, types: Mapping[str, type | None]) 
     import pyarrow.parquet
 
     stored = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
-    fields = [
-        (name, stored[kind] if kind in stored else pyarrow.string()) for name, kind in types.items()
-    ]
-    schema = pyarrow.schema(fields)
+    schema = pyarrow.schema(
+        (name, stored.get(kind, pyarrow.string())) for name, kind in types.items()
+    )
     rows = _rows(lines)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         while batch := list(itertools.islice(rows, ROWS)):
-            texts = [
-                {
-                    name: str(value) if types[name] is str and value is not None else value
-                    for name, value in row.items()
-                }
-                for row in batch
-            ]
-            writer.write_table(pyarrow.Table.from_pylist(texts, schema=schema))
+            for row in batch:
+                row |= {k: str(x) for k, x in row.items() if types[k] is str and x is not None}
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
 def _rows(lines: Path) -> Iterator[dict[str, Any]]:
@@ -497,7 +459,7 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
         yield from (table_row(json.loads(line)) for line in file)
 
 
-class Answers:
+class PredictionWriter:
     """Predicts examples, writes the predictions, and counts the rows that have none or no label.
 
     Args:
@@ -505,16 +467,11 @@ class Answers:
         input: the path of the file with the examples, for messages; None: they are a text of the
             user, whose problems raise ValueError.
         output: the file of the predictions; None: they are printed as JSON lines.
-
-    Attributes:
-        rows: the number of examples so far.
-        errors: the number of those without a prediction.
-        unlabelled: the number of those without a label that can be used.
-        problems: why examples could not be predicted or scored.
     """
 
     def __init__(self, model: TaskModel, input: str | None, output: str | None):
         self._model, self._input, self._output = model, input, output
+        # Of the examples so far: without a prediction, without a label that can be used, and why.
         self.rows = self.errors = self.unlabelled = 0
         self.problems: list[str] = []
 
@@ -604,8 +561,8 @@ class Answers:
 
 
 @contextlib.contextmanager
-def answer_lines(
-    output: str | None, input: str | None, model: str, settings: Mapping[str, Any]
+def prediction_lines(
+    output: str | None, input: str | None, model: Sequence[Any], settings: Mapping[str, Any]
 ) -> "Iterator[PartialLines | _Printed]":
     """Yields a writer of predictions to the file `output` or, if `output` is None, to stdout.
 
@@ -615,7 +572,7 @@ def answer_lines(
     Args:
         output: the path of the file, whose suffix determines the format.
         input: the path of the file with the examples; None: there is no such file.
-        model: the path of the model.
+        model: the identity of the model's files, as `Pretrained` has it.
         settings: all that determines the predictions besides input and model, as JSON values.
     """
     if output is None:
@@ -625,7 +582,7 @@ def answer_lines(
         "version": bertjax.__version__,
         "config": dict(settings),
         "input": None if input is None else file_identity(input),
-        "model": file_identity(model),
+        "model": model,
         "device": jax.local_devices()[0].device_kind,
     }
 
@@ -647,11 +604,11 @@ class _Printed:
     """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Returns an empty iterator: no lines of an interrupted run can be read back."""
+        """Yields nothing."""
         return iter(())
 
     def keep(self, count: int) -> None:
-        """Does nothing, because there are no lines of an interrupted run."""
+        """Keeps nothing."""
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Prints `line` as one line of JSON."""

@@ -1,31 +1,166 @@
-"""`Predictor` computes a model's predictions for a stream of examples in constant memory."""
+"""Computes a model's predictions for a stream of examples in constant memory, with few programs.
+
+`TaskModel` is a model with its task on one device; `Predictor` also runs on a mesh. Sequences are
+packed into rows (`packed_pieces`), rows are padded to a few lengths (`length_bucket`,
+`row_lengths`), and a batch is split into pieces of a few numbers of rows (`piece_sizes`), so that
+jax compiles few programs.
+
+Programs read the parameters in the form of `inference_params`. A model stacks the parameters of its
+layers in arrays [groups, ...]. A program whose layers are unrolled, as on CPUs, takes slices of
+these arrays, and XLA copies every slice, in every call: for BERT-base 340 MB. In the form for
+inference, the parameters of each layer are then arrays of their own; on all devices, kernels have
+the data type in which the model multiplies. `stacked` restores the form of the model inside of the
+program, where the compiler removes the stacking and slicing.
+"""
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bertjax.base.progress import progress
+from bertjax.config import MeshConfig
+from bertjax.config.finetune_config import SHORTEST
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.features import Feature
-from bertjax.data.batches.finetuning_batches import Labels
+from bertjax.data.batches.finetuning_batches import (
+    SHORTEST_ROW,
+    Labels,
+    Placement,
+    make_rows,
+    row_shape,
+)
+from bertjax.data.preparation.packing import pack
 from bertjax.devices import sharding
-from bertjax.inference.buckets import cached_program, read_behind
-from bertjax.inference.inference_params import stacked
-from bertjax.inference.packed_pieces import Piece, packed_pieces
+from bertjax.devices.kernels import choose_unroll
 from bertjax.model import BertWithHead
+from bertjax.model.attention import BY_HEAD
+from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs, TruncatedTexts
 from bertjax.tokenization import Tokenizer
+from bertjax.weights import LoadedModel
 
 # Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
 # Number of characters after which the examples so far are predicted, even if they are fewer.
 WINDOW_CHARACTERS = 1 << 21
+# Smallest row length for very few tokens.
+SMALLEST_ROW = 8
+# A piece has 1, 4, 16, ... rows per device: powers of this number.
+ROW_FACTOR = 4
+# Maximum number of tokens per device in one call of the model. On CPUs, 1,000 tokens keep two cores
+# busy, and the activations of more than 2,000 leave their caches.
+TOKENS_ON_CPU = 2048
+TOKENS_ON_ACCELERATOR = 65536
+# Number of lengths of `row_lengths` from one power of two to the next.
+FINE_STEPS = 8
+LAYERS = "layers"
+KERNEL = "kernel"
+
+Started = TypeVar("Started")
+Build = TypeVar("Build", bound=Callable[..., Any])
+
+
+class TaskModel:
+    """A fine-tuned model on one device, which computes predictions for examples.
+
+    Args:
+        loaded: the model.
+        task: the task that the model was fine-tuned on.
+        description: the settings of fine-tuning in `task.json`; {} for models that other libraries
+            saved.
+        max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+        batch_size: maximum number of rows in one call of the model, where a row may hold several
+            short sequences; None: enough rows to keep the device busy.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows of a text
+            of more than `max_length` tokens; None: as in fine-tuning.
+
+    Attributes:
+        name: the path of the model.
+        task: the task, with `doc_stride`; `task.source` is None, so the task reads no examples.
+        description: the settings of fine-tuning.
+
+    Raises:
+        ValueError: `max_length` is less than `SHORTEST` (5, which a text pair needs) or more than
+            the maximum length of the model, or `doc_stride` is below 1 or set for multiple choice.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        task: Task,
+        description: Mapping[str, Any],
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        doc_stride: int | None = None,
+    ):
+        self._loaded, self.task, self.description = loaded, task, description
+        self.name = str(loaded.source.where)
+        if doc_stride is not None:
+            if not hasattr(task, "doc_stride"):
+                raise ValueError(
+                    f"doc_stride={doc_stride} has no effect on {self.name}, whose task "
+                    f"{task.name} reads no windows: leave it out."
+                )
+            self.task = dataclasses.replace(task, **{"doc_stride": doc_stride})
+        self._max_length = max_length or task.max_length
+        longest = loaded.config.max_length
+        if not SHORTEST <= self._max_length <= longest:
+            raise ValueError(
+                f"max_length={self._max_length}, but {self.name} reads {SHORTEST} to {longest} "
+                "tokens: choose a value in this range."
+            )
+        self._batch_size = batch_size
+        self._params = inference_params(loaded.params, loaded.model)
+
+    def groups(self, task: Task) -> "Groups":
+        """Returns a new division of the examples of `task` into groups predicted together."""
+        return Groups(task, self._max_length)
+
+    def __call__(
+        self,
+        task: Task,
+        examples: Iterable[Example],
+        *,
+        report_problems: bool = False,
+        shows_progress: bool = True,
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) for each of `examples`, in the same order.
+
+        At the end, a message on stderr says how many examples, if any, have the maximum number of
+        tokens, so that their texts may have been truncated, unless the task reads long texts in
+        windows.
+
+        Args:
+            task: encodes the examples and decodes the model's outputs; its labels must be the
+                labels of the model, in the same order.
+            examples: the examples to predict.
+            report_problems: see `Predictor.__call__`.
+            shows_progress: whether the progress is shown on stderr, if there is much to predict.
+        """
+        predictor = Predictor(
+            task,
+            for_inference(self._loaded.model),
+            self._loaded.tokenizer,
+            self._max_length,
+            one_device(),
+            self._batch_size,
+        )
+        with progress("predicting", unit="sequences", shown=shows_progress) as state:
+            predictor.after_batch = state.advance
+            yield from predictor(self._params, examples, report_problems=report_problems)
+        if message := predictor.truncated.message:
+            longest = self._loaded.config.max_length
+            print(f"{message}. The model reads up to {longest} tokens.", file=sys.stderr)
 
 
 class Groups:
@@ -35,10 +170,6 @@ class Groups:
     prediction is bounded, also if the examples are long documents. The division depends only on
     the texts. An interrupted prediction continues with a group, because numbers differ in their
     last bits if a text is computed together with others.
-
-    Args:
-        task: the task of the examples.
-        max_length: maximum number of tokens per sequence.
     """
 
     def __init__(self, task: Task, max_length: int):
@@ -71,6 +202,18 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
     )
 
 
+class Piece(NamedTuple):
+    """The rows that one call of the model computes.
+
+    Attributes:
+        batch: the arrays `MODEL_INPUTS`, whose last rows may be padding.
+        placements: {index of a feature: its row, slot and start in the batch}.
+    """
+
+    batch: Batch
+    placements: dict[int, Placement]
+
+
 class Predictor:
     """Computes a model's predictions for the examples of a task.
 
@@ -78,8 +221,8 @@ class Predictor:
     compiled programs.
 
     Attributes:
-        truncated: the `TruncatedTexts` that counts the examples of `max_length` tokens, which may
-            have been truncated; it counts none if the task reads windows.
+        truncated: counts the examples of `max_length` tokens, which may have been truncated; it
+            counts none if the task reads windows.
 
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
@@ -136,7 +279,6 @@ class Predictor:
     def _predict_group(
         self, params: Any, group: list[tuple[Example, Sequence[Feature], str]]
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) for each example of a group that `_groups` yields."""
         all_outputs = self.outputs(params, [f for _, features, _ in group for f in features])
         for example, features, problem in group:
             outputs = list(itertools.islice(all_outputs, len(features)))
@@ -151,10 +293,7 @@ class Predictor:
     def _groups(
         self, examples: Iterable[Example], report_problems: bool
     ) -> Iterator[list[tuple[Example, Sequence[Feature], str]]]:
-        """Encodes examples; yields those of each group of `Groups`.
-
-        An element of a group is (example, its features, what is wrong with it or "").
-        """
+        """Encodes examples; yields groups of (example, features, what is wrong with it or "")."""
         groups, group = Groups(self._task, self._max_length), []
         for example in examples:
             features, problem = self._encode(example, report_problems)
@@ -171,9 +310,6 @@ class Predictor:
 
         If only the label is wrong, the features have no labels; if the example cannot be read or
         encoded even without its label, there are no features.
-
-        Raises:
-            ValueError: something is wrong with the example, and `report_problems` is False.
         """
         if example.problem:
             if not report_problems:
@@ -234,11 +370,7 @@ class Predictor:
         piece: Piece,
         values: dict[str, jax.Array],
     ) -> None:
-        """Copies the outputs of a piece to the host and splits them by feature.
-
-        For the index i of every feature in the piece, the model's outputs for `features[i]` become
-        `outputs[i]`.
-        """
+        """Copies the outputs of a piece to the host, and puts each feature's into `outputs`."""
         arrays = {key: np.asarray(value) for key, value in values.items()}
         for index, (row, slot, start) in piece.placements.items():
             feature = features[index]
@@ -251,12 +383,21 @@ class Predictor:
             }
 
 
+def cached_program(build: Build) -> Build:
+    """Caches the jitted functions that `build` returns, with the arguments of `build` as the key.
+
+    Equal models share compiled programs, because the programs do not depend on the parameters.
+    """
+    cached: Any = functools.lru_cache(maxsize=32)(build)
+    return cached
+
+
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh.
 
     The batch has the arrays `MODEL_INPUTS` of the batch contract, with int [B, L] token ids. The
-    outputs are those of `model`, {name: array}, such as "logits" [B, K, C].
+    outputs are {name: array}, such as "logits" [B, K, C].
     """
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
@@ -264,3 +405,230 @@ def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str,
         return {key: outputs[key] for key in model.outputs}
 
     return jax.jit(apply, out_shardings=sharding.replicated(mesh))
+
+
+def packed_pieces(
+    features: Sequence[Feature],
+    *,
+    limit: int,
+    pad_token_id: int,
+    num_choices: int = 1,
+    batch_size: int | None = None,
+    devices: int = 1,
+) -> Iterator[Piece]:
+    """Packs features into rows, and yields the rows in pieces, short rows first.
+
+    Features of up to half of `SHORTEST_ROW` tokens share rows of `SHORTEST_ROW` tokens; longer ones
+    are in rows of the lengths that `row_lengths` chooses, where they may share them, too. Rows that
+    do not fill a piece are packed again with the next longer ones, so that only the last pieces
+    have rows of padding.
+
+    Args:
+        features: the encoded sequences, or examples of multiple choice.
+        limit: maximum number of tokens of a feature.
+        pad_token_id: the token id of padding.
+        num_choices: number of sequences per feature.
+        batch_size: maximum number of rows per device in a piece; None: as the device needs.
+        devices: number of devices that the rows of a piece are sharded over.
+    """
+    labels = Labels("choice" if num_choices > 1 else "classes", num_choices=num_choices)
+    unlabelled = [feature._replace(labels=None) for feature in features]
+    sizes = np.array([len(feature.input_ids) for feature in features], int)
+    shared = min(SHORTEST_ROW, length_bucket(int(sizes.sum()), limit, smallest=SMALLEST_ROW))
+    alone = SHORTEST_ROW // 2  # features of up to this length share rows
+    lengths = row_lengths(sizes.tolist(), limit, smallest=alone, compiling=compiling_tokens())
+    lengths = np.where(lengths <= alone, shared, lengths)
+    chosen = np.unique(lengths).tolist()
+    waiting: list[int] = []
+    for length in chosen:
+        members = [*waiting, *np.flatnonzero(lengths == length).tolist()]
+        shape = row_shape(length, num_choices, ())
+        packed = pack(
+            sizes[members].tolist(), length, shape.max_sequences, [num_choices] * len(members)
+        )
+        rows = [[members[item] for item in row] for row in packed]
+        rows.sort(key=lambda row: -int(sizes[row].sum()))
+        counts = piece_sizes(len(rows), length, token_budget(length, batch_size), devices)
+        if length != chosen[-1]:
+            # Only pieces of the first size, all of whose rows are used.
+            counts = counts[:1] * (len(rows) // counts[0])
+        start = 0
+        for count in counts:
+            taken = rows[start : start + count]
+            padding = [[] for _ in range(count - len(taken))]
+            batch, placements = make_rows(unlabelled, taken + padding, shape, labels, pad_token_id)
+            yield Piece({key: batch[key] for key in MODEL_INPUTS}, placements)
+            start += len(taken)
+        waiting = [item for row in rows[start:] for item in row]
+
+
+def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
+    """Returns the maximum number of tokens per device in one call of the model.
+
+    Args:
+        length: number of tokens per row.
+        batch_size: maximum number of rows per device; None: enough rows to keep the device busy.
+        share: divisor of the number of tokens on accelerators; above 1 for calls whose outputs take
+            much memory.
+    """
+    cpu = jax.default_backend() == "cpu"
+    tokens = TOKENS_ON_CPU if cpu else TOKENS_ON_ACCELERATOR // share
+    return tokens if batch_size is None else min(tokens, batch_size * length)
+
+
+def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:
+    """Returns the bucket of `length`: the number of tokens to which the rows of a batch are padded.
+
+    Args:
+        length: number of tokens of the longest row.
+        limit: the maximum length of the model. The result is at most `limit`, but if `length`
+            exceeds `limit`, the result is `length`.
+        smallest: the smallest bucket in tokens, a power of two.
+        steps: number of buckets from one power of two (exclusive) to the next (inclusive);
+            consecutive buckets differ by at least 8 tokens. More buckets need less padding, but
+            more compiled programs.
+    """
+    if length > smallest:
+        power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
+        step = max(8, power // steps)
+        smallest = -(-length // step) * step
+    return min(smallest, max(limit, length))
+
+
+def compiling_tokens() -> int:
+    """Returns about how many tokens a device computes in the time in which a program is compiled.
+
+    The estimate is for encoders of 20 to 110 million parameters: on two cores of a CPU, .3 to .5
+    seconds and 1,000 to 8,000 tokens per second; on accelerators, some seconds and a million.
+    """
+    return 2048 if jax.default_backend() == "cpu" else 1 << 20
+
+
+def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling: int) -> np.ndarray:
+    """Chooses the padded length of each row such that padding and compilation take the least time.
+
+    Powers of two are always available, as in `length_bucket`, because programs of these lengths
+    serve all later calls. Between two of them, there are up to `FINE_STEPS` finer lengths, at least
+    8 tokens apart; a finer length is used only if it saves more than `compiling` tokens of padding.
+
+    Args:
+        lengths: number of tokens of each row before padding, all known beforehand.
+        limit: the maximum length of the model.
+        smallest: the smallest padded length, a power of two.
+        compiling: number of tokens that are computed while a program is compiled.
+
+    Returns:
+        int [rows], the padded length of each row, at least its length.
+    """
+    if not len(lengths):
+        return np.zeros(0, int)
+    longest = max(lengths)
+    coarse = {length_bucket(n, limit, smallest=smallest) for n in range(1, longest + 1)}
+    fine = {
+        length_bucket(n, limit, smallest=smallest, steps=FINE_STEPS) for n in range(1, longest + 1)
+    }
+    candidates = np.array(sorted(coarse | fine))
+    which = np.searchsorted(candidates, lengths)  # the smallest candidate of each row
+    below = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(candidates)))])
+    penalty = np.array([0 if length in coarse else compiling for length in candidates.tolist()])
+    # best[j]: the least cost of the rows of the first j candidates; taken from candidate start[j].
+    best, start = np.zeros(len(candidates) + 1), np.zeros(len(candidates) + 1, int)
+    for j in range(1, len(candidates) + 1):
+        rows = below[j] - below[:j]
+        costs = best[:j] + np.where(rows > 0, rows * candidates[j - 1] + penalty[j - 1], 0)
+        start[j] = int(costs.argmin())
+        best[j] = costs[start[j]]
+    chosen, j = np.zeros(len(candidates), int), len(candidates)
+    while j:
+        chosen[start[j] : j] = candidates[j - 1]
+        j = int(start[j])
+    return chosen[which]
+
+
+def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[int]:
+    """Splits a batch of `rows` rows of `length` tokens into pieces of 1, 4, 16, ... rows a device.
+
+    A piece has at most `tokens` tokens per device, unless it has only one row per device. Only the
+    last piece may need rows of padding; on a single device, fewer than half of its rows are
+    padding. Returns the number of rows of each piece, on all `devices` together, with padding.
+    """
+    rows = -(-rows // devices)
+    size = 1
+    while size * ROW_FACTOR * length <= tokens:
+        size *= ROW_FACTOR
+    pieces = []
+    while size:
+        while 2 * rows > size:
+            pieces.append(size * devices)
+            rows -= size
+        size //= ROW_FACTOR
+    return pieces
+
+
+def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
+    """Pads an array `values` [n, ...] to [size, ...] with rows of zeros at the end."""
+    return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
+
+
+def read_behind(started: Iterable[Started]) -> Iterator[Started]:
+    """Yields the items of `started` in order, each item after the next item has been taken.
+
+    If taking an item from `started` starts a computation on the devices, the devices compute while
+    the caller reads the outputs of the previous item.
+    """
+    waiting: deque[Started] = deque()
+    for item in started:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def inference_params(params: Any, model: BertWithHead) -> Any:
+    """Returns the parameters of a model on the device, in the form for inference.
+
+    `params` are the parameters of the model, or what this function returned. If `for_inference`
+    unrolls the layers, each array of the layers becomes a tuple with one array for each group of
+    layers; kernels get the data type of `model`.
+    """
+    # In a loop over the layers, the compiler could not remove the stacking.
+    splits = for_inference(model).unroll > 1
+
+    def convert(path: tuple[Any, ...], x: Any) -> Any:
+        keys = [part.key for part in path if isinstance(part, jax.tree_util.DictKey)]
+        if keys[-1] == KERNEL:
+            x = jnp.asarray(x, model.dtype)
+        is_whole = splits and LAYERS in keys and not isinstance(path[-1], jax.tree_util.SequenceKey)
+        return jax.device_put(tuple(x) if is_whole else x)
+
+    return jax.tree_util.tree_map_with_path(convert, params)
+
+
+def stacked(params: Any) -> Any:
+    """Returns `params` with stacked layers, as the model expects; for use inside of a program.
+
+    `params` may be the parameters of the model, or what `inference_params` returned.
+    """
+    return jax.tree.map(
+        lambda x: jnp.stack(x) if isinstance(x, tuple) else x,
+        params,
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+
+
+def for_inference(model: BertWithHead) -> BertWithHead:
+    """Returns the model whose programs read parameters in the form for inference.
+
+    Its layers are unrolled on CPUs, and a loop elsewhere, where unrolled ones take long to compile.
+    On CPUs, long rows are computed one attention head at a time.
+    """
+    layers = model.config.num_hidden_layers
+    return model.clone(
+        unroll=choose_unroll(None, "none", layers, one_device()),
+        attention_kernel=BY_HEAD if jax.default_backend() == "cpu" else model.attention_kernel,
+    )
+
+
+def one_device() -> Mesh:
+    """Returns the mesh of this process's first device."""
+    return sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1])

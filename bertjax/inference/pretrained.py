@@ -1,10 +1,12 @@
 """`bertjax.load_pretrained` loads a model that can be called on texts or arrays.
 
-Arrays may have any shape: `model_outputs` applies a model to padded pieces of them, whose programs
-are compiled once.
+`Pretrained` is the one object for a loaded model and its task: what its files say is read when the
+model is loaded, and no method reads them again. `model_outputs` applies a model to arrays of any
+shape in padded pieces, whose programs are compiled once.
 """
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,28 +16,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from bertjax.base.files import brief
+from bertjax.base.files import brief, naming_read_errors
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.inference.buckets import (
+from bertjax.inference.embed import Embedder
+from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.output_files import file_identity
+from bertjax.inference.predictor import (
+    TaskModel,
     cached_program,
+    for_inference,
+    inference_params,
     length_bucket,
     pad_rows,
     piece_sizes,
     read_behind,
+    stacked,
     token_budget,
 )
-from bertjax.inference.embed import Embedder
-from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.inference_params import for_inference, inference_params, stacked
-from bertjax.inference.saved_task import TaskModel, task_files
 from bertjax.model import BertConfig, BertWithHead
-from bertjax.tasks import Prediction
+from bertjax.tasks import Prediction, Task
 from bertjax.tasks.prediction_inputs import from_texts, single_texts, text_tuples
+from bertjax.tasks.registry import KINDS, saved_task
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.families import architecture, family_of
-from bertjax.weights.load_model import with_masked_lm
+from bertjax.weights.load_model import head_tensors, with_masked_lm
+from bertjax.weights.tagger_weights import with_saved_tagger
 
 Text = str | tuple[str, str]
 
@@ -53,6 +60,7 @@ class Pretrained:
         head: the name of the head in `bertjax.model.HEADS`.
         absent: names of parts of the model, such as "classifier" or "bert/pooler", that the loaded
             weights lack; the parameters of these parts are initialised at random.
+        identity: JSON values that differ if the files of the model differ.
     """
 
     def __init__(self, loaded: LoadedModel):
@@ -63,7 +71,13 @@ class Pretrained:
         self.labels = loaded.labels
         self.absent = loaded.absent
         self.head = loaded.head
-        self._loaded = loaded._replace(params={})
+        self.identity = file_identity(loaded.source.where)
+        # A masked LM head that the model lacks may be asked for later; it is copied, because files
+        # may be mapped into memory.
+        source, wanted = loaded.source, "predictions" not in loaded.model.parts
+        names = head_tensors(source, loaded.config) if wanted else ()
+        source = source._replace(tensors={name: np.array(source.tensors[name]) for name in names})
+        self._loaded = loaded._replace(params={}, source=source)
         self._on_device: tuple[Any, Any] = (None, None)
 
     def __repr__(self) -> str:
@@ -77,9 +91,7 @@ class Pretrained:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The model as a `LoadedModel`, the named tuple that `bertjax.weights.load_model` returns.
-
-        Its `params` are on the device, and its `tokenizer` is that of this object.
+        """The model as a `LoadedModel`, whose `params` are on the device.
 
         Raises:
             ValueError: the model has no tokenizer.
@@ -193,9 +205,43 @@ class Pretrained:
             ValueError: no task uses the head of the model, a text is empty, an element of `texts`
                 has too few or too many texts, or `max_length` or `doc_stride` is out of range.
         """
-        model = TaskModel(self.loaded, max_length, batch_size, doc_stride)
+        model = self.task_model(max_length, batch_size, doc_stride)
         task, examples = from_texts(model.task, texts)
         return [prediction for _, prediction in model(task, examples, shows_progress=False)]
+
+    @functools.cached_property
+    def _restored(self) -> tuple[LoadedModel, Task, dict[str, Any]]:
+        """What `with_task` returns, without parameters other than a tagger's."""
+        loaded, task, description = with_task(self._loaded._replace(params=self.params))
+        own = {name: part for name, part in loaded.params.items() if name not in self.params}
+        return loaded._replace(params=inference_params(own, loaded.model)), task, description
+
+    @property
+    def task(self) -> Task:
+        """The task that the model was fine-tuned on; `task.source` is None.
+
+        Raises:
+            ValueError: no task uses the head of the model.
+        """
+        return self._restored[1]
+
+    def task_model(
+        self,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        doc_stride: int | None = None,
+    ) -> TaskModel:
+        """Returns the model with its task, which computes predictions for examples of the task.
+
+        Arguments are those of `TaskModel`; ValueError is raised as there, and if no task uses the
+        head of the model.
+        """
+        loaded = self.loaded
+        restored, task, description = self._restored
+        loaded = restored._replace(
+            params=restored.params | loaded.params, tokenizer=loaded.tokenizer
+        )
+        return TaskModel(loaded, task, description, max_length, batch_size, doc_stride)
 
     def embed(
         self,
@@ -236,14 +282,13 @@ class Pretrained:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
         Arguments, result and errors are those of `bertjax.inference.fill_mask`. If the model was
-        loaded without a masked LM head, that head is now read from the files that the model was
-        loaded from.
+        loaded without its masked LM head, the head of the model's files is used.
         """
         return fill_mask(self.masked_lm, text, top_k)
 
     @property
     def masked_lm(self) -> LoadedModel:
-        """The model with its masked LM head, which is read from the model's files if necessary."""
+        """The model with the masked LM head of its files, even if it was loaded with another."""
         loaded = self.loaded
         if "predictions" in self.model.parts:
             return loaded
@@ -303,7 +348,7 @@ class Pretrained:
             self.tokenizer,
             head=self.head,
             extra=extra,
-            files={**self._loaded.source.usage.sentence_files.result(), **task_files(self._loaded)},
+            files=self._loaded.source.usage.sentence_files.result() | _task_files(self._loaded),
             card=model_card(
                 Path(directory).name,
                 self.head,
@@ -365,6 +410,60 @@ def load_pretrained(
     return Pretrained(loaded)
 
 
+def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
+    """Loads a fine-tuned model; returns model, task and the task's settings, `task.json`."""
+    return with_task(load_model(model, None))
+
+
+def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
+    """Restores the task of a loaded model; returns model, task and the content of `task.json`.
+
+    The content is {} if the model directory has no `task.json`, in which fine-tuning saves the
+    task's settings, or if the file describes a head other than the loaded one. If the directory
+    contains a `FeatureTagger`, a token classifier trained on hidden states of the frozen encoder,
+    the tagger replaces the head of the returned model.
+
+    Raises:
+        ValueError: no task uses the head of the model.
+    """
+    where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
+    longest = loaded.config.max_length
+    modules = None if description or usage.modules.exception() else usage.modules.result()
+    if modules:
+        longest = min(modules.max_length or longest, longest)  # as for embeddings
+    with naming_read_errors(where / "task.json" if description else where):
+        loaded = with_saved_tagger(loaded, description)
+        task = saved_task(
+            loaded.head,
+            loaded.labels,
+            loaded.model.num_labels,
+            loaded.source.config,
+            description,
+            longest,
+        )
+    return loaded, task, description
+
+
+def _task_files(loaded: LoadedModel) -> dict[str, str]:
+    """Returns {file name: text} of the file `task.json` of a model that keeps its head, or {}.
+
+    The head is kept if it is the head of the directory from which the model was loaded. A
+    `FeatureTagger` is no head of the model, so its `task.json` is not returned.
+    """
+    description = _description(loaded)
+    kind = description.get("label_kind")
+    if loaded.head not in {task.head for task in KINDS if task.label_kind == kind}:
+        return {}
+    return {"task.json": json.dumps(description, indent=2)}
+
+
+def _description(loaded: LoadedModel) -> dict[str, Any]:
+    """Returns the content of `task.json`; {} if it describes another head than the loaded one."""
+    # If the directory lacks parts of the loaded head, its task.json describes another head.
+    has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
+    return loaded.source.usage.description.result() if has_head else {}
+
+
 # Batch axis and token axes of each output whose first axis is not the batch axis.
 AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
 # Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
@@ -383,16 +482,9 @@ def model_outputs(
 ) -> dict[str, np.ndarray]:
     """Pads inputs, applies a model without dropout to some rows at a time, and cuts the padding.
 
-    Args:
-        model: the Flax linen module.
-        params: its parameters on the device, from `inference_params`.
-        inputs: token ids, token types and attention mask, int [B, L] each.
-        hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
-        attentions: whether to also return "attentions" [layers, B, heads, L, L].
-        batch_size: maximum number of rows that the device computes at once; None: chosen by L.
-
-    Returns:
-        The outputs of the model by name, with the B rows and L tokens of the inputs.
+    `params` are on the device, in the form of `inference_params`; `inputs` are token ids, token
+    types and attention mask, int [B, L] each. The other arguments and the result, {name: array},
+    are those of `Pretrained.__call__`.
     """
     config = model.config
     rows, length = inputs[0].shape
@@ -423,11 +515,7 @@ def model_outputs(
 
 
 def _cut(model: BertWithHead, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
-    """Removes padding from `values`, the output named `key` for some rows of a padded batch.
-
-    The result has the first `rows` rows and, if `values` has axes that index the tokens of a row,
-    only the first `length` tokens on these axes.
-    """
+    """Cuts the output `values` named `key` to the first `rows` rows and `length` tokens."""
     if key in ("pooler_output", *model.sequence_outputs):
         return values[:rows]
     row_axis, *token_axes = AXES.get(key, (0, 1))
@@ -444,9 +532,7 @@ def compiled_program(
 ) -> Callable[..., dict[str, jax.Array]]:
     """Returns the jitted function (params, ids, types, mask) -> {name of an output: array}.
 
-    ids, types and mask are int [B, L]: the token ids, the token types, and 1 for tokens or 0 for
-    padding. The outputs are those of `model`; `hidden_states` and `attentions` tell whether these
-    are returned as well.
+    ids, types and mask are int [B, L]; the mask is 1 for tokens and 0 for padding.
     """
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:

@@ -19,7 +19,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices import hosts
 from bertjax.inference.evaluation import official_task
-from bertjax.inference.saved_task import TaskModel
+from bertjax.inference.pretrained import Pretrained
 from bertjax.record.report import report_page, run_data
 from bertjax.tasks import TaskOptions
 from bertjax.tasks.glue_benchmark import (
@@ -184,7 +184,7 @@ def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
 def _diagnostic(config: FinetuneConfig, model: Path) -> dict[str, str]:
     """Predicts GLUE's diagnostic set with the model of MNLI; {} if the set is not at hand."""
     options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
-    task_model = TaskModel(load_model(model, None))
+    task_model = Pretrained(load_model(model, None)).task_model()
     try:
         task = official_task(task_model, DIAGNOSTIC, options)
     except FileNotFoundError:

@@ -6,7 +6,7 @@ Checkpoints do not contain the teacher, so a run that resumes loads the teacher 
 from typing import Any, NamedTuple
 
 from bertjax.config import FinetuneConfig, PretrainConfig
-from bertjax.inference.saved_task import load_with_task
+from bertjax.inference.pretrained import load_with_task
 from bertjax.model import BertWithHead
 from bertjax.tasks import Task
 from bertjax.tokenization import Tokenizer

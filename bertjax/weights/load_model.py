@@ -135,7 +135,7 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
     model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
     encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
     source = loaded.source
-    tensors = {name: source.tensors[name] for name in _head_tensors(source, loaded.config)}
+    tensors = {name: source.tensors[name] for name in head_tensors(source, loaded.config)}
     filled = fill(tensors, model, str(source.where), known=encoder)
     return loaded._replace(model=model, head="masked_lm", **filled._asdict())
 
@@ -162,7 +162,7 @@ def find_head(source: Source) -> str:
         ValueError: no head has exactly the head layers that are stored in the source.
     """
     config = _architecture(source)
-    parts = set(_head_tensors(source, config).values())
+    parts = set(head_tensors(source, config).values())
     fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = source.config.get("architectures")
     named = named[0] if isinstance(named, list) and named else None
@@ -177,7 +177,7 @@ def find_head(source: Source) -> str:
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 
 
-def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
+def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
     parts = {}
     for stored, name in names.normalized(source.tensors, config).items():

@@ -12,7 +12,7 @@ from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.saved_task import load_with_task
+from bertjax.inference.pretrained import load_with_task
 from bertjax.predict import PredictConfig
 from bertjax.tasks import Example
 

@@ -10,9 +10,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import bertjax
-from bertjax import convert
+from bertjax import convert, predict
+from bertjax.base.checksums import CHECKSUMS
+from bertjax.inference.attention import attention_data
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.inference_params import for_inference
+from bertjax.inference.predictor import for_inference
 from bertjax.inference.pretrained import compiled_program
 from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
@@ -519,6 +521,55 @@ def test_a_loaded_model_does_not_read_its_directory_again(
         assert results(bertjax.load_pretrained(tmp_path / "saved")) == expected
         saved = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in files}
         assert saved == files
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_masks_are_filled_with_the_head_of_a_directory_that_is_gone(pretraining, sentences, kind):
+    if kind == "bin":
+        torch = pytest.importorskip("torch")
+        tensors = dict(hf.open_hf(pretraining))
+        (pretraining / "model.safetensors").unlink()
+        (pretraining / CHECKSUMS).unlink(missing_ok=True)
+        named = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
+        torch.save(named, pretraining / "pytorch_model.bin")
+    text = f"{sentences[0]} [MASK]"
+    expected = bertjax.load_pretrained(pretraining).fill_mask(text)
+    bert = bertjax.load_pretrained(pretraining)
+    for file in pretraining.iterdir():  # a file that is mapped into memory would be seen to change
+        file.write_bytes(bytes(file.stat().st_size))
+    shutil.rmtree(pretraining)
+    assert bert.fill_mask(text) == expected
+    assert attention_data(bert, sentences[0])["words"]
+
+
+def test_evaluation_and_command_need_the_directory_only_to_load(
+    tmp_path, one_layer_config, tokenizer, written, sentences, monkeypatch
+):
+    def write(name):
+        return written(tmp_path / name, one_layer_config, "sequence_classification", tokenizer)
+
+    rows = [{"text": x, "label": ("no", "yes")[i % 2]} for i, x in enumerate(sentences[:9])]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bert = bertjax.load_pretrained(write("a"))
+    expected = bertjax.evaluate(bert, data=data)
+    predictions = bert.predict([row["text"] for row in rows])
+    shutil.rmtree(tmp_path / "a")
+    assert bertjax.evaluate(bert, data=data) == expected
+
+    def loaded_and_lost(path, *args, **kwargs):
+        loaded = load_model(path, *args, **kwargs)
+        shutil.rmtree(path)
+        return loaded
+
+    monkeypatch.setattr("bertjax.weights.load_model", loaded_and_lost)
+    output = str(tmp_path / "out.jsonl")
+    assert predict.main(["--model", str(write("b")), "--input", str(data), "--output", output]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [x["label"] for x in predictions]
+    output = str(tmp_path / "out.npy")
+    assert predict.main(["--model", str(write("c")), "--embed", str(data), "--output", output]) == 0
+    np.testing.assert_allclose(np.load(output), bert.embed([x["text"] for x in rows]), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["task.json", "modules.json", "tagger.safetensors"])

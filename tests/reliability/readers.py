@@ -18,7 +18,7 @@ from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
-from bertjax.inference.saved_task import with_task
+from bertjax.inference.pretrained import with_task
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll

@@ -190,9 +190,9 @@ def test_what_was_there_before_stays(command, disk, how, tmp_path, capsys):
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_prediction_files_of_a_split_are_whole_or_those_of_before(disk, how, classifier):
-    from bertjax.inference.saved_task import TaskModel
+    from bertjax.inference.pretrained import Pretrained
 
-    task = TaskModel(load_model(classifier, None)).task
+    task = Pretrained(load_model(classifier, None)).task
     pairs = [(Example(id=str(i), where=""), {"label": "yes" * 500}) for i in range(40)]
     list(task.write_predictions(disk.folder, "dev", pairs[:3]))
     before = contents(disk.folder)

@@ -11,7 +11,7 @@ import bertjax
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.embed import Embedder
-from bertjax.inference.saved_task import with_task
+from bertjax.inference.pretrained import with_task
 from bertjax.train import experiments as variants
 from bertjax.weights import load_model
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from bertjax import finetune
 from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.inference.saved_task import load_with_task
+from bertjax.inference.pretrained import load_with_task
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
 from bertjax.train import fit_phases, model_for_task

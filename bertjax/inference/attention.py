@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import brief, write_bytes
+from bertjax.inference.fill_mask import encoded, text_view
 from bertjax.inference.pretrained import Pretrained
-from bertjax.inference.saved_task import with_task
-from bertjax.inference.text_view import encoded, text_view
 from bertjax.tasks import Example
 
 # Integers that probabilities are stored as; 16 bits are used if the page stays small.
@@ -183,8 +182,7 @@ def _prediction(
     if not set(model.absent).isdisjoint(model.model.parts):
         return None
     if shown.logits is not None:
-        _, task, _ = with_task(model.loaded)
-        prediction = task.predict(Example(id="", where=""), (), [{"logits": shown.logits}])
+        prediction = model.task.predict(Example(id="", where=""), (), [{"logits": shown.logits}])
     elif model.head == ("token_classification" if pair is None else "question_answering"):
         if model.loaded.tokenizer.mask_token_id in shown.ids:
             return None

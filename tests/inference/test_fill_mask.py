@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax import load_pretrained, predict, visualize
-from bertjax.inference import text_view as module
-from bertjax.inference.attention_data import attention_data
-from bertjax.inference.fill_mask import fill_mask, fill_masked_ids
-from bertjax.inference.text_view import expected_words, text_view
+from bertjax.inference.attention import attention_data
+from bertjax.inference.fill_mask import expected_words, fill_mask, fill_masked_ids, text_view
 from bertjax.tokenization import train_bpe, train_unigram
 from bertjax.weights import load_model
 from tests.browser import needs_chromium, used
@@ -45,7 +43,7 @@ def test_words_of_all_tokens_equal_those_of_each_masked_alone(loaded, sentences)
 def test_large_models_predict_only_at_masks_and_untrained_heads_nowhere(
     loaded, sentences, monkeypatch
 ):
-    monkeypatch.setattr(module, "MAX_OPERATIONS", 0)
+    monkeypatch.setattr("bertjax.inference.fill_mask.MAX_OPERATIONS", 0)
     ids, types = loaded.tokenizer.encode_prompt(f"[MASK] {sentences[0]} [MASK]")
     view = text_view(loaded, ids, types)
     assert view["masks"] == [1, len(ids) - 2] == [int(n) for n in view["words"]]

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax import visualize
-from bertjax.inference import attention_data as module
-from bertjax.inference.attention_data import LEAST_LINE, attention_figure, save_figure
+from bertjax.inference.attention import LEAST_LINE, MAX_INCHES, attention_figure, save_figure
 
 TOKENS = ["[CLS]", "a", "$5", "␣é", "[SEP]"]
 
@@ -61,7 +60,7 @@ def test_long_texts_have_fewer_labels_and_a_size_for_paper():
     figure = attention_figure([f"t{n}" for n in range(300)], attention, layer=1, head=1)
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == [f"t{n}" for n in range(0, 300, 5)]
-    assert max(figure.get_size_inches()) <= module.MAX_INCHES
+    assert max(figure.get_size_inches()) <= MAX_INCHES
 
 
 def test_files_are_valid_and_fonts_without_a_character_are_reported(attention, tmp_path):
