@@ -124,7 +124,7 @@ def sorted_embedder(tokenizer: Any, forward: Forward) -> Callable[[list[str]], n
 def random_base(folder: str) -> str:
     """Writes BERT-base with random weights and a vocabulary of Python's documentation."""
     from bertjax.data.text.corpus import Corpus
-    from bertjax.data.text.documents import sentences_of
+    from bertjax.data.text.sentences import sentences_of
 
     words = dict.fromkeys(
         word.lower()

@@ -23,7 +23,7 @@ from reporting import ratios, report, take_turns
 
 from bertjax import load_pretrained
 from bertjax.data.text.corpus import Corpus
-from bertjax.data.text.documents import sentences_of
+from bertjax.data.text.sentences import sentences_of
 
 BATCH = 32
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from bertjax.data.text.corpus import Corpus
-from bertjax.data.text.documents import Document
+from bertjax.data.text.sentences import Document
 
 SHARES = (0.25, 0.5, 1.0)
 SECONDS_BETWEEN_SAMPLES = 0.05

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.documents import sentences_of
+from bertjax.data.text.sentences import sentences_of
 
 KINDS = ("wordpiece", "bpe", "unigram")
 LETTERS = "aabcdeeefghiijklmnnooprrssttuvwyz"

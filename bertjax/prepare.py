@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, progress, signals
-from bertjax.base.addresses import naming_bucket_errors, place
+from bertjax.base.addresses import folder_written_locally, is_remote, naming_bucket_errors, place
 from bertjax.config import PrepareConfig, config_from
-from bertjax.data.storage import folder_written_locally, is_remote
 
 if TYPE_CHECKING:
     from bertjax.data.metadata import Metadata
@@ -77,7 +76,7 @@ def run(config: PrepareConfig) -> "Metadata | None":
 
 def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     from bertjax.data.preparation import prepared_dir
-    from bertjax.data.preparation.beam import run_parts
+    from bertjax.data.preparation.workers import run_parts
     from bertjax.tokenization import load_tokenizer
 
     if config.merge:
@@ -157,7 +156,7 @@ def _prepare_here(
     Returns the metadata of the whole output, or None if another part is not finished.
     """
     from bertjax.data.preparation import prepared_dir
-    from bertjax.data.preparation.totals import TooLittleText
+    from bertjax.data.preparation.prepared_dir import TooLittleText
 
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
@@ -197,7 +196,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
     """
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, read_summary
-    from bertjax.data.preparation.join import joined_files, remove_damaged
+    from bertjax.data.preparation.prepared_dir import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
 
     settings = ChunkSettings(

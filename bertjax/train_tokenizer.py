@@ -48,7 +48,7 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     """
     from bertjax.data.mixture import parse_mixture
     from bertjax.data.text.corpus import Corpus, ReadOptions
-    from bertjax.data.text.sources import input_exists
+    from bertjax.data.text.streams import input_exists
 
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
@@ -137,7 +137,7 @@ def _place_of_tokenizer(model: str) -> str:
 
 def _texts(corpus: "Corpus") -> Iterator[str]:
     """Yields the texts of a corpus, and shows how much of it has been read."""
-    from bertjax.data.text.documents import sentences_of
+    from bertjax.data.text.sentences import sentences_of
 
     with progress.progress("counting words", corpus.total_bytes, progress.BYTES) as state:
         for document in corpus.documents():

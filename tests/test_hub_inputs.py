@@ -17,8 +17,7 @@ from bertjax.base import addresses
 from bertjax.cloud.hub_files import CONVERTED, download, local_split, open_dataset
 from bertjax.config import FinetuneConfig
 from bertjax.data.preparation.mixed_corpus import MixedCorpus
-from bertjax.data.text.ahead import ahead
-from bertjax.data.text.corpus import Corpus, ReadOptions
+from bertjax.data.text.corpus import Corpus, ReadOptions, ahead
 from bertjax.prepare import prepare
 from bertjax.tasks.registry import make_task
 from bertjax.train.experiments import task_options
@@ -208,15 +207,15 @@ def test_links_of_an_earlier_run_follow_the_cache(hub, files, monkeypatch, tmp_p
 def test_one_item_is_made_ahead():
     made = []
 
-    def items():
-        for item in range(5):
-            made.append(item)
-            yield item
-        raise ValueError("no more")
+    def make(item):
+        if item == 5:
+            raise ValueError("no more")
+        made.append(item)
+        return -item
 
-    iterator = ahead(items())
+    iterator = ahead(make, range(6))
     for expected in range(5):
-        assert next(iterator) == expected
+        assert next(iterator) == -expected
         for _ in range(100):
             if len(made) == min(expected + 2, 5):
                 break

@@ -22,7 +22,7 @@ from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.preparation import chunks, prepared_dir
 from bertjax.data.preparation.chunks import held_out_documents
-from bertjax.data.preparation.objectives import OBJECTIVES
+from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.data.records import decode_row
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 

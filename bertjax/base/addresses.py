@@ -1,13 +1,15 @@
 """Addresses in gs:// and s3:// buckets, and clear messages for the errors of their libraries."""
 
+import base64
 import contextlib
 import functools
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bertjax.base.files import is_remote
 
@@ -157,3 +159,93 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
             )
             time.sleep(wait)
     raise AssertionError("unreachable")
+
+
+class BucketFile(NamedTuple):
+    """A file in a bucket.
+
+    Attributes:
+        path: its path in the bucket.
+        name: its name relative to the folder that is copied.
+        size: its size in bytes.
+        version: what changes when the file is overwritten: a generation, ETag or size.
+        md5: the MD5 of the content in hexadecimal digits; None if the bucket does not tell it.
+    """
+
+    path: str
+    name: str
+    size: int
+    version: str
+    md5: str | None
+
+
+def listed(address: str) -> tuple[Any, list[BucketFile]]:
+    """Returns the file system of a bucket, and the file at `address` or the files below it.
+
+    The name of the file at `address` itself is "".
+
+    Raises:
+        FileNotFoundError: there is no file or folder at `address`.
+        OSError: the bucket cannot be read.
+    """
+    system, root = file_system(address)
+    system.invalidate_cache()
+    try:
+        found: dict[str, Any] = repeated(lambda: system.find(root, detail=True), address)
+    except FileNotFoundError:
+        found = {}
+    files = []
+    for path, info in sorted(found.items()):
+        name = path.removeprefix(root).lstrip("/")
+        if name and not path.startswith(f"{root}/") or path.endswith("/"):
+            continue  # another object with the same beginning, or the mark of an empty folder
+        # An ETag of S3 is not always an MD5: of encrypted files and of those uploaded in parts, it
+        # is another number that looks like one.
+        encoded = info.get("md5Hash")
+        md5 = base64.b64decode(encoded).hex() if encoded else None
+        version = info.get("generation") or info.get("ETag") or info["size"]
+        files.append(BucketFile(path, name, int(info["size"]), str(version), md5))
+    if not files:
+        raise FileNotFoundError(
+            f"There is no file or folder {address}: check the names of the bucket and the folder."
+        )
+    return system, files
+
+
+@contextlib.contextmanager
+def written_locally(path: Any) -> Iterator[Path]:
+    """Yields `path` if it is local, else a temporary path whose file is uploaded at the end."""
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with folder_written_locally(place(path).parent) as folder:
+        yield folder / place(path).name
+
+
+@contextlib.contextmanager
+def folder_written_locally(folder: Any) -> Iterator[Path]:
+    """Yields `folder` if it is local, else a temporary folder whose files are uploaded at the end.
+
+    A write to a bucket is atomic, so that a file in a bucket is never incomplete.
+    """
+    if not is_remote(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="bertjax-") as local:
+        yield Path(local)
+        for file in sorted(Path(local).iterdir()):
+            (place(folder) / file.name).write_bytes(file.read_bytes())
+
+
+@contextlib.contextmanager
+def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
+    """Yields `folder` if local, else a temporary folder with copies of the files in `names`."""
+    if not is_remote(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="bertjax-") as local:
+        for name in names:
+            file = place(folder) / name
+            if file.exists():
+                (Path(local) / name).write_bytes(file.read_bytes())
+        yield Path(local)

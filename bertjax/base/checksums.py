@@ -11,10 +11,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.base.addresses import move_folder, remove_folder
+from bertjax.base.addresses import listed, move_folder, remove_folder
 from bertjax.base.files import is_remote, read_json, write_json
 from bertjax.base.workdir_files import CHECKPOINTS, DAMAGED, REPLACED
-from bertjax.cloud.copies import listed
 
 CHECKSUMS = "checksums.json"
 _CHUNK_BYTES = 1 << 24

@@ -5,7 +5,6 @@ given. Before each use, the files in the bucket are listed, and only new and cha
 copied, several at a time. A copy that was interrupted continues where it stopped.
 """
 
-import base64
 import hashlib
 import json
 import os
@@ -14,9 +13,9 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bertjax.base.addresses import file_system, naming_bucket_errors, place, repeated
+from bertjax.base.addresses import BucketFile, listed, naming_bucket_errors, place, repeated
 from bertjax.base.files import cache_folder, is_remote, write_json
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
@@ -29,24 +28,6 @@ STREAMS = 8
 LIST_FILE = ".copied.json"
 LOCK_SUFFIX = ".lock"
 PART_SUFFIX = ".part"
-
-
-class BucketFile(NamedTuple):
-    """A file in a bucket.
-
-    Attributes:
-        path: its path in the bucket.
-        name: its name relative to the folder that is copied.
-        size: its size in bytes.
-        version: what changes when the file is overwritten: a generation, ETag or size.
-        md5: the MD5 of the content in hexadecimal digits; None if the bucket does not tell it.
-    """
-
-    path: str
-    name: str
-    size: int
-    version: str
-    md5: str | None
 
 
 def local_copy(
@@ -112,39 +93,6 @@ def _matching(names: list[str], glob: str) -> set[str]:
 
     pattern = re.compile(glob_translate(glob))
     return {name for name in names if pattern.match(name)}
-
-
-def listed(address: str) -> tuple[Any, list[BucketFile]]:
-    """Returns the file system of a bucket, and the file at `address` or the files below it.
-
-    The name of the file at `address` itself is "".
-
-    Raises:
-        FileNotFoundError: there is no file or folder at `address`.
-        OSError: the bucket cannot be read.
-    """
-    system, root = file_system(address)
-    system.invalidate_cache()
-    try:
-        found: dict[str, Any] = repeated(lambda: system.find(root, detail=True), address)
-    except FileNotFoundError:
-        found = {}
-    files = []
-    for path, info in sorted(found.items()):
-        name = path.removeprefix(root).lstrip("/")
-        if name and not path.startswith(f"{root}/") or path.endswith("/"):
-            continue  # another object with the same beginning, or the mark of an empty folder
-        # An ETag of S3 is not always an MD5: of encrypted files and of those uploaded in parts, it
-        # is another number that looks like one.
-        encoded = info.get("md5Hash")
-        md5 = base64.b64decode(encoded).hex() if encoded else None
-        version = info.get("generation") or info.get("ETag") or info["size"]
-        files.append(BucketFile(path, name, int(info["size"]), str(version), md5))
-    if not files:
-        raise FileNotFoundError(
-            f"There is no file or folder {address}: check the names of the bucket and the folder."
-        )
-    return system, files
 
 
 def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:

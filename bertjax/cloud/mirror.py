@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.addresses import file_system, naming_bucket_errors, repeated
+from bertjax.base.addresses import file_system, listed, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
 from bertjax.base.files import cache_folder, write_json
 from bertjax.base.workdir_files import CHECKPOINTS
-from bertjax.cloud.copies import download, listed
+from bertjax.cloud.copies import download
 
 # The seconds between two uploads of changed files.
 UPLOAD_SECONDS = 10.0

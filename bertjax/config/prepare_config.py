@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from bertjax.data.preparation.objectives import ObjectiveName
+from bertjax.data.preparation.segments import ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.base.files import cache_folder, write_bytes
+from bertjax.base.files import cache_folder, is_remote, write_bytes
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
 from bertjax.data.metadata import METADATA_FILE, Metadata, Shard
-from bertjax.data.storage import is_remote
 
 # Number of threads: hashlib releases the GIL, and more threads seldom read a disk faster.
 THREADS = 4

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from bertjax.base.files import brief, writing
-from bertjax.data.storage import is_remote, written_locally
+from bertjax.base.addresses import written_locally
+from bertjax.base.files import brief, is_remote, writing
 
 FORMAT_VERSION = 1
 MAX_ROW_LENGTH = (1 << 16) - 1

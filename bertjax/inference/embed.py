@@ -14,7 +14,7 @@ import numpy as np
 import bertjax
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
-from bertjax.data.batches.features import Feature
+from bertjax.data.batches.batch import Feature
 from bertjax.inference.output_files import (
     PartialVectors,
     check_output,

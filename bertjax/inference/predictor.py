@@ -29,8 +29,7 @@ from jax.sharding import Mesh
 from bertjax.base.progress import progress
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
-from bertjax.data.batches.batch import Batch
-from bertjax.data.batches.features import Feature
+from bertjax.data.batches.batch import Batch, Feature
 from bertjax.data.batches.finetuning_batches import (
     SHORTEST_ROW,
     Labels,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, check_stride, windows
 from bertjax.tokenization import Tokenizer

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, pearson_spearman
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer

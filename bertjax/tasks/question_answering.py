@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.base.files import write_text
-from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.task import (

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from bertjax.base.files import writing
-from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
 from bertjax.tasks.task import (

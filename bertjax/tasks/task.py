@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from bertjax.base.files import writing
-from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 

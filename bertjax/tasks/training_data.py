@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.batches.features import Feature, encode_feature
+from bertjax.data.batches.batch import Feature, encode_feature
 from bertjax.data.records import write_shard
 from bertjax.tasks.sources.own_files import OwnFiles, error_of
 from bertjax.tasks.task import Example, Task, TruncatedTexts

@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 
 from bertjax.base.files import listed
-from bertjax.data.batches.features import decode_feature
+from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.tasks import Task
 from bertjax.tasks.training_data import TrainingData

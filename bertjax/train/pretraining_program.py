@@ -13,9 +13,8 @@ from jax.sharding import Mesh
 from bertjax.config import Phase, PretrainConfig
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
-from bertjax.data.batches.masking import Masking
+from bertjax.data.batches.masking import Masking, random_bits
 from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
-from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.records import Row
 from bertjax.devices import sharding
 from bertjax.devices.flops import train_flops_per_row

@@ -45,9 +45,8 @@ from flax.traverse_util import flatten_dict
 
 import bertjax
 from bertjax.config import OptimizerConfig, Phase
-from bertjax.data.batches.masking import Masking, replacements
+from bertjax.data.batches.masking import Masking, random_bits, replacements
 from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
-from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.records import Row
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import PRETRAINING

@@ -12,7 +12,7 @@ import pytest
 from bertjax.base import addresses
 from bertjax.cloud import copies
 from bertjax.cloud.copies import LIST_FILE, local_copy
-from bertjax.data.text.sources import find_files
+from bertjax.data.text.streams import find_files
 
 
 def put(address, content):

@@ -15,8 +15,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from bertjax import prepare
 from bertjax.data import checksums
 from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
-from bertjax.data.batches.shard_source import Rows
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, Rows, train_batches
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import METADATA_FILE, RowSource, open_prepared, shard_paths
 

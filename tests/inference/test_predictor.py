@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.batches.features import Feature
+from bertjax.data.batches.batch import Feature
 from bertjax.inference.predictor import (
     for_inference,
     inference_params,

@@ -17,7 +17,7 @@ from bertjax.config import BertConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.documents import sentences_of
+from bertjax.data.text.sentences import sentences_of
 from bertjax.inference.pretrained import with_task
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import CustomKind

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.batches.features import decode_feature, encode_feature
+from bertjax.data.batches.batch import decode_feature, encode_feature
 from bertjax.tasks.question_answering import SpanTask, best_spans
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.task import Example, widest_contexts, windows

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bertjax.data.batches.features import encode_feature
+from bertjax.data.batches.batch import encode_feature
 from bertjax.tasks.classification import (
     ClassificationTask,
     MultiLabelTask,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.documents import sentences_of
+from bertjax.data.text.sentences import sentences_of
 from bertjax.tokenization import ModernBertTokenizer, load_tokenizer, train_modernbert_bpe
 
 LINES = 10_000

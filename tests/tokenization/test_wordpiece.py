@@ -6,7 +6,7 @@ from array import array
 import pytest
 import tokenizers
 
-from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.chunks import SentenceEncoder
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 

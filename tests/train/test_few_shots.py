@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig
-from bertjax.data.batches.features import decode_feature
+from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import read_shard
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data

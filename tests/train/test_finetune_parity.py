@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.data.batches.features import decode_feature
+from bertjax.data.batches.batch import decode_feature
 from bertjax.data.batches.finetuning_batches import FeatureBatches, row_shape
 from bertjax.tasks import make_task
 from bertjax.tasks.training_data import write_training_data

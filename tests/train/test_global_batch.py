@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh
 
 from bertjax.config import MeshConfig
-from bertjax.data.batches.features import Feature
+from bertjax.data.batches.batch import Feature
 from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.devices import sharding
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.batches.features import Feature
+from bertjax.data.batches.batch import Feature
 from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.model import HEADS
 from bertjax.train.objective import make_loss_fn

@@ -14,7 +14,7 @@ from bertjax.config import (
     PrepareConfig,
     PretrainConfig,
 )
-from bertjax.data.preparation.objectives import OBJECTIVES
+from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.predict import PredictConfig
 from bertjax.tasks import make_task

@@ -13,8 +13,15 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from bertjax.data.batches.batch import Batch, layout, pad_to, stack
-from bertjax.data.batches.features import Feature, LabelKind, decode_feature
+from bertjax.data.batches.batch import (
+    Batch,
+    Feature,
+    LabelKind,
+    decode_feature,
+    layout,
+    pad_to,
+    stack,
+)
 from bertjax.data.preparation.packing import pack
 from bertjax.data.records import ShardReader
 

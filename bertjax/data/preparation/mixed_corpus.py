@@ -7,9 +7,9 @@ from typing import Any
 
 from bertjax.data.mixture import parse_mixture
 from bertjax.data.preparation.chunks import Chunk, cut_chunks
-from bertjax.data.preparation.totals import TooLittleText
+from bertjax.data.preparation.prepared_dir import TooLittleText
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.sources import input_exists
+from bertjax.data.text.streams import input_exists
 
 
 class MixedCorpus:

@@ -6,25 +6,41 @@ chunks/train-128-00003-of-00024.json   a joined shard and the chunks' shards tha
 metadata-1-of-4.json    marks as finished the part that `prepare --shard 1/4` makes
 metadata.json           written last: if it exists, the directory is complete
 prepare.lock            lock file that names the running process, see `bertjax.base.lock`
+
+Each chunk of text has its own shards, because chunks are prepared in parallel and survive an
+interruption. Once all chunks are finished, they are joined, in the order of the chunks, to few
+large shards, each of one source of a mixture: thousands of shards would exceed the usual limit of
+open files. An interrupted join continues where it stopped.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.base.addresses import place, read_locally, written_locally
 from bertjax.base.files import is_remote, naming_write_errors, read_json, write_text
 from bertjax.base.lock import Lock
-from bertjax.data.checksums import verify_shards
-from bertjax.data.metadata import METADATA_FILE, Metadata, open_prepared
-from bertjax.data.preparation import totals
-from bertjax.data.preparation.chunks import read_summary
-from bertjax.data.preparation.join import CHUNK_FOLDER, join_shards, joined_files
-from bertjax.data.storage import remove_folder
+from bertjax.base.progress import BYTES, progress
+from bertjax.data.checksums import Remembered, describe, is_intact, verify_shards
+from bertjax.data.metadata import (
+    METADATA_FILE,
+    LengthSummary,
+    Metadata,
+    Shard,
+    SourceSummary,
+    SplitSummary,
+    open_prepared,
+    unigram_entropy,
+)
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, TRAIN, read_summary, shard_of
+from bertjax.data.preparation.segments import OBJECTIVES
+from bertjax.data.records import has_records, read_shard, write_shard
 
 SETTINGS_FILE = "prepare.json"
 _TMP = r"((\.[0-9a-f]{32})?\.tmp)?"
@@ -81,7 +97,7 @@ def claim(
         # The finished chunks contain no invalid bytes, so they are the same for both settings.
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
-    if part == (0, 1) and totals.differ_by_weights(old_plan, plan):
+    if part == (0, 1) and differ_by_weights(old_plan, plan):
         # The rows do not depend on the weights.
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
@@ -263,8 +279,8 @@ def clear(directory: Path) -> None:
         for path in folder.iterdir():
             if re.fullmatch(rf"((train|eval)-.*-of-)?\d{{5,}}\.json{_TMP}", path.name):
                 path.unlink()
-        if not any(folder.iterdir()):
-            remove_folder(folder)
+        if not is_remote(folder) and not any(folder.iterdir()):  # a bucket has no empty folders
+            folder.rmdir()
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
@@ -341,9 +357,9 @@ def finish(
     counts = Counter(reader_counts)
     for summary in summaries:
         counts.update(summary["counts"])
-    splits = totals.add_up(summaries, settings)
-    totals.check_enough(splits, settings, plan["inputs"], counts)
-    sources = totals.sources_of(plan, summaries)
+    splits = add_up(summaries, settings)
+    check_enough(splits, settings, plan["inputs"], counts)
+    sources = sources_of(plan, summaries)
     for split, summary in splits.items():
         for length, content in summary.lengths.items():
             parts = [s.splits[split].lengths[length] for s in sources or () if split in s.splits]
@@ -371,3 +387,265 @@ def finish(
     text = metadata.to_json()
     write_text(directory / METADATA_FILE, text, unique=True)
     return Metadata.from_json(text)
+
+
+class TooLittleText(ValueError):
+    """Raised if the input or a source contains no text, or too little text for the objective."""
+
+
+def add_up(
+    summaries: Sequence[dict[str, Any]], settings: dict[str, Any]
+) -> dict[str, SplitSummary]:
+    """Returns the statistics of the splits that have documents, with the shards of the chunks.
+
+    Args:
+        summaries: the summaries of chunks, see `ChunkPreparer.prepare`.
+        settings: the settings of the preparation.
+    """
+    splits = {}
+    for split in (TRAIN, EVAL):
+        contents = [summary["splits"][split] for summary in summaries]
+        if not any(content["documents"] for content in contents):
+            continue
+        entropy = None
+        if split == EVAL:
+            unigrams: Counter = Counter()
+            for summary in summaries:
+                unigrams.update(summary["eval_unigrams"])
+            entropy = unigram_entropy(unigrams.values())
+        splits[split] = _split(contents, settings, entropy)
+    return splits
+
+
+def _split(
+    summaries: list[dict[str, Any]], settings: dict[str, Any], entropy: float | None
+) -> SplitSummary:
+    lengths = {}
+    for length in map(str, sorted(settings["max_length"])):
+        contents = [summary["lengths"][length] for summary in summaries]
+        labels: Counter = Counter()
+        length_counts = [0] * (int(length) + 1)
+        for content in contents:
+            labels.update(content["labels"])
+            for n, count in enumerate(content["length_counts"]):
+                length_counts[n] += count
+        lengths[length] = LengthSummary(
+            shards=[shard for content in contents if (shard := shard_of(content))],
+            records=sum(content["records"] for content in contents),
+            sequences=sum(labels.values()),
+            tokens=sum(content["tokens"] for content in contents),
+            labels=dict(sorted(labels.items())),
+            random_from_same_document=sum(
+                content["random_from_same_document"] for content in contents
+            ),
+            length_counts=length_counts,
+        )
+    totals = {
+        name: sum(summary[name] for summary in summaries)
+        for name in ("documents", "sentences", "text_bytes", "text_tokens")
+    }
+    return SplitSummary(**totals, unigram_entropy_nats=entropy, lengths=lengths)
+
+
+def check_enough(
+    splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
+) -> None:
+    """Checks that there is text, and enough of it for the objective.
+
+    Args:
+        splits: {name of a split: its totals}.
+        settings: the settings of the preparation, of which "objective" is read.
+        inputs: the identity of each input, for the message.
+        counts: how often text was left out, for the message, as {reason: number of times}.
+
+    Raises:
+        TooLittleText: there is no text, or a single document where the objective needs two.
+    """
+    if not splits:
+        left_out = f" Left out: {dict(counts)}." if counts else ""
+        raise TooLittleText(
+            f"The input contains no text: it consists of {len(inputs)} files or data sets, the "
+            f"first of which is {inputs[0][0]} (bytes or examples: {inputs[0][1]}).{left_out} "
+            "Use files with text."
+        )
+    documents = sum(summary.documents for summary in splits.values())
+    if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:
+        others = [name for name, known in OBJECTIVES.items() if not known.needs_second_document]
+        raise TooLittleText(
+            f"The input is a single document, but --objective {settings['objective']} needs a "
+            "second one to draw random sentences from: add files, separate documents by blank "
+            f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
+        )
+
+
+def sources_of(
+    plan: dict[str, Any], summaries: Sequence[dict[str, Any]]
+) -> list[SourceSummary] | None:
+    """Returns the statistics of each source of a mixture; None if the data are no mixture.
+
+    Args:
+        plan: the content of prepare.json.
+        summaries: the summaries of all chunks.
+
+    Raises:
+        TooLittleText: a source has no training rows, or too little text for the objective.
+    """
+    if "sources" not in plan:
+        return None
+    settings, inputs = plan["settings"], list(plan["inputs"])
+    sources = []
+    for number, source in enumerate(plan["sources"]):
+        of_source = [summary for summary in summaries if summary["source"] == number]
+        counts = sum((Counter(summary["counts"]) for summary in of_source), Counter())
+        splits = add_up(of_source, settings)
+        try:
+            check_enough(splits, settings, inputs[: source["inputs"]], counts)
+        except TooLittleText as error:
+            raise TooLittleText(
+                f"The source {source['name']!r} of the mixture cannot be used. {error} Or leave "
+                "the source out of --input."
+            ) from error
+        for length, content in splits[TRAIN].lengths.items():
+            if not content.records:
+                raise TooLittleText(
+                    f"The source {source['name']!r} of the mixture has no training rows of "
+                    f"{length} tokens: add text to it, or leave it out of --input."
+                )
+        sources.append(SourceSummary(name=source["name"], weight=source["weight"], splits=splits))
+        inputs = inputs[source["inputs"] :]
+    return sources
+
+
+def differ_by_weights(old: Any, plan: dict[str, Any]) -> bool:
+    """Returns whether the content of prepare.json differs from `plan` only by weights of sources.
+
+    `old` is the parsed content of prepare.json, which may be damaged.
+    """
+    if not isinstance(old, dict) or old == plan or "sources" not in plan:
+        return False
+    try:
+        weights = {source["name"]: source["weight"] for source in plan["sources"]}
+        sources = [{**s, "weight": weights[s["name"]]} for s in old["sources"]]
+    except (KeyError, TypeError):
+        return False
+    return {**old, "sources": sources} == plan
+
+
+# Shards have at least this size, except the last one, so that small data has few shards ...
+SHARD_BYTES = 256 << 20
+# ... and larger ones if there were more than this number for one split and maximum length.
+MAX_SHARDS = 24
+
+
+def join_shards(
+    directory: Path, name: str, sources: Sequence[Sequence[Shard]], *, several: bool = False
+) -> list[list[Shard]]:
+    """Joins the shards of all chunks of one split and maximum length.
+
+    Returns the joined shards of each source.
+
+    Args:
+        directory: the prepared directory.
+        name: the beginning of the file names of the joined shards, such as "train-128".
+        sources: for each source, the shards of its chunks, in the order of the chunks.
+        several: whether other processes may join the same shards at the same time. The processes
+            then write the same bytes.
+
+    Raises:
+        OSError: a shard cannot be read or written.
+        ValueError: a shard of a chunk is damaged.
+    """
+    least = _least([shard for shards in sources for shard in shards])
+    groups = [list(_groups(shards, least)) for shards in sources]
+    total = sum(map(len, groups))
+    numbers = itertools.count()
+    return [
+        [
+            _join(directory, f"{name}-{next(numbers):05d}-of-{total:05d}", group, several)
+            for group in of_source
+        ]
+        for of_source in groups
+    ]
+
+
+def joined_files(directory: Path) -> frozenset[str]:
+    """Returns the names of the chunks' shards that joined shards contain."""
+    return frozenset(file for name in _names(directory) for file in _parts(directory, name)[1])
+
+
+def remove_damaged(directory: Path, remembered: Remembered) -> None:
+    """Deletes damaged joined shards in `directory`, so that their chunks are prepared again.
+
+    Shards in the list `remembered` of verified shards are not verified again.
+    """
+    with progress("verifying the shards that are already prepared", unit=BYTES) as state:
+        for name in _names(directory):
+            shard, _ = _parts(directory, name)
+            if shard is None or not is_intact(directory, shard, remembered, state.advance):
+                _description(directory, name).unlink(missing_ok=True)
+                (directory / f"{name}.array_record").unlink(missing_ok=True)
+
+
+def _names(directory: Path) -> list[str]:
+    return [path.stem for path in (directory / CHUNK_FOLDER).glob("*-of-*.json")]
+
+
+def _description(directory: Path, name: str) -> Path:
+    return directory / CHUNK_FOLDER / f"{name}.json"
+
+
+def _size(shard: Shard) -> int:
+    # Older versions stored no sizes; the number of records is as good a measure.
+    return shard.size or shard.records
+
+
+def _least(shards: Sequence[Shard]) -> int:
+    """Returns the smallest size in bytes of the joined shards, except the last of each source."""
+    return max(SHARD_BYTES, sum(map(_size, shards)) // MAX_SHARDS)
+
+
+def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
+    """Divides the shards of a source, in their order, into groups of about `least` bytes."""
+    begins = (before // least for before in itertools.accumulate(map(_size, shards), initial=0))
+    for _, group in itertools.groupby(zip(begins, shards, strict=False), lambda item: item[0]):
+        yield [shard for _, shard in group]
+
+
+def _join(directory: Path, name: str, shards: list[Shard], several: bool) -> Shard:
+    """Joins `shards` to the shard `name`, if this has not been done; then deletes `shards`."""
+    joined, _ = _parts(directory, name)
+    if joined is None:
+        try:
+            joined = _write(directory, name, shards, several)
+        except (OSError, ValueError):
+            # Another process may have deleted the shards that it joined.
+            joined, _ = _parts(directory, name)
+            if joined is None:
+                raise
+    for shard in shards:
+        (directory / shard.file).unlink(missing_ok=True)
+    return joined
+
+
+def _write(directory: Path, name: str, shards: list[Shard], several: bool) -> Shard:
+    files = [shard.file for shard in shards]
+    target = place(directory) / f"{name}.array_record"
+    with read_locally(directory, files) as folder, written_locally(target) as local:
+        rows = itertools.chain.from_iterable(read_shard(folder / file) for file in files)
+        joined = describe(local, write_shard(local, rows, unique=several))
+    content = {"shard": dataclasses.asdict(joined), "chunk_shards": files}
+    write_text(_description(directory, name), json.dumps(content), unique=several)
+    return joined
+
+
+def _parts(directory: Path, name: str) -> tuple[Shard | None, list[str]]:
+    """Returns the joined shard `name` and the names of the shards in it.
+
+    Returns (None, []) if the joined shard is missing or incomplete.
+    """
+    try:
+        content = json.loads(_description(directory, name).read_text(encoding="utf-8"))
+        shard, files = Shard(**content["shard"]), list(content["chunk_shards"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None, []
+    return (shard, files) if has_records(directory / shard.file, shard.records) else (None, [])

@@ -1,6 +1,10 @@
-"""Makes examples from documents: sentence pairs, single segments, or rows of full sentences.
+"""Objectives of pretraining and their examples: sentence pairs, segments, rows of full sentences.
 
-The examples are those of Devlin et al. 2018 (A.2), Lan et al. 2019 (3.1) and Liu et al. 2019 (4.2).
+The examples are those of next sentence prediction (Devlin et al. 2018, 3.1 and A.2), sentence order
+prediction (Lan et al. 2019, 3.1), and masked language modelling alone (Liu et al. 2019, 4.2). A new
+objective needs a name in the type `ObjectiveName`, an entry in OBJECTIVES, and a function that
+makes the examples.
+
 A document is a list of boundaries, the positions in one long array of token ids where its
 sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
 14..19. An example consists of positions in this array of token ids, so no token is copied. This
@@ -13,6 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from numpy.random import Generator  # the config imports this module, and needs no numpy
+import dataclasses
+import functools
+from typing import Any
 
 Boundaries = Sequence[int]
 Segments = list[tuple[int, int]]
@@ -216,3 +223,38 @@ def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
     if whole:
         return max(start, bounds[bisect_left(bounds, start + room + 1) - 1])
     return min(start + room, bounds[-1])
+
+
+ObjectiveName = Literal["nsp", "sop", "mlm", "full_sentences"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A pretraining objective: the function that makes examples, and the structure of examples.
+
+    Attributes:
+        make_examples: function of the documents, the `ExampleOptions` and a NumPy random generator
+            that returns an iterator of examples; see `segments.py`.
+        has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
+            example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
+        needs_second_document: whether the input must have at least two documents, as for NSP, which
+            draws random segments from other documents.
+    """
+
+    make_examples: Callable[..., Iterator[Any]]
+    has_sentence_pairs: bool = False
+    needs_second_document: bool = False
+
+
+OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "nsp": Objective(
+        functools.partial(sentence_pairs, negatives="random"),
+        has_sentence_pairs=True,
+        needs_second_document=True,
+    ),
+    "sop": Objective(
+        functools.partial(sentence_pairs, negatives="swapped"), has_sentence_pairs=True
+    ),
+    "mlm": Objective(single_segments),
+    "full_sentences": Objective(full_sentences),
+}

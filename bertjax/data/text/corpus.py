@@ -3,8 +3,10 @@
 import html
 import json
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
@@ -14,12 +16,15 @@ import regex
 from bertjax.base.files import brief
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub_files import HubDataset, download, is_hub_dataset, open_dataset
-from bertjax.data.text import pydocs, sources, tables
-from bertjax.data.text.ahead import ahead
-from bertjax.data.text.documents import Document, Layout, bounded_documents, looks_wrapped
-from bertjax.data.text.lines import read_lines
-from bertjax.data.text.sentences import split_sentences
-from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
+from bertjax.data.text import pydocs, streams, tables
+from bertjax.data.text.sentences import (
+    Document,
+    Layout,
+    bounded_documents,
+    looks_wrapped,
+    split_sentences,
+)
+from bertjax.data.text.streams import ByteCounter, InputFile, Stream, read_lines
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
@@ -109,11 +114,11 @@ class Corpus:
                 self.total_bytes += sum(file.size for file in dataset.files)
             return dataset.pinned
         else:
-            files = sources.find_files(str(local_copy(name)))
+            files = streams.find_files(str(local_copy(name)))
             self._readers += [("file", file) for file in files]
-            self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
+            self.identity += [[file.path, file.size, streams.fingerprint(file)] for file in files]
             if self.total_bytes is not None:
-                self.total_bytes += sources.total_size(files)
+                self.total_bytes += sum(file.size for file in files)
         return name
 
     @property
@@ -143,7 +148,7 @@ class Corpus:
     def _hub(self, dataset: HubDataset) -> Iterator[Document]:
         """Reads the files of a dataset on the Hub; the next one is downloaded meanwhile."""
         field = self.options.text_field
-        for path in ahead(download(file) for file in dataset.files):
+        for path in ahead(download, dataset.files):
             file = InputFile(str(path), path.stat().st_size)
             if path.suffix == ".parquet" and field == ReadOptions.text_field:
                 guess = tables.guess_text_column(file.path)
@@ -158,14 +163,14 @@ class Corpus:
             with open(file.path, "rb") as opened:
                 is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         if not is_parquet:
-            for name, stream in sources.open_texts(file.path, self._bytes):
+            for name, stream in streams.open_texts(file.path, self._bytes):
                 yield from self._text_file(name, stream)
             return
         for text in tables.read_parquet(file.path, text_field):
             yield from self._from_text(text)
         self._bytes.count += file.size
 
-    def _text_file(self, name: str, stream: PeekableStream) -> Iterator[Document]:
+    def _text_file(self, name: str, stream: Stream) -> Iterator[Document]:
         head = stream.peek(SNIFFED_BYTES)
         head = head.removeprefix(b"\xef\xbb\xbf")
         is_json = bool(_JSON_BEGIN.match(head)) or (
@@ -311,3 +316,26 @@ def looks_like_sentences(lines: Sequence[str]) -> bool:
     )
     sentences = sum(len(split_sentences(line)) for line in filled)
     return len(filled) >= 1.5 * blocks and sentences <= 1.3 * len(filled)
+
+
+def ahead(make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Yields `make(item)` for each item; meanwhile, the next one is made in a daemon thread."""
+
+    def start(item: Any) -> Future:
+        future = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(make(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="reads ahead", daemon=True).start()
+        return future
+
+    futures = map(start, items)
+    following = next(futures, None)
+    while following is not None:
+        made = following.result()
+        following = next(futures, None)
+        yield made

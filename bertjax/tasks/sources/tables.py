@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from bertjax.base.files import brief
-from bertjax.data.text.decompression import Decompressed, decompressor_of
-from bertjax.data.text.sources import PeekableStream
+from bertjax.data.text.streams import decompressed
 from bertjax.data.text.tables import open_parquet, parquet_batches
 
 # Maximum length of a field and of a line, in characters. No text is that long, so a longer
@@ -319,10 +318,7 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
     """
     file = open(path, "rb")
     try:
-        stream = PeekableStream(file)
-        if start := decompressor_of(stream.peek(8)):
-            decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
-            stream = PeekableStream(cast(BinaryIO, decompressed))
+        stream = decompressed(str(path), file)
         if stream.peek(4) == b"PK\x03\x04":
             raise ValueError(
                 f"{path} is a ZIP file, such as a spreadsheet of Excel: save the spreadsheet as "

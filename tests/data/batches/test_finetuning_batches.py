@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches import finetuning_batches
-from bertjax.data.batches.features import Feature, LabelKind, decode_feature, encode_feature
+from bertjax.data.batches.batch import Feature, LabelKind, decode_feature, encode_feature
 from bertjax.data.batches.finetuning_batches import (
     FeatureBatches,
     Labels,

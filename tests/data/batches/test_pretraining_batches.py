@@ -5,14 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.data.batches.masking import Masking
+from bertjax.data.batches.masking import Masking, random_bits
 from bertjax.data.batches.pretraining_batches import (
     HeldOutRows,
     RowFormat,
     make_batch,
     train_batches,
 )
-from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.metadata import RowSource, unigram_entropy
 from bertjax.data.records import Row, write_shard
 from tests.rows import encode_row

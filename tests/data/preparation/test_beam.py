@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import prepare
-from bertjax.data.preparation import beam
+from bertjax.data.preparation.workers import run_parts
 
 pytestmark = pytest.mark.filterwarnings("default")  # Beam's own
 needs_beam = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def test_an_unknown_runner_and_a_failing_part_are_said(small_chunks):
         raise RuntimeError(f"part {part} is broken")
 
     with pytest.raises(OSError, match="A part failed on DirectRunner"):
-        beam.run_parts(fail, 1, runner="direct", options="")
+        run_parts(fail, 1, runner="direct", options="")
 
 
 def test_without_beam_the_extra_is_named(small_chunks, monkeypatch):

@@ -3,7 +3,7 @@ from array import array
 
 import pytest
 
-from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.chunks import SentenceEncoder
 from bertjax.tokenization import train_wordpiece
 from bertjax.tokenization.bpe import train_bpe
 from bertjax.tokenization.unigram import train_unigram

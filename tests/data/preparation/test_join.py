@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bertjax import prepare
-from bertjax.data.batches import shard_source
-from bertjax.data.batches.shard_source import Rows
+from bertjax.data.batches import pretraining_batches
+from bertjax.data.batches.pretraining_batches import Rows
 from bertjax.data.metadata import Shard, open_prepared, shard_paths
-from bertjax.data.preparation import join, prepared_dir
-from bertjax.data.preparation.join import MAX_SHARDS, _groups, _least, join_shards
+from bertjax.data.preparation import prepared_dir
+from bertjax.data.preparation.prepared_dir import MAX_SHARDS, _groups, _least, join_shards
 from bertjax.data.records import Row, read_shard, write_shard
 from tests.rows import encode_row
 
@@ -49,8 +49,8 @@ def unjoined(config, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("shard_bytes", [1, 1 << 20])
 def test_rows_and_their_order_are_those_of_the_chunks(config, unjoined, monkeypatch, shard_bytes):
-    monkeypatch.setattr(join, "SHARD_BYTES", shard_bytes)
-    monkeypatch.setattr(join, "MAX_SHARDS", 3)
+    monkeypatch.setattr(prepared_dir, "SHARD_BYTES", shard_bytes)
+    monkeypatch.setattr(prepared_dir, "MAX_SHARDS", 3)
     metadata = prepare.run(config)
     assert metadata == open_prepared(config.output)
     assert rows(config.output) == rows(unjoined)
@@ -80,9 +80,9 @@ def test_no_size_of_data_needs_many_shards():
 def test_an_interrupted_join_continues_and_gives_the_same(
     config, tmp_path, monkeypatch, where, calls
 ):
-    monkeypatch.setattr(join, "SHARD_BYTES", 1 << 12)
+    monkeypatch.setattr(prepared_dir, "SHARD_BYTES", 1 << 12)
     expected = prepare.run(dataclasses.replace(config, output=str(tmp_path / "whole")))
-    target, left = (Path if where == "unlink" else join), calls
+    target, left = (Path if where == "unlink" else prepared_dir), calls
     original, joining = getattr(target, where), prepared_dir.join_shards
 
     def stopping(*args, **kwargs):
@@ -108,7 +108,7 @@ def test_an_interrupted_join_continues_and_gives_the_same(
 
 
 def test_a_damaged_joined_shard_costs_its_own_chunks_alone(config, monkeypatch):
-    monkeypatch.setattr(join, "SHARD_BYTES", 1 << 12)
+    monkeypatch.setattr(prepared_dir, "SHARD_BYTES", 1 << 12)
     metadata = prepare.run(config)
     before = contents(config.output)
     summaries = sorted((Path(config.output) / "chunks").glob("?????.json"))
@@ -137,15 +137,15 @@ def test_two_processes_may_join_the_same_shards(tmp_path, monkeypatch):
     (tmp_path / "chunks").mkdir()
     shards = some_shards(tmp_path, 4)
     expected = [record for shard in shards for record in read_shard(tmp_path / shard.file)]
-    write, results = join.write_shard, []
+    write, results = prepared_dir.write_shard, []
 
     def overtaken(path, records, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(join, "write_shard", write)
+            patch.setattr(prepared_dir, "write_shard", write)
             results.append(join_shards(tmp_path, "train-16", [shards], several=True))
         return write(path, records, **options)
 
-    monkeypatch.setattr(join, "write_shard", overtaken)
+    monkeypatch.setattr(prepared_dir, "write_shard", overtaken)
     ((joined,),) = join_shards(tmp_path, "train-16", [shards], several=True)
     assert results == [[[joined]]]
     assert list(read_shard(tmp_path / joined.file)) == expected
@@ -164,7 +164,7 @@ def test_a_damaged_shard_of_a_chunk_is_named_and_the_others_are_kept(tmp_path):
 def test_more_shards_than_files_may_be_open_are_read(tmp_path, monkeypatch):
     shards = [str(tmp_path / shard.file) for shard in some_shards(tmp_path, 40)]
     expected = [row.input_ids.tolist() for row in map(Rows(shards).__getitem__, range(79))]
-    monkeypatch.setattr(shard_source, "files_to_keep_open", lambda wanted: 16)
+    monkeypatch.setattr(pretraining_batches, "files_to_keep_open", lambda wanted: 16)
     few = Rows(shards)
     order = np.random.default_rng(0).permutation(79).tolist()
     found = {index: few[index].input_ids.tolist() for index in order}
@@ -176,9 +176,9 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-        assert shard_source.files_to_keep_open(50) == 50
+        assert pretraining_batches.files_to_keep_open(50) == 50
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
-        assert shard_source.files_to_keep_open(300) == 300
+        assert pretraining_batches.files_to_keep_open(300) == 300
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 428
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -11,7 +11,7 @@ import pytest
 from bertjax import prepare, train_tokenizer
 from bertjax.config import TrainTokenizerConfig
 from bertjax.data.metadata import Metadata, open_prepared, row_sources
-from bertjax.data.preparation import join
+from bertjax.data.preparation import prepared_dir
 from bertjax.data.records import decode_row, read_shard
 
 LETTERS = {"wiki": "abcde", "books": "fghij"}
@@ -51,7 +51,7 @@ def check_sources(directory, tokenizer, length=16):
 
 
 def test_the_rows_of_the_sources_are_in_different_shards(mixed, tokenizer, monkeypatch, capsys):
-    monkeypatch.setattr(join, "SHARD_BYTES", 1 << 12)
+    monkeypatch.setattr(prepared_dir, "SHARD_BYTES", 1 << 12)
     mixed = dataclasses.replace(mixed, max_length=(16, 32), pack=True, objective="mlm")
     metadata = prepare.run(mixed)
     assert metadata is not None and metadata == open_prepared(mixed.output)

@@ -6,8 +6,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
-from bertjax.data.preparation.segments import ExampleOptions, Pair, full_sentences
+from bertjax.data.preparation.segments import (
+    OBJECTIVES,
+    ExampleOptions,
+    ObjectiveName,
+    Pair,
+    full_sentences,
+)
 
 
 def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):

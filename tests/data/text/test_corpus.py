@@ -17,9 +17,9 @@ import pytest
 import zstandard
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.documents import sentences_of
-from bertjax.data.text.lines import MAX_LINE_CHARACTERS
 from bertjax.data.text.pydocs import clean, is_english, module_paragraphs
+from bertjax.data.text.sentences import sentences_of
+from bertjax.data.text.streams import MAX_LINE_CHARACTERS
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "text"
 

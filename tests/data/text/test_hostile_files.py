@@ -19,9 +19,7 @@ import pytest
 import zstandard
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.decompression import FREE_BYTES
-from bertjax.data.text.lines import MAX_JSON_CHARACTERS
-from bertjax.data.text.sources import MAX_DEPTH
+from bertjax.data.text.streams import FREE_BYTES, MAX_DEPTH, MAX_JSON_CHARACTERS
 from tests.reliability.seeds import tar_of
 
 TEXT = b"The first sentence is here. The second one follows it.\n\nAnother paragraph ends it.\n"

@@ -2,8 +2,13 @@ import random
 
 import pytest
 
-from bertjax.data.text.documents import Document, bounded_documents, sentences_of
-from bertjax.data.text.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertjax.data.text.sentences import (
+    MAX_SENTENCE_CHARACTERS,
+    Document,
+    bounded_documents,
+    sentences_of,
+    split_sentences,
+)
 
 
 @pytest.mark.parametrize(

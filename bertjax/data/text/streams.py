@@ -1,0 +1,563 @@
+"""From input files to streams of bytes and lines: finding, decompression, tar archives, decoding.
+
+The format of a file is detected from its first bytes, never from its name, so a wrong or missing
+suffix does no harm. All files are streamed and never read into memory as a whole. Damage and
+truncation of compressed files and archives raise an error: Python's `bz2.open`, `lzma.open` and
+`tarfile` and the readers of `zstandard` take some of it for the end of the data.
+"""
+
+import bz2
+import codecs
+import contextlib
+import glob
+import hashlib
+import io
+import lzma
+import os
+import sys
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import zstandard
+
+from bertjax.base import addresses
+from bertjax.base.files import brief, is_remote
+
+BLOCK_BYTES = 1 << 18
+# Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
+MAX_DEPTH = 8
+# Names within archives are cut at this number of characters: they stand in error messages.
+MAX_MEMBER_NAME = 150
+# Number of consecutive zero bytes that text never has, while damaged archives begin with them.
+ZEROS_OF_BINARY = 16
+# Number of bytes that are hashed at each end of a file.
+HASHED_BYTES = 1 << 16
+# Largest ratio of decompressed to compressed size. Real text stays below 100; decompression bombs
+# reach 1,000 (gz) to 32,000 (zst), and more if nested. Up to FREE_BYTES, it is not checked.
+MAX_GROWTH = 1000
+FREE_BYTES = 1 << 26
+# Limit of the memory for decompressing xz, in bytes: files of `xz -9` need 65 MiB.
+MAX_XZ_BYTES = 1 << 28
+# Number of bytes of zst decompressed at once: a block has at least 4 bytes and decompresses to at
+# most 128 KiB, so this number of bytes decompresses to at most 32 MiB.
+_ZST_PIECE = 1 << 10
+# Size of an extended header of tar in bytes (GNU tar writes one per long name), and the number of
+# extended headers that may precede a member.
+MAX_EXTENDED_BYTES = 1 << 20
+MAX_EXTENDED = 8
+_EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, b"X")
+_SKIPPED = (tarfile.XGLTYPE, b"V", b"D")  # global settings, volume names, lists of folders
+# Longer lines are cut at white space, which bounds memory if a file has no line breaks.
+MAX_LINE_CHARACTERS = 1 << 16
+# A line of JSON is not cut, because it has to be parsed whole, which takes up to 24 bytes of memory
+# per character.
+MAX_JSON_CHARACTERS = 1 << 24
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file on disk: its `path`, and its `size` in bytes."""
+
+    path: str
+    size: int
+
+
+def find_files(pattern: str) -> list[InputFile]:
+    """Returns the file at a path, the files that match a glob, or all files below a directory.
+
+    The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped.
+
+    Raises:
+        FileNotFoundError: no file matches `pattern`.
+    """
+    pattern = os.path.expanduser(pattern)
+    if os.path.isdir(pattern):
+        paths = glob.glob(os.path.join(glob.escape(pattern), "**", "*"), recursive=True)
+    elif os.path.exists(pattern):
+        paths = [pattern]
+    else:
+        paths = glob.glob(pattern, recursive=True)
+    paths = [path for path in sorted(paths) if os.path.exists(path) and not os.path.isdir(path)]
+    if not paths:
+        raise FileNotFoundError(
+            f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
+            "globs in quotes, a directory, tfds:NAME or pydocs."
+        )
+    return [InputFile(path, os.path.getsize(path)) for path in paths]
+
+
+def input_exists(name: str) -> bool:
+    """Returns whether `name` is a file or folder, also in a bucket, or a glob that matches one."""
+    if is_remote(name):
+        with addresses.naming_bucket_errors(name):
+            return addresses.place(name).exists()
+    name = os.path.expanduser(name)
+    return os.path.exists(name) or any(glob.iglob(name, recursive=True))
+
+
+def fingerprint(file: InputFile) -> str | None:
+    """Returns a hash of the first and last HASHED_BYTES bytes of a file; None for a pipe.
+
+    The hash detects edits at either end of the file that do not change the size of the file.
+    """
+    if not os.path.isfile(file.path):
+        return None
+    with open(file.path, "rb") as opened:
+        ends = opened.read(HASHED_BYTES)
+        opened.seek(max(file.size - HASHED_BYTES, 0))
+        ends += opened.read(HASHED_BYTES)
+    return hashlib.sha256(ends).hexdigest()[:16]
+
+
+class DamagedInput(ValueError):
+    """A compressed file or an archive is damaged; the message names it.
+
+    If files are nested, the message names the outermost damaged one, which the others are read
+    from.
+    """
+
+
+class Stream(io.RawIOBase):
+    """A readable stream of the bytes in `blocks`; `position` is the number of bytes read so far."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._held, self._at = blocks, b"", 0
+        self.position = 0
+
+    def peek(self, size: int) -> bytes:
+        """Returns the next `size` bytes without consuming them; fewer at the end of the stream."""
+        missing = size - len(self._held) + self._at
+        if missing > 0:
+            held = [self._held[self._at :]]
+            while missing > 0 and (block := next(self._blocks, None)) is not None:
+                held.append(block)
+                missing -= len(block)
+            self._held, self._at = b"".join(held), 0
+        return self._held[self._at : self._at + size]
+
+    def readable(self) -> bool:
+        """Returns True, as `io.RawIOBase` requires."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next `size` bytes, or all if `size` < 0; fewer at the end of the stream."""
+        data = self.peek(sys.maxsize if size is None or size < 0 else size)
+        self._at += len(data)
+        self.position += len(data)
+        return data
+
+
+class ByteCounter:
+    """Counts the bytes read from disk, for the progress bar."""
+
+    def __init__(self):
+        self.count = 0
+
+    def blocks(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yields the content of `file` and counts its bytes."""
+        while block := file.read(1 << 16):
+            self.count += len(block)
+            yield block
+
+
+def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
+    """Yields (name, stream) of each text in the file `path`, which may be compressed or an archive.
+
+    The name of a text in a tar archive is `ARCHIVE:MEMBER`. `counter` counts the bytes that are
+    read from the disk.
+
+    Raises:
+        ValueError: the file begins with binary data, or has more than MAX_DEPTH layers of
+            compression and archives.
+        DamagedInput: a subclass of ValueError; the file is damaged or truncated, or a decompression
+            bomb.
+    """
+    with open(path, "rb") as file:
+        before = counter.count
+        opened = _OpenFile(path, lambda: counter.count - before)
+        yield from _unwrap(opened, "", Stream(counter.blocks(file)), MAX_DEPTH)
+
+
+def decompressed(name: str, file: BinaryIO) -> Stream:
+    """Returns a stream of the content of an open file, decompressed if it is compressed.
+
+    `name` is the name of the file for error messages.
+
+    Raises (in `read`):
+        DamagedInput: the file is damaged or truncated, or a decompression bomb.
+    """
+    counter = ByteCounter()
+    stream = Stream(counter.blocks(file))
+    start = _decompressor_of(stream.peek(8))
+    return Stream(_decompressed(name, stream, start, lambda: counter.count)) if start else stream
+
+
+class _OpenFile(NamedTuple):
+    path: str
+    bytes_read: Callable[[], int]  # the number of bytes read from the disk so far
+
+    def name_of(self, member: str) -> str:
+        return f"{self.path}:{member}" if member else self.path
+
+
+def _unwrap(
+    file: _OpenFile, member: str, stream: Stream, depth: int
+) -> Iterator[tuple[str, Stream]]:
+    """Yields (name, stream) of each text in `stream`, which may be compressed or an archive.
+
+    `member` names what `stream` is within the archives of `file`, which has at most `depth` more
+    layers of compression and archives.
+    """
+    name, head = file.name_of(member), stream.peek(tarfile.BLOCKSIZE)
+    start = _decompressor_of(head)
+    if not start and not _is_tar(head):
+        if head.count(b"\0" * ZEROS_OF_BINARY):
+            raise ValueError(
+                f"{name} begins with bytes that are not text, and is of no known format: leave it "
+                "out, or copy or download it again if it is an archive."
+            )
+        yield name, stream
+    elif not depth:
+        raise ValueError(
+            f"{name} has more than {MAX_DEPTH} layers of compression and archives: unpack it first."
+        )
+    elif start:
+        blocks = _decompressed(name, stream, start, file.bytes_read)
+        yield from _unwrap(file, member, Stream(blocks), depth - 1)
+    else:
+        for path, content in _named(name, _members(stream)):
+            # "._x" are resource forks, which macOS adds for each file.
+            if not os.path.basename(path).startswith("."):
+                inner = f"{member}:" if member else ""
+                inner = brief(f"{inner}{path.removeprefix('./')}", MAX_MEMBER_NAME)
+                content = Stream(_named(file.name_of(inner), content))
+                yield from _unwrap(file, inner, content, depth - 1)
+
+
+def _named(name: str, items: Iterator[Any]) -> Iterator[Any]:
+    """Yields the items of an archive or of one of its members, whose errors then name it."""
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except DamagedInput:
+            raise
+        except (ValueError, OSError) as error:
+            raise DamagedInput(
+                f"{name} is damaged or truncated ({error}): download or pack it again."
+            ) from error
+        yield item
+
+
+class _Gzip:
+    """A decompressor of gz with the interface of `bz2.BZ2Decompressor`."""
+
+    def __init__(self):
+        self._zlib = zlib.decompressobj(wbits=31)
+        self.eof, self.needs_input, self.unused_data = False, True, b""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        self.eof, self.unused_data = self._zlib.eof, self._zlib.unused_data
+        # If as much as allowed comes out, zlib may hold more.
+        self.needs_input = not self._zlib.unconsumed_tail and len(out) < max_length
+        return out
+
+
+class _Zst:
+    """A decompressor of zst with the interface of `bz2.BZ2Decompressor`."""
+
+    def __init__(self):
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._input = memoryview(b"")
+        self.eof, self.needs_input, self.unused_data = False, True, b""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        if data:
+            self._input = memoryview(bytes(self._input) + data)
+        blocks, size = [], 0
+        while self._input and not self._frame.eof and size < max_length:
+            blocks.append(self._frame.decompress(self._input[:_ZST_PIECE]))
+            self._input = self._input[_ZST_PIECE:]
+            size += len(blocks[-1])
+        self.eof, self.needs_input = self._frame.eof, not self._input
+        if self.eof:
+            self.unused_data = self._frame.unused_data + bytes(self._input)
+        return b"".join(blocks)
+
+
+_DECOMPRESSORS: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": _Gzip,
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\x00": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES),
+    b"\x28\xb5\x2f\xfd": _Zst,
+}
+# What the decompressors raise; bz2 raises OSError: "Invalid data stream".
+_DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+def _decompressor_of(head: bytes) -> Callable[[], Any] | None:
+    return next((start for magic, start in _DECOMPRESSORS.items() if head.startswith(magic)), None)
+
+
+def _decompressed(
+    name: str, stream: Stream, start: Callable[[], Any], bytes_read: Callable[[], int]
+) -> Iterator[bytes]:
+    """Yields the decompressed blocks of a stream, and checks that it is whole and not a bomb."""
+    written = 0
+    blocks = _decompressed_blocks(stream, start)
+    while True:
+        try:
+            block = next(blocks, None)
+        except DamagedInput:
+            raise
+        except _DAMAGE as error:
+            raise DamagedInput(
+                f"{name} is damaged or truncated ({type(error).__name__}: {error}): "
+                "download or compress it again."
+            ) from error
+        if block is None:
+            return
+        written += len(block)
+        if written > FREE_BYTES and written > MAX_GROWTH * bytes_read():
+            raise DamagedInput(
+                f"{name} has {written:,} decompressed bytes in the first "
+                f"{bytes_read():,} bytes of the file, a ratio above {MAX_GROWTH} that only "
+                "decompression bombs have: leave it out, or decompress it yourself if it is text."
+            )
+        yield block
+
+
+def _decompressed_blocks(stream: Stream, start: Callable[[], Any]) -> Iterator[bytes]:
+    data = stream.read(BLOCK_BYTES)
+    while data:
+        decompressor = start()
+        while not decompressor.eof:
+            if not data and decompressor.needs_input:
+                data = stream.read(BLOCK_BYTES)
+                if not data:
+                    raise EOFError("the file ends before the end of the compressed data")
+            yield decompressor.decompress(data, BLOCK_BYTES)
+            data = b""
+        # Concatenated streams are one text, as for the command-line tools. Writers may fill up the
+        # last block of a disk or tape with zeros.
+        data = decompressor.unused_data.lstrip(b"\0")
+        while not data and (block := stream.read(BLOCK_BYTES)):
+            data = block.lstrip(b"\0")
+
+
+def _header(block: bytes) -> tarfile.TarInfo:
+    return tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+
+
+def _is_tar(head: bytes) -> bool:
+    """Returns whether `head`, the start of a file, has the magic or checksum of a tar archive."""
+    with contextlib.suppress(tarfile.HeaderError):
+        return head[257:262] == b"ustar" or _header(head) is not None
+    return False
+
+
+def _members(stream: Stream) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yields (name, blocks of the content) of each regular file in a tar archive.
+
+    `tarfile` parses the headers, but not the archive: it takes a damaged or missing header for the
+    end, and reads extended headers of any size into memory. Names of members are never used as
+    paths, so absolute paths and `..` have no effect; links and devices are skipped.
+
+    The blocks of a file can be read only until the next file is requested.
+
+    Raises:
+        ValueError: the archive is damaged or truncated, or has a member of an unsupported type,
+            such as a sparse file; the message does not name the archive.
+    """
+    while (member := _next_member(stream)) is not None:
+        name, size = member
+        end = stream.position + size + -size % tarfile.BLOCKSIZE
+        if name is not None:
+            yield name, _exactly(stream, size)
+        for _ in _exactly(stream, end - stream.position):
+            pass
+
+
+def _exactly(stream: Stream, size: int) -> Iterator[bytes]:
+    while size:
+        block = stream.read(min(size, BLOCK_BYTES))
+        if not block:
+            raise ValueError(f"the archive ends {size:,} bytes before the end of a member")
+        size -= len(block)
+        yield block
+
+
+def _next_member(stream: Stream) -> tuple[str | None, int] | None:
+    """Returns (name, size in bytes) of the next member, or None at the end of the archive.
+
+    The name is None if the member is not a regular file.
+    """
+    extended: dict[str, str] = {}
+    for _ in range(MAX_EXTENDED):
+        block = stream.read(tarfile.BLOCKSIZE)
+        if not block:
+            raise ValueError("the archive ends without the zeros that mark its end")
+        if not any(block):
+            _check_end(stream)
+            return None
+        try:
+            header = _header(block)
+        except tarfile.HeaderError as error:
+            raise ValueError(f"a header is cut or its checksum is wrong: {error}") from error
+        if header.size < 0:
+            raise ValueError(f"a member has the size {header.size}")
+        if header.type in _EXTENDED:
+            extended |= _read_extended(header, stream)
+            continue
+        if header.type == tarfile.GNUTYPE_SPARSE or "sparse" in extended:
+            raise ValueError(
+                "a member is a sparse file, whose size has no bound: pack it without -S"
+            )
+        name, size = extended.get("path", header.name), int(extended.get("size", header.size))
+        if header.isreg():
+            return (None if name.endswith("/") else name), size
+        if header.type in _SKIPPED:
+            return None, size
+        if header.type in tarfile.SUPPORTED_TYPES:  # links, devices, folders, pipes
+            return None, 0
+        raise ValueError(f"a member has the unknown type {header.type!r}")
+    raise ValueError(f"there are more than {MAX_EXTENDED} consecutive extended headers")
+
+
+def _check_end(stream: Stream) -> None:
+    while block := stream.read(BLOCK_BYTES):
+        if block.strip(b"\0"):
+            raise ValueError(
+                "data follow the zeros that end an archive (for archives joined with cat, use "
+                "tar --concatenate)"
+            )
+
+
+def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
+    """Reads an extended header: a long name or link target (GNU), or key-value records (POSIX).
+
+    Returns a dict with the keys "path" and "size" if the header contains a path and a size, and
+    "sparse" if the member is a sparse file.
+    """
+    if header.size > MAX_EXTENDED_BYTES:
+        raise ValueError(
+            f"an extended header has {header.size:,} bytes, more than {MAX_EXTENDED_BYTES:,}"
+        )
+    content = stream.read(header.size + -header.size % tarfile.BLOCKSIZE)
+    if len(content) % tarfile.BLOCKSIZE or len(content) < header.size:
+        raise ValueError("the archive ends within an extended header")
+    content = content[: header.size]
+    if header.type == tarfile.GNUTYPE_LONGLINK:
+        return {}
+    if header.type == tarfile.GNUTYPE_LONGNAME:
+        return {"path": content.split(b"\0")[0].decode("utf-8", "replace")}
+    found = {}
+    while content.strip(b"\0"):
+        length, space, _ = content[:20].partition(b" ")
+        end = int(length) if space and length.isdigit() else 0
+        key, equals, value = content[len(length) + 1 : end].partition(b"=")
+        if not equals or value[-1:] != b"\n" or end > len(content):
+            raise ValueError("an extended header is damaged")
+        if key.startswith(b"GNU.sparse"):
+            found["sparse"] = "yes"
+        elif key == b"path":
+            found["path"] = value[:-1].decode("utf-8", "replace")
+        elif key == b"size":
+            if not value[:-1].isdigit() or len(value) > 20:
+                raise ValueError(f"an extended header gives the invalid size {value[:20]!r}")
+            found["size"] = value[:-1].decode()
+        content = content[end:]
+    return found
+
+
+def read_lines(
+    name: str, stream: Stream, *, errors: str, counts: Counter, cut: bool = True
+) -> Iterator[str]:
+    """Yields lines without line breaks; only "\\n", "\\r\\n" and "\\r" are line breaks.
+
+    Args:
+        name: name of the stream for error messages.
+        stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
+        errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
+        counts: counter whose entry "long_lines_cut" is increased by 1 for each line that is split.
+        cut: whether a line longer than MAX_LINE_CHARACTERS is split into several lines at white
+            space, at positions that depend only on the text of the line; False for JSON, whose
+            lines must be parsed whole.
+
+    Raises:
+        ValueError: the stream is not UTF-8 and `errors` is "strict", or `cut` is False and a line
+            is longer than MAX_JSON_CHARACTERS.
+    """
+    limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
+    parts: list[str] = []  # pieces of the current, incomplete line
+    size = 0
+    was_cut = False
+    for text in _decoded_blocks(name, stream, errors):
+        first, *rest = text.split("\n")
+        parts.append(first)
+        size += len(first)
+        if size > limit:
+            if not cut:
+                raise ValueError(
+                    f"{name} has a line of more than {limit:,} characters: JSON lines contain one "
+                    "document per line, not one array. Split longer documents."
+                )
+            counts["long_lines_cut"] += not was_cut
+            *pieces, last = cut_at_spaces("".join(parts), limit)
+            yield from pieces
+            parts, size, was_cut = [last], len(last), True
+        if rest:
+            yield "".join(parts)
+            for line in rest[:-1]:
+                # Blocks have at most four times the characters of the limit, so this is rare.
+                if len(line) > limit and cut:
+                    counts["long_lines_cut"] += 1
+                    yield from cut_at_spaces(line, limit)
+                else:
+                    yield line
+            parts, size, was_cut = [rest[-1]], len(rest[-1]), False
+    if size:
+        yield "".join(parts)
+
+
+def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
+    """Splits `text` into pieces of at most `limit` characters, at white space where possible."""
+    start = 0
+    while len(text) - start > limit:
+        window = text[start : start + limit]
+        head = window.rstrip()
+        cut = len(head.rsplit(None, 1)[0]) if len(head) == limit and len(head.split()) > 1 else 0
+        cut = cut or limit
+        yield text[start : start + cut]
+        start += cut
+    yield text[start:]
+
+
+def _decoded_blocks(name: str, stream: Stream, errors: str) -> Iterator[str]:
+    offset = 0
+    if stream.peek(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+        offset = len(stream.read(len(codecs.BOM_UTF8)))
+    utf8 = codecs.getincrementaldecoder("utf-8")(errors)
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    block = None
+    while block != b"":
+        block = stream.read(BLOCK_BYTES)
+        pending = len(utf8.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start : error.start + 1].hex()
+            raise ValueError(
+                f"{name} is not UTF-8: byte 0x{bad} at offset {offset - pending + error.start:,} "
+                f"({error.reason}). Convert the file to UTF-8, or pass --errors replace to put "
+                "U+FFFD in place of invalid bytes."
+            ) from error
+        offset += len(block)
+        if text:
+            yield text
