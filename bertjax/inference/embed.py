@@ -37,7 +37,7 @@ from bertjax.tasks.sources.tables import (
     TSV_SUFFIXES,
     Table,
     open_text,
-    place,
+    row_name,
     suffix_of,
 )
 from bertjax.weights import LoadedModel
@@ -318,7 +318,7 @@ def _texts(source: Path, text_column: str | None) -> Iterator[str]:
         text = row.get(text_column)
         if not isinstance(text, str | None):
             raise ValueError(
-                f"{place(source, number)}: {text_column!r} should be a text, but is a "
+                f"{row_name(source, number)}: {text_column!r} should be a text, but is a "
                 f"{type(text).__name__}. Correct the row."
             )
         yield (text or "")[:LINE_CHARACTERS]

@@ -26,8 +26,7 @@ from bertjax.config.finetune_config import LAST
 from bertjax.record.labels import held_out_label, label
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
-from bertjax.tasks.sources.own_files import CustomSource
-from bertjax.tasks.sources.own_tasks import PairSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.tagging import TagTask
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -416,7 +415,7 @@ class PredictionSummary:
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
         source = task.source
-        is_own = isinstance(source, CustomSource | PairSource)
+        is_own = isinstance(source, TableSource)
         self._has_ids = not (is_own and source.columns.id is None)
         # A heap of (how bad, -order, mistake), the least bad mistake first.
         self._mistakes: list[tuple[float, int, dict[str, Any]]] = []

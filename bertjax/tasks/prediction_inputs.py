@@ -9,8 +9,8 @@ from bertjax.base.files import brief
 from bertjax.tasks.classification import ChoiceTask, MultiLabelTask, TextTask
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import CONLL_SUFFIXES, BadRows, CustomSource, data_files
-from bertjax.tasks.sources.own_tasks import custom_kind
+from bertjax.tasks.sources.own_files import CONLL_SUFFIXES, BadRows, TableSource, data_files
+from bertjax.tasks.sources.own_tasks import kind_of
 from bertjax.tasks.sources.rows import has_columns
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import Table, suffix_of
@@ -180,26 +180,27 @@ def from_file(
                 "reads the columns question, context and answers, as in SQuAD: rename the columns "
                 "of the file."
             )
-        questions = SquadSource({"test": path}, bad_rows)
+        questions = SquadSource({"test": path}, bad_rows, keep=False)
         read = questions.examples("test")
         if not task.with_impossible:
             read = (_without_impossible(x, report=bad_rows == "report") for x in read)
         return dataclasses.replace(task, source=questions), read, questions.note
     description = description or {}
-    first = data_files(path, custom_kind(task))[0]
+    first = data_files(path, kind_of(task))[0]
     conll = isinstance(task, TagTask) and (
         suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
     )
     if not conll:
         columns = _as_trained(columns, description.get("columns") or {}, Table(first).columns)
     label_separator = label_separator or description.get("label_separator")
-    source = CustomSource(
-        custom_kind(task),
+    source = TableSource(
+        kind_of(task),
         test=path,
         conll=conll,
         bad_rows=bad_rows,
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
+        keep=False,
     )
     source.use_classes(task.labels)
     if isinstance(task, TextTask):

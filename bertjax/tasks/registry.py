@@ -18,7 +18,7 @@ from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.own_tasks import CUSTOM_TASKS, EMBED_TASK
+from bertjax.tasks.sources.own_tasks import OWN_TASKS
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.tagging import TagTask
@@ -28,7 +28,7 @@ TASKS: Mapping[str, TaskDefinition] = {
     task.name: task
     for task in (
         *(*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL_TASK),
-        *(*CUSTOM_TASKS, EMBED_TASK),
+        *OWN_TASKS,
     )
 }
 

@@ -7,7 +7,10 @@ predictions, and computes metrics; its subclasses are in `classification`, `tagg
 import abc
 import bisect
 import dataclasses
+import itertools
 import json
+import pickle
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -139,6 +142,42 @@ class Example:
     answers: tuple[tuple[str, int], ...] = ()
     row: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     problem: str = ""
+
+
+class KeptExamples:
+    """All examples of an iterator, which is read at once; they can be read again, many times.
+
+    They are kept pickled, which takes about the size of the file that they come from: up to
+    `MEMORY` bytes in memory, and more in a temporary file without a name, which the system removes
+    with the process. So a file is parsed once, and may be larger than the memory.
+    """
+
+    MEMORY = 64 << 20
+    BLOCK = 256
+
+    def __init__(self, examples: Iterable[Example]):
+        self._file = tempfile.SpooledTemporaryFile(self.MEMORY)
+        self._blocks: list[tuple[int, int] | list[Example]] = []  # (start, size) in the file
+        rest = iter(examples)
+        while block := list(itertools.islice(rest, self.BLOCK)):
+            try:
+                data = pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+            except RecursionError:  # a column with deeply nested JSON
+                self._blocks.append(block)
+                continue
+            self._blocks.append((self._file.tell(), len(data)))
+            self._file.write(data)
+
+    def __iter__(self) -> Iterator[Example]:
+        for block in self._blocks:
+            if isinstance(block, tuple):
+                start, size = block
+                self._file.seek(start)
+                block = pickle.loads(self._file.read(size))
+            yield from block
+
+    def __del__(self):
+        self._file.close()
 
 
 class Source(Protocol):

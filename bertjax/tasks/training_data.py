@@ -73,6 +73,8 @@ def write_training_data(
             yield record
 
     write_shard(path, records())
+    if isinstance(task.source, OwnFiles):
+        task.source.forget("train")
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
     return TrainingData(path, np.array(sizes), counts, digest.hexdigest(), examples)

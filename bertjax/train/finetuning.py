@@ -27,7 +27,7 @@ from bertjax.record.predictions import (
 from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.sources.own_files import CustomSource, OwnFiles, write_bad_rows
+from bertjax.tasks.sources.own_files import OwnFiles, TableSource, write_bad_rows
 from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train.calibrated import with_temperature, write_calibration
@@ -329,7 +329,7 @@ class FinetuningRun(Run):
         config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length)
-        if isinstance(self.task.source, CustomSource):
+        if isinstance(self.task.source, TableSource):
             description |= self.task.source.description
         tagger_params = None
         if tagger is not None:

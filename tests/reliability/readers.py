@@ -20,11 +20,11 @@ from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.sentences import sentences_of
 from bertjax.inference.pretrained import with_task
 from bertjax.tasks.sources import squad
-from bertjax.tasks.sources.columns import CustomKind
+from bertjax.tasks.sources.columns import OwnKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
 from bertjax.tasks.sources.official import ParquetRows
-from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
@@ -199,10 +199,10 @@ def _read_metadata(path: Path) -> None:
 
 
 def _table(
-    name: str, kind: CustomKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
+    name: str, kind: OwnKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
 ) -> Reader:
     def read(path: Path) -> None:
-        source = CustomSource(kind, train=path)
+        source = TableSource(kind, train=path)
         for _ in source.examples("train"):
             pass
         if kind == "choice":

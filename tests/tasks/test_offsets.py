@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import WordPieceTokenizer, train_bpe
@@ -116,7 +116,7 @@ def test_entities_are_found_again_at_their_characters(any_tokenizer, tmp_path, s
         for text, places in given
     ]
     write(tmp_path / f"a.{suffix}", rows)
-    source = CustomSource("tag", train=str(tmp_path / f"a.{suffix}"))
+    source = TableSource("tag", train=str(tmp_path / f"a.{suffix}"))
     count = 0
     for example, (text, places) in zip(source.examples("train"), given, strict=True):
         features = task.features(example, any_tokenizer, 24)

@@ -11,7 +11,7 @@ import pytest
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.sources.conll import read_conll
-from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.rows import has_columns
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tasks.task import Example
@@ -84,7 +84,7 @@ def test_entities_given_by_characters_become_tags_and_come_back(tmp_path):
     text = "Angela Merkel visited the U.N. in New  York."
     spans = [[0, 13, "PER"], {"start": 26, "end": 30, "label": "ORG"}, [34, 43, "LOC"]]
     rows = [{"text": text, "entities": spans}, {"text": "Nobody came.", "entities": []}]
-    source = CustomSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
     first, second = source.examples("train")
     assert first.label == (*("B-PER", "I-PER", "O", "O", "B-ORG", "O", "B-LOC", "I-LOC", "O"),)
     assert second.label == ("O", "O", "O")
@@ -161,7 +161,7 @@ def test_words_behind_the_first_window_have_tags_and_probabilities():
 def test_a_wrong_entity_is_named_with_its_row(tmp_path, entity, message):
     path = write(tmp_path / "a.jsonl", [{"text": "Anna came", "entities": [entity]}])
     with pytest.raises(ValueError, match=f"row 1.*{message}"):
-        list(CustomSource("tag", train=path).examples("train"))
+        list(TableSource("tag", train=path).examples("train"))
 
 
 def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
@@ -179,7 +179,7 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
         table = csv.writer(file)
         table.writerow(("words", "tags"))
         table.writerow((json.dumps(["Anna", "left"]), json.dumps(["B-PER", "O"])))
-    examples = list(CustomSource("tag", train=tmp_path / "text.csv").examples("train"))
+    examples = list(TableSource("tag", train=tmp_path / "text.csv").examples("train"))
     assert [example.text for example in examples] == [text for text, _ in rows]
     assert [example.label for example in examples] == [
         ("B-PER", "O", "O"),
@@ -189,17 +189,17 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
     ]
     # In other formats, a text is a text.
     path = write(tmp_path / "a.jsonl", [{"text": '["Anna", "b"]', "entities": [[2, 6, "PER"]]}])
-    (example,) = CustomSource("tag", train=path).examples("train")
+    (example,) = TableSource("tag", train=path).examples("train")
     assert example.text == '["Anna", "b"]' and example.label.count("B-PER") == 1
     (tmp_path / "a.txt").write_text('[]\n["a", "b"]\n')
-    found = CustomSource("tag", test=tmp_path / "a.txt", conll=False).examples("test")
+    found = TableSource("tag", test=tmp_path / "a.txt", conll=False).examples("test")
     assert [example.text for example in found] == ["[]", '["a", "b"]']
-    (example,) = CustomSource("tag", train=tmp_path / "words.csv").examples("train")
+    (example,) = TableSource("tag", train=tmp_path / "words.csv").examples("train")
     assert (example.words, example.label) == (("Anna", "left"), ("B-PER", "O"))
     (tmp_path / "text.csv").write_text("text,entities\nAnna left.,\n")
     with pytest.raises(ValueError, match="row 2 has no list of entities"):
-        list(CustomSource("tag", train=tmp_path / "text.csv").examples("train"))
-    (example,) = CustomSource("tag", test=tmp_path / "text.csv").examples("test")
+        list(TableSource("tag", train=tmp_path / "text.csv").examples("train"))
+    (example,) = TableSource("tag", test=tmp_path / "text.csv").examples("test")
     assert example.label is None
 
 
@@ -210,7 +210,7 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
         {"text": "我爱北京", "entities": [[2, 4, "LOC"]]},
         {"text": "zoehaus in Berlin", "entities": [[0, 3, "A"], [11, 17, "LOC"]]},
     ]
-    source = CustomSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
     for _ in range(2):  # counted anew at each reading
         first, second, third, fourth = source.examples("train")
         assert first.label == ("B-PER", "I-PER", "O", "B-GENE", "O", "O")
@@ -221,7 +221,7 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
         assert count == 3 and "within a word (such as 'anti-IL2' in" in reason and "row 1" in reason
     # The words are the same without the labels, so that these do not help a prediction.
     without = [{"text": row["text"]} for row in rows]
-    found = CustomSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
+    found = TableSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
     words = [example.words for example in found.examples("test")]
     assert words == [example.words for example in source.examples("train")]
 
@@ -229,13 +229,13 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
 def test_row_numbers_are_whole_and_the_others_are_counted(tmp_path):
     rows = [{"text": "Anna came", "entities": [[0, 99, "PER"]]} for _ in range(150)]
     with pytest.raises(ValueError, match=r"row 1, 2, 3, .*, \d+ and 1\d\d more: the entity"):
-        list(CustomSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
+        list(TableSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
 
 
 def test_entities_that_overlap_are_refused(tmp_path):
     rows = [{"text": "Anna came", "entities": [[0, 4, "PER"], [2, 6, "LOC"]]}]
     with pytest.raises(ValueError, match='"Anna" and "na c" overlap'):
-        list(CustomSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
+        list(TableSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_entities_cut_after_an_emoji_ask_how_positions_are_counted(tmp_path, tex
     # In UTF-16, Anna is at 3 to 7.
     row = {"text": text, "entities": [[3, 7, "PER"], [0, 1, "X"]]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    source = CustomSource("tag", train=tmp_path / "a.jsonl")
+    source = TableSource("tag", train=tmp_path / "a.jsonl")
     list(source.examples("train"))
     (note,) = source.counts
     assert "within a word" in note and ("UTF-16" in note) == asked

@@ -4,64 +4,96 @@ For embeddings, these are columns of texts, hard negatives and scores.
 """
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
-from bertjax.tasks.sources.tables import Table, place, read_number
+from bertjax.tasks.sources.tables import Table, read_number, row_name
 
-CustomKind = Literal["classify", "regress", "tag", "choice", "embed"]
+OwnKind = Literal["classify", "regress", "tag", "choice", "embed"]
 
 # Usual names of columns in lower case and without "_", "-" and spaces, in order of preference.
 PAIRS = (
     *(("sentence1", "sentence2"), ("sent1", "sent2"), ("text1", "text2"), ("texta", "textb")),
     *(("sentencea", "sentenceb"), ("question1", "question2"), ("title1", "title2")),
     *(("premise", "hypothesis"), ("question", "sentence"), ("question", "answer")),
-    *(
-        ("question", "passage"),
-        ("question", "context"),
-        ("query", "passage"),
-        ("text", "textpair"),
-    ),
-    *(("query", "document"), ("s1", "s2")),
+    *(("question", "passage"), ("question", "context"), ("query", "passage")),
+    *(("text", "textpair"), ("query", "document"), ("s1", "s2")),
 )
 TEXTS = (
     *("text", "sentence", "sentence1", "sent1", "text1", "texta", "premise", "review", "content"),
     *("body", "comment", "message", "tweet", "document", "description", "question", "question1"),
     *("query", "context", "passage", "title", "headline", "abstract", "input", "utterance"),
 )
-WORDS = ("words", "tokens")
-LABELS: dict[CustomKind, tuple[str, ...]] = {
-    "classify": (
-        *("label", "labels", "goldlabel", "class", "classes", "category", "categories", "target"),
-        *("sentiment", "intent", "emotion", "topic", "isduplicate", "isparaphrase", "entailment"),
-        *("stars", "rating", "score", "tag", "y"),
+
+
+class KindColumns(NamedTuple):
+    """The columns of a kind of task on the user's own files.
+
+    Attributes:
+        fields: the fields of `Columns` that it reads.
+        labels: usual names of the column of the label, in order of preference.
+        texts: usual names of the column of the text.
+        pairs: usual names of the columns of two texts.
+        by_place: whether columns without usual names are guessed by their positions.
+    """
+
+    fields: tuple[str, ...]
+    labels: tuple[str, ...]
+    texts: tuple[str, ...] = TEXTS
+    pairs: tuple[tuple[str, str], ...] = PAIRS
+    by_place: bool = True
+
+
+KINDS: dict[OwnKind, KindColumns] = {
+    "classify": KindColumns(
+        fields=("text", "pair", "label", "id"),
+        labels=(
+            *("label", "labels", "goldlabel", "class", "classes", "category", "categories"),
+            *("target", "sentiment", "intent", "emotion", "topic", "isduplicate", "isparaphrase"),
+            *("entailment", "stars", "rating", "score", "tag", "y"),
+        ),
     ),
-    "regress": ("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
-    "tag": (
-        *("tags", "labels", "nertags", "ner", "postags", "label", "tag"),
-        *("entities", "spans", "annotations"),
+    "regress": KindColumns(
+        fields=("text", "pair", "label", "id"),
+        labels=("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
     ),
-    "choice": ("label", "answer", "gold", "goldlabel", "correct", "target"),
-}
-# The fields of `Columns` that each kind of task reads.
-FIELDS: dict[CustomKind, tuple[str, ...]] = {
-    "classify": ("text", "pair", "label", "id"),
-    "regress": ("text", "pair", "label", "id"),
-    "tag": ("text", "label", "id"),
-    "choice": ("text", "pair", "label", "id", "choices"),
-    "embed": ("text", "pair", "label", "id", "negatives"),
+    "tag": KindColumns(
+        fields=("text", "label", "id"),
+        labels=(
+            *("tags", "labels", "nertags", "ner", "postags", "label", "tag"),
+            *("entities", "spans", "annotations"),
+        ),
+        texts=("words", "tokens", *TEXTS),
+        pairs=(),
+        by_place=False,
+    ),
+    "choice": KindColumns(
+        fields=("text", "pair", "label", "id", "choices"),
+        labels=("label", "answer", "gold", "goldlabel", "correct", "target"),
+        pairs=PAIRS[1:2],
+    ),
+    "embed": KindColumns(
+        fields=("text", "pair", "label", "id", "negatives"),
+        labels=(
+            *("score", "similarity", "similarityscore", "sim", "relatedness"),
+            *("relatednessscore", "rating", "label", "y"),
+        ),
+        pairs=(
+            *(("anchor", "positive"), ("query", "positive"), ("question", "positive")),
+            *(("text", "positive"), ("anchor", "pos"), ("query", "pos"), ("query", "answer")),
+            *(("title", "body"), ("title", "abstract"), ("title", "text")),
+            *(("anchor", "candidate"), *PAIRS),
+        ),
+    ),
 }
 # pandas names its index column "".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 _FLAGS = {"choices": "--choice_columns", "negatives": "--negative_columns"}
-# Number of rows compared with the first row, to detect a missing header.
-ROWS_COMPARED = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,44 +152,52 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 
 
 def find_columns(
-    table: Table, kind: CustomKind, named: Columns, *, labelled: bool, pairs: bool = True
+    table: Table, kind: OwnKind, named: Columns, *, labelled: bool, pairs: bool = True
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
     The message is "" if no column is guessed. A column that the user does not name is guessed by
     usual names, such as "text" or "label". Except in tagging, the position decides if no column has
     a usual name: the last unused column is taken as the label if `labelled`, and the first unused
-    column that holds texts, else the first unused one, as the text.
+    column that holds texts, else the first unused one, as the text. For embeddings, the two texts
+    may be the only two columns that hold texts; a column of scores must hold numbers, and is only
+    guessed if there are no hard negatives.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
-        kind: the kind of task: classify, regress, tag or choice.
+        kind: the kind of task.
         named: the column names that the user sets.
-        labelled: whether the file must have labels.
+        labelled: whether the file must have labels; embeddings never need scores.
         pairs: whether the text may be a pair of texts.
 
     Raises:
         ValueError: a column is missing or cannot be guessed, another column holds texts as well, so
             that the text column is doubtful, or the first row is not a header.
     """
+    if kind == "embed":
+        return _find_pair_columns(table, named)
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
-    if kind != "tag":
+    if KINDS[kind].by_place:
         columns = _by_place(table, columns, labelled=labelled)
     needed = {"text": True, "label": labelled, "choices": kind == "choice"}
     lacking = [field for field, need in needed.items() if need and not getattr(columns, field)]
     if lacking:
-        raise ValueError(
-            f"{place(table.path, 1)}: which column is the {' and the '.join(lacking)}? There are: "
-            f"{brief(', '.join(table.columns), 60)}. Give "
-            f"{' and '.join(map(flag_of, lacking))}; if the first row does not name the columns, "
-            "insert a row that does."
-        )
+        raise _which(table, lacking, lacking)
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
-        refuse_headerless(table, columns)
-    return columns, describe(table, named, columns)
+        _refuse_headerless(table, columns)
+    return columns, _describe(table, named, columns)
+
+
+def _which(table: Table, fields: Sequence[str], words: Sequence[str]) -> ValueError:
+    """Returns the error about columns that cannot be guessed, the fields `fields` of `Columns`."""
+    return ValueError(
+        f"{row_name(table.path, 1)}: which column is the {' and the '.join(words)}? There are: "
+        f"{brief(', '.join(table.columns), 60)}. Give {' and '.join(map(flag_of, fields))}; if the "
+        "first row does not name the columns, insert a row that does."
+    )
 
 
 def plain(name: str) -> str:
@@ -170,28 +210,32 @@ def is_usual_text(name: str) -> bool:
     return plain(name) in TEXTS
 
 
-def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) -> Columns:
+def _free(columns: Sequence[str], named: Columns) -> dict[str, str]:
+    """Returns {name as `plain` writes it: name} of the columns that `named` does not use."""
     taken = named.named()
-    free = {plain(name): name for name in reversed(columns) if name not in taken}
+    return {plain(name): name for name in reversed(columns) if name not in taken}
 
-    def first(names: Sequence[str]) -> str | None:
-        return next((free[name] for name in names if name in free), None)
 
+def _first(free: Mapping[str, str], names: Sequence[str]) -> str | None:
+    return next((free[name] for name in names if name in free), None)
+
+
+def _pair(free: Mapping[str, str], kind: OwnKind) -> tuple[str, str] | None:
+    pairs = KINDS[kind].pairs
+    return next(((free[a], free[b]) for a, b in pairs if a in free and b in free), None)
+
+
+def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Columns:
+    free = _free(columns, named)
     text, pair = named.text, named.pair
-    if text is None and kind == "tag":
-        text = first((*WORDS, *TEXTS))
-    elif text is None:
-        pairs = PAIRS[1:2] if kind == "choice" else PAIRS
-        both = next(((a, b) for a, b in pairs if a in free and b in free), None)
-        if both and pair is None:
-            text, pair = free[both[0]], free[both[1]]
-        else:
-            text = first(TEXTS)
+    if text is None:
+        both = _pair(free, kind) if pair is None else None
+        text, pair = both or (_first(free, KINDS[kind].texts), pair)
     return Columns(
         text=text,
         pair=pair,
-        label=named.label if named.label is not None else first(LABELS[kind]),
-        id=named.id if named.id is not None else first(IDS),
+        label=named.label if named.label is not None else _first(free, KINDS[kind].labels),
+        id=named.id if named.id is not None else _first(free, IDS),
         choices=named.choices or (_choices(free) if kind == "choice" else ()),
     )
 
@@ -223,22 +267,20 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
-        rows = first_rows(table) if len(free) > 1 else []
-        dated = {name for name in free if _holds_dates([row.get(name) for row in rows])}
+        dated = {name for name in free if len(free) > 1 and _holds_dates(table.first_values(name))}
         free = [name for name in free if name not in dated] or free
         # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
         free = [name for name in table.columns if name and name not in columns.named()]
-        rows = first_rows(table) if len(free) > 1 else []
-        texts = [name for name in free if holds_texts([row.get(name) for row in rows])]
-        words = [name for name in free if not holds_numbers([row.get(name) for row in rows])]
+        texts = [name for name in free if _holds_texts(table, name)]
+        words = [name for name in free if not _holds_numbers(table, name)]
         columns = dataclasses.replace(columns, text=next(iter(texts or words or free), None))
     return columns
 
 
-def refuse_headerless(table: Table, columns: Columns) -> None:
+def _refuse_headerless(table: Table, columns: Columns) -> None:
     """Checks that the first row of a file is a header.
 
     Args:
@@ -253,18 +295,12 @@ def refuse_headerless(table: Table, columns: Columns) -> None:
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
     )
     if not looks_like_data and label is not None:
-        looks_like_data = any(row[label].strip() == label for row in first_rows(table))
+        looks_like_data = any(row[label].strip() == label for row in table.first_rows)
     if looks_like_data:
         raise ValueError(
-            f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
+            f"{row_name(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
             "names of the columns: put a first row with the column names, such as text,label."
         )
-
-
-def first_rows(table: Table) -> list[dict[str, Any]]:
-    """Returns the well-formed rows among the first `ROWS_COMPARED` rows of a table."""
-    rows = itertools.islice(table.rows_and_errors(), ROWS_COMPARED)
-    return [row for _, row in rows if isinstance(row, dict)]
 
 
 def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
@@ -272,9 +308,8 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
 
     If `pairs` is True, the message says that they may be the second texts of pairs.
     """
-    rows = first_rows(table)
     unused = [name for name in table.columns if name and name not in columns.named()]
-    texts = [name for name in unused if holds_texts([row.get(name) for row in rows])]
+    texts = [name for name in unused if _holds_texts(table, name)]
     if texts:
         first, other = columns.text, texts[0]
         if not pairs:
@@ -289,20 +324,21 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
         )
 
 
-def holds_texts(values: Sequence[Any]) -> bool:
-    """Returns whether most `values` are texts, and not names of classes with several words.
+def _holds_texts(table: Table, column: str) -> bool:
+    """Returns whether most values are texts, and not names of classes with several words.
 
     Texts have three or more words, and many of them differ or they have four or more on average.
     """
+    values = table.first_values(column)
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
     words = sum(len(text.split()) for text in texts)
     many = 5 * len(set(texts)) > len(texts) or words >= 4 * len(texts)
     return 2 * len(texts) > len(values) and many
 
 
-def holds_numbers(values: Sequence[Any]) -> bool:
-    """Returns whether `values` are numbers, apart from empty ones."""
-    known = [value for value in values if value not in (None, "")]
+def _holds_numbers(table: Table, column: str) -> bool:
+    """Returns whether the values are numbers, apart from empty ones."""
+    known = [value for value in table.first_values(column) if value not in (None, "")]
     return bool(known) and all(read_number(str(value)) is not None for value in known)
 
 
@@ -319,7 +355,7 @@ def _holds_dates(values: Sequence[Any]) -> bool:
     return bool(known) and all(map(is_date, known))
 
 
-def describe(
+def _describe(
     table: Table, named: Columns, columns: Columns, words: Mapping[str, str] | None = None
 ) -> str:
     """Returns the message about the guessed columns, which names the flags that replace them.
@@ -351,21 +387,6 @@ def describe(
     return f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give {flags}."
 
 
-# Usual names, in lower case and without "_", "-" and spaces, in order of preference.
-TEXT_PAIRS = (
-    *(
-        ("anchor", "positive"),
-        ("query", "positive"),
-        ("question", "positive"),
-        ("text", "positive"),
-    ),
-    *(("anchor", "pos"), ("query", "pos"), ("query", "answer"), ("title", "body")),
-    *(("title", "abstract"), ("title", "text"), ("anchor", "candidate"), *PAIRS),
-)
-SCORES = (
-    *("score", "similarity", "similarityscore", "sim", "relatedness", "relatednessscore"),
-    *("rating", "label", "y"),
-)
 _NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
 _WORDS = {
     "text": "first text (anchor)",
@@ -375,16 +396,8 @@ _WORDS = {
 }
 
 
-def find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
-    """Returns the columns of a file of pairs, and a message that lists the guessed ones, or "".
-
-    Columns that the user does not name are guessed by usual names, such as "anchor" and "positive",
-    or else, the two texts, by being the only two columns that hold texts. A column of scores must
-    hold numbers, and is only guessed if there are no hard negatives.
-
-    Args:
-        table: the file.
-        named: the column names that the user sets.
+def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
+    """Finds the columns of a file of pairs, for `find_columns`.
 
     Raises:
         ValueError: a column is missing or cannot be guessed, both scores and hard negatives are
@@ -401,26 +414,19 @@ def find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
             "pair has either a score or hard negatives; leave one of them out."
         )
     check_columns(table, named.named())
-    free = {plain(name): name for name in reversed(table.columns) if name not in named.named()}
-    rows = first_rows(table)
-    columns = dataclasses.replace(
-        named, id=named.id or next((free[name] for name in IDS if name in free), None)
-    )
+    free = _free(table.columns, named)
+    columns = dataclasses.replace(named, id=named.id or _first(free, IDS))
     if named.label is None and not named.negatives:
         columns = dataclasses.replace(columns, negatives=_negatives(free))
-    columns = _with_texts(table, columns, free, rows)
+    columns = _with_texts(table, columns, free)
     if columns.label is None and not columns.negatives:
-        left = [free[name] for name in SCORES if name in free]
-        numbers = (name for name in left if name not in columns.named() and _numbers(rows, name))
-        columns = dataclasses.replace(columns, label=next(numbers, None))
-    return columns, describe(table, named, columns, _WORDS)
+        left = {key: name for key, name in free.items() if name not in columns.named()}
+        scores = {key: name for key, name in left.items() if _holds_numbers(table, name)}
+        columns = dataclasses.replace(columns, label=_first(scores, KINDS["embed"].labels))
+    return columns, _describe(table, named, columns, _WORDS)
 
 
-def _numbers(rows: list[dict[str, Any]], name: str) -> bool:
-    return holds_numbers([row.get(name) for row in rows])
-
-
-def _negatives(free: dict[str, str]) -> tuple[str, ...]:
+def _negatives(free: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the columns that are named like hard negatives, in the order of their numbers."""
     matches = [
         (match[1], name) for key, name in free.items() if (match := _NEGATIVE.fullmatch(key))
@@ -428,32 +434,20 @@ def _negatives(free: dict[str, str]) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(matches, key=lambda x: (len(x[0]), x[0])))
 
 
-def _with_texts(
-    table: Table, columns: Columns, free: dict[str, str], rows: list[dict[str, Any]]
-) -> Columns:
-    """Returns `columns` with the columns of the two texts; raises ValueError if they are unknown.
-
-    `free` maps plain names of columns that the user does not name to those in the file.
-    """
+def _with_texts(table: Table, columns: Columns, free: Mapping[str, str]) -> Columns:
+    """Adds the columns of the two texts to `columns`; raises ValueError if they are unknown."""
     if columns.text is not None and columns.pair is not None:
         return columns
-    if columns.text is None and columns.pair is None:
-        both = next(((a, b) for a, b in TEXT_PAIRS if a in free and b in free), None)
-        if both is not None:
-            return dataclasses.replace(columns, text=free[both[0]], pair=free[both[1]])
+    if columns.text is None and columns.pair is None and (both := _pair(free, "embed")):
+        return dataclasses.replace(columns, text=both[0], pair=both[1])
     left = [name for name in table.columns if name and name not in columns.named()]
-    texts = [name for name in left if holds_texts([row.get(name) for row in rows])]
+    texts = [name for name in left if _holds_texts(table, name)]
     if len(texts) < 2:  # short texts, such as the words of queries
-        texts = [name for name in left if not _numbers(rows, name)]
+        texts = [name for name in left if not _holds_numbers(table, name)]
     wanted = [field for field in ("text", "pair") if getattr(columns, field) is None]
     if len(texts) != len(wanted):
-        raise ValueError(
-            f"{place(table.path, 1)}: which column is the "
-            f"{' and the '.join(_WORDS[field] for field in wanted)}? There are: "
-            f"{brief(', '.join(table.columns), 60)}. Give {' and '.join(map(flag_of, wanted))}; if "
-            "the first row does not name the columns, insert a row that does."
-        )
+        raise _which(table, wanted, [_WORDS[field] for field in wanted])
     columns = dataclasses.replace(columns, **dict(zip(wanted, texts, strict=True)))
     if not table.is_typed and len(wanted) == 2:
-        refuse_headerless(table, columns)
+        _refuse_headerless(table, columns)
     return columns

@@ -4,8 +4,9 @@ A line begins with a word and ends with the tag of the word; blank lines separat
 -DOCSTART- lines separate documents. Tags in IOB1, IOBES or BILOU are converted to IOB2.
 """
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +14,9 @@ from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
 from bertjax.tasks.sources.official import DatasetRow, DatasetSource, OfficialFiles, decode
-from bertjax.tasks.sources.tables import place, read_lines
-from bertjax.tasks.tagging import Scheme, TagTask, scheme_of, to_iob2
-from bertjax.tasks.task import Example
+from bertjax.tasks.sources.tables import read_lines, row_name
+from bertjax.tasks.tagging import TagTask, scheme_of, to_iob2
+from bertjax.tasks.task import Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
 CONLL_LABELS = (
@@ -70,34 +71,42 @@ class ConllSource(OfficialFiles):
 def read_conll(path: Path | str) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as examples; entity tags are converted to IOB2.
 
-    If the file has no tags, the labels of the examples are None. The file is read twice, the first
-    time to detect whether the tags mark entities.
+    If the file has no tags, the labels of the examples are None.
 
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
     """
     path = Path(path)
-    scheme = scheme_of(sentence.tags or () for sentence in read_sentences(path))
+    sentences = enumerate(read_sentences(path))
+    return in_iob2(tagged_example(str(number), path, sentence) for number, sentence in sentences)
+
+
+def in_iob2(examples: Iterable[Example]) -> Iterator[Example]:
+    """Converts the tags of all examples of a file to IOB2, if they mark entities.
+
+    The scheme depends on all tags, so that `examples` are read at once.
+    """
+    kept = KeptExamples(examples)
+    tags = (example.label for example in kept if isinstance(example.label, tuple))
+    if scheme_of(tags) is None:
+        return iter(kept)
     return (
-        tagged_example(str(number), path, sentence, scheme)
-        for number, sentence in enumerate(read_sentences(path))
+        dataclasses.replace(example, label=to_iob2(example.label))
+        if isinstance(example.label, tuple)
+        else example
+        for example in kept
     )
 
 
-def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """Converts a sentence to an example with the id `id`, and its tags from `scheme` to IOB2.
-
-    `path` is the file of the sentence. `scheme` is "IOB1", "IOB2" or "IOBES". If it is None, the
-    tags do not mark entities and are kept.
-    """
-    tags = sentence.tags
+def tagged_example(id: str, path: Path, sentence: Sentence) -> Example:
+    """Converts a sentence in the file `path` to an example with the id `id`."""
     return Example(
         id=id,
-        where=place(path, sentence.row),
+        where=row_name(path, sentence.row),
         text=sentence.text,
         words=sentence.words,
         offsets=sentence.offsets,
-        label=tags if tags is None or scheme is None else to_iob2(tags),
+        label=sentence.tags,
     )
 
 
@@ -121,7 +130,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
         columns = columns or len(fields)
         if len(fields) != columns:
             raise ValueError(
-                f"{place(path, number)} has {len(fields)} columns, but earlier rows have "
+                f"{row_name(path, number)} has {len(fields)} columns, but earlier rows have "
                 f"{columns}: write a word, other columns if any, and a tag in each line, and a "
                 "blank line between sentences."
             )

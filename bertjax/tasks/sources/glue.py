@@ -25,7 +25,7 @@ from bertjax.tasks.sources.official import (
     existing,
     reset_counts,
 )
-from bertjax.tasks.sources.tables import place, read_number, read_tsv
+from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
 
 # Possible file names of each split.
@@ -147,14 +147,14 @@ def read_glue_file(
                 counts[f"{split}: rows with missing fields"] += 1
                 continue
             raise ValueError(
-                f"{place(path, number)} has {len(fields)} fields instead of {len(header)} "
+                f"{row_name(path, number)} has {len(fields)} fields instead of {len(header)} "
                 f"({brief(', '.join(header))}) with tabs between them. Restore the official file."
             )
         code = None if columns.label is None else fields[columns.label]
         if code == "-":
             counts[f"{split}: rows without a gold label"] += 1
             continue
-        where = place(path, number)
+        where = row_name(path, number)
         yield Example(
             id=str(count) if columns.id is None else fields[columns.id],
             where=where,
@@ -213,7 +213,7 @@ class _Columns:
         if text is None or (spec.pair and pair is None):
             needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
             raise ValueError(
-                f"{place(path, 1)} should name the columns of {spec.name}, with {needed} among "
+                f"{row_name(path, 1)} should name the columns of {spec.name}, with {needed} among "
                 f"them, but reads: {brief(', '.join(header))}. Restore the official file."
             )
         return cls(find(("index", "id")), text, pair, find(spec.label))
@@ -285,7 +285,7 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
     """
     predictions: dict[str, str | float] = {}
     for number, fields in read_tsv(Path(path)):
-        where = place(path, number)
+        where = row_name(path, number)
         if len(fields) != len(HEADER):
             raise ValueError(
                 f"{where} has {len(fields)} fields, but must have an index and a prediction with a "

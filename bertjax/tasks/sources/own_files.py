@@ -19,27 +19,25 @@ from bertjax.base.files import brief, writing
 from bertjax.base.scratch import scratch_folder
 from bertjax.tasks.sources.columns import (
     Columns,
-    CustomKind,
+    OwnKind,
     check_columns,
     find_columns,
-    find_pair_columns,
 )
-from bertjax.tasks.sources.conll import read_conll, tagged_example
+from bertjax.tasks.sources.conll import in_iob2, read_conll
 from bertjax.tasks.sources.held_out import Choice, Fold
-from bertjax.tasks.sources.official import reset_counts, value_of_split
-from bertjax.tasks.sources.rows import KnownClasses, Row, RowExamples, utf16_hint
+from bertjax.tasks.sources.official import ChangeCounts, reset_counts, value_of_split
+from bertjax.tasks.sources.rows import KnownClasses, Row, RowReader
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
     Table,
     files_in,
-    place,
+    row_name,
     suffix_of,
     unread_files,
 )
-from bertjax.tasks.tagging import scheme_of
-from bertjax.tasks.task import Example
+from bertjax.tasks.task import Example, KeptExamples
 
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.
@@ -127,60 +125,96 @@ def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 class OwnFiles(abc.ABC):
     """Base class of the sources that read the user's own files, one file or folder per split.
 
+    A file is parsed once: all of its examples are kept, because a fine-tuning reads the train split
+    several times before its first step, and the dev split at each evaluation. Of a train split that
+    the dev split is held out of, the held-out examples are kept apart, so that an evaluation reads
+    only them; what is kept of the train split is forgotten after it has been encoded.
+
     Args:
+        task: the name of the task, for error messages.
+        files: {split: path of a file or folder}.
         bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
             out; "report": each becomes an example whose `problem` says why.
         can_skip: whether errors about bad rows recommend --skip_bad_rows.
+        keep: whether examples are kept; else, a split is parsed whenever it is read, so that
+            predictions begin before a file has been read.
 
     Attributes:
+        files: the path of each split that has a file.
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
+        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
+        note: a message about the files for the user; it may be empty.
     """
 
-    splits: tuple[str, ...]
+    note: str
 
-    def __init__(self, bad_rows: BadRows = "refuse", *, can_skip: bool = False):
+    def __init__(
+        self,
+        task: str,
+        files: Mapping[str, Path | str],
+        bad_rows: BadRows = "refuse",
+        *,
+        can_skip: bool = False,
+        keep: bool = True,
+    ):
+        self.files = {split: Path(path).expanduser() for split, path in files.items()}
+        self.splits = tuple(self.files)
+        self.counts = ChangeCounts()
+        self._task, self._can_skip, self._keeps = task, can_skip, keep
         self._bad_rows_are: BadRows = bad_rows
-        self._can_skip = can_skip
+        self._kept: dict[str, KeptExamples] = {}
         self._bad_rows: dict[str, list[str]] = {}  # split -> problems
         self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
-        self._held_out: frozenset[int] | None = None
+        self._held_out: frozenset[int] = frozenset()
 
     @abc.abstractmethod
-    def read(self, split: str) -> Iterator[Example]:
-        """Reads the examples in the file of a split lazily, in the order of the file.
+    def parse(self, split: str) -> Iterator[Example]:
+        """Parses the file of a split; a row that cannot be used is an example with a `problem`.
 
         Raises:
-            ValueError: the split has no file, or a row is malformed; the message names the row.
+            ValueError: the split has no file, or the rows after a malformed one cannot be read.
         """
 
-    @abc.abstractmethod
     def path(self, split: str) -> Path:
-        """Returns the path of the file of a split; raises ValueError if there is none."""
+        """Returns the path of the file that has a split.
+
+        Raises:
+            ValueError: the split does not exist.
+        """
+        held_out = split == "dev" and self._held_out
+        return value_of_split(self._task, "train" if held_out else split, self.files)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily, without those that `leave_out` left out.
+        """Reads the examples of a split, in the order of its file, without those left out.
 
         Raises:
             ValueError: the split has no file, or a row is malformed; the message names the row.
         """
-        held_out = self._held_out
-        if held_out is None or split not in ("train", "dev"):
-            examples = self.read(split)
-        else:
-            numbered = enumerate(self.read("train"))
-            examples = (e for index, e in numbered if (index in held_out) == (split == "dev"))
+        self.path(split)  # refuses a split without a file
+        held_out = self._held_out if split == "train" else ()
         left_out = self._left_out.get(split, {})
-        return (e for e in examples if e.where not in left_out) if left_out else examples
+        numbered = enumerate(self.usable(split))
+        return (e for i, e in numbered if i not in held_out and e.where not in left_out)
 
-    def _usable(self, split: str, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples without a problem and, if `bad_rows` is "report", all others.
+    def all_examples(self, split: str) -> Iterable[Example]:
+        """Returns the examples of a split that `parse` yields, parsed now or kept."""
+        if not self._keeps:
+            return self.parse(split)
+        if split not in self._kept:
+            self._kept[split] = KeptExamples(self.parse(split))
+        return self._kept[split]
+
+    def usable(self, split: str) -> Iterator[Example]:
+        """Yields the examples without a problem, also held-out ones of the train split.
+
+        If `bad_rows` is "report", those with a problem are yielded as well.
 
         Raises:
             ValueError: examples have a problem and `bad_rows` is "refuse". After the first problem,
                 nothing is yielded; the error is raised at the end and names the rows.
         """
         self._bad_rows[split] = problems = []
-        for example in examples:
+        for example in self.all_examples(split):
             if example.problem:
                 problems.append(example.problem)
                 if self._bad_rows_are == "report":
@@ -189,6 +223,10 @@ class OwnFiles(abc.ABC):
                 yield example
         if self._bad_rows_are == "refuse":
             self.refuse(split, problems)
+
+    def forget(self, split: str) -> None:
+        """Frees what is kept of a split, which is parsed again if it is read again."""
+        self._kept.pop(split, None)
 
     def refuse(self, split: str, problems: Sequence[str]) -> None:
         """Raises one ValueError about all bad rows of a split, unless `problems` is empty."""
@@ -218,72 +256,96 @@ class OwnFiles(abc.ABC):
         The indices are in the order in which `examples` yields the dev split, and count the usable
         examples of the file from 0.
         """
-        held_out, left_out = self._held_out or frozenset(), self._left_out.get("dev", {})
-        numbered = enumerate(self.read("train"))
-        return [i for i, e in numbered if i in held_out and e.where not in left_out]
+        if not self._held_out:
+            return []
+        left_out = self._left_out.get("dev", {})
+        numbered = zip(sorted(self._held_out), self.usable("dev"), strict=True)
+        return [index for index, example in numbered if example.where not in left_out]
 
-    def hold_out(
+    def divide(
         self,
         fraction: float | None,
+        fold: Fold | None,
         choice: Choice,
         key: Callable[[Example], Any],
-        fold: Fold | None = None,
-    ) -> str:
-        """Makes a part of the train split the dev split, unless there is a dev split already.
+    ) -> None:
+        """Holds out a dev split if there is none, and tells the user about it and about `note`.
 
         Examples with the same text (the same pair, choices or words) are either all held out or
         all trained on, because otherwise the evaluation would reward what was learnt by heart.
 
         Args:
-            fraction: the fraction of the train split; 0 or None: nothing is held out.
+            fraction: the fraction of the train split to hold out; 0 or None: nothing.
+            fold: the fold of a cross-validation to hold out, instead of a fraction; None: no
+                cross-validation.
             choice: how the held-out examples are chosen.
             key: a function that returns the property of an example by which they are chosen, such
                 as its label.
-            fold: the fold of a cross-validation to hold out, instead of a fraction; None: no
-                cross-validation.
-
-        Returns:
-            A sentence for the user that says what is held out; "" if nothing is held out.
 
         Raises:
             ValueError: there are fewer different texts than folds, or a fold is empty.
         """
-        if "train" not in self.splits or "dev" in self.splits or not (fraction or fold):
-            return ""
+        if self.note:
+            print(self.note)
+        if "train" not in self.splits:
+            return
+        if "dev" in self.splits:
+            message = self._repeated_in_dev()
+        else:
+            message = self._hold_out(fraction, fold, choice, key) if fraction or fold else ""
+        if message:
+            print(message)
+
+    def _hold_out(
+        self,
+        fraction: float | None,
+        fold: Fold | None,
+        choice: Choice,
+        key: Callable[[Example], Any],
+    ) -> str:
         keys: dict[bytes, Any] = {}  # of the first example with each text
         text_of = []  # index of each example's text in `keys`
         numbers: dict[bytes, int] = {}
-        for example in self.read("train"):
+        for example in self.usable("train"):
             digest = text_digest(example)
             keys.setdefault(digest, key(example))
             text_of.append(numbers.setdefault(digest, len(numbers)))
+        total, path = len(text_of), self.path("train")
         if fold is not None:
             folds = choice.folds(list(keys.values()), fold.count, fold.seed)
             if len(np.unique(folds)) < fold.count:
                 raise ValueError(
-                    f"--folds {fold.count}: the {len(text_of):,} examples in {self.path('train')} "
-                    f"cannot be divided into so many folds ({choice.words}): give fewer folds."
+                    f"--folds {fold.count}: the {total:,} examples in {path} cannot be divided "
+                    f"into so many folds ({choice.words}): give fewer folds."
                 )
             chosen = frozenset(np.flatnonzero(folds == fold.index).tolist())
         else:
             chosen = choice.fraction(list(keys.values()), fraction or 0.0)
         held_out = frozenset(i for i, text in enumerate(text_of) if text in chosen)
-        path = self.path("train")
-        if not 0 < len(held_out) < len(text_of):
+        if not 0 < len(held_out) < total:
             return ""
-        self._held_out = held_out
-        self.splits = (*self.splits, "dev")
-        copies = len(text_of) - len(keys)
-        return _held_out_note(
-            fraction, fold, len(held_out), len(text_of), path.name or path.resolve().name, choice
-        ) + (f" {copies:,} examples with a text that occurs before stay with it." if copies else "")
+        numbered = enumerate(self.usable("train"))
+        self._kept["dev"] = KeptExamples(e for i, e in numbered if i in held_out)
+        self._held_out, self.splits = held_out, (*self.splits, "dev")
+        name = path.name or path.resolve().name
+        message = (
+            f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but "
+            "evaluated"
+        )
+        if fold is not None:
+            message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."
+        else:
+            message = (
+                f"There is no --dev file: {message} (chosen {choice.words}; --dev_fraction "
+                f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+            )
+        if copies := total - len(keys):
+            message += f" {copies:,} examples with a text that occurs before stay with it."
+        return message
 
-    def repeated_in_dev(self) -> str:
-        """Returns a warning if examples of the dev file are in the train file too, else ""."""
-        if self._held_out is not None or not {"train", "dev"} <= set(self.splits):
-            return ""
-        known = {text_digest(example) for example in self.read("train")}
-        repeated = [text_digest(example) in known for example in self.read("dev")]
+    def _repeated_in_dev(self) -> str:
+        known = {text_digest(example) for example in self.usable("train")}
+        repeated = [text_digest(example) in known for example in self.usable("dev")]
         if not any(repeated):
             return ""
         return (
@@ -291,19 +353,6 @@ class OwnFiles(abc.ABC):
             "have a text that is trained on, so that the scores on them are better than those of "
             "new texts would be."
         )
-
-
-def _held_out_note(
-    fraction: float | None, fold: Fold | None, count: int, total: int, name: str, choice: Choice
-) -> str:
-    """Returns the sentence that says which `count` of `total` examples of a file are held out."""
-    held_out = f"{count:,} of the {total:,} examples in {name} are not trained on, but evaluated"
-    if fold is not None:
-        return f"Fold {fold.index + 1} of {fold.count}: {held_out} ({choice.words})."
-    return (
-        f"There is no --dev file: {held_out} (chosen {choice.words}; --dev_fraction {fraction:g}; "
-        "with 0, the model is trained on all and not evaluated)."
-    )
 
 
 def text_digest(example: Example) -> bytes:
@@ -413,13 +462,12 @@ def _in_json(value: Any) -> Any:
 CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
 
-class CustomSource(OwnFiles):
-    """Reads the examples of a task from the user's own files.
+class TableSource(OwnFiles):
+    """Reads the user's own tables in several formats or, for tagging, CoNLL's columns.
 
     Attributes:
-        kind: the kind of task: classify, regress, tag, choice or embed.
-        splits: the splits that have a file, and "dev" if a part of the train split is held out.
-        columns: the column names, set by the user or guessed.
+        kind: the kind of task.
+        columns: the column names of the first split, set by the user or guessed.
         note: a message that names the guessed columns and warns about odd quotes and files in a
             folder that are not read; it may be empty.
         multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
@@ -428,7 +476,7 @@ class CustomSource(OwnFiles):
 
     def __init__(
         self,
-        kind: CustomKind,
+        kind: OwnKind,
         *,
         train: Path | str | None = None,
         dev: Path | str | None = None,
@@ -438,6 +486,7 @@ class CustomSource(OwnFiles):
         label_separator: str | None = None,
         bad_rows: BadRows = "refuse",
         can_skip: bool = False,
+        keep: bool = True,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -450,51 +499,91 @@ class CustomSource(OwnFiles):
             conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
                 Parquet files, which never have; None: as True. Other tasks ignore this argument.
             columns: the column names; a name that is not set is guessed from the file of train, or
-                else of dev, or else of test.
+                else of dev, or else of test; embed: from the file of each split, so that a model
+                that is trained on pairs can be evaluated on scored pairs.
             label_separator: the string between the labels of an example with several labels; None:
                 a text is one label.
-            bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are
-                left out; "report": each becomes an example whose `problem` says why.
-            can_skip: whether errors about bad rows recommend --skip_bad_rows.
+            bad_rows: as for `OwnFiles`.
+            can_skip: as for `OwnFiles`.
+            keep: as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
             ValueError: no file is given, a file lacks a column or has an unknown suffix, or a
                 column cannot be guessed.
         """
-        super().__init__(bad_rows, can_skip=can_skip)
-        files = {"train": train, "dev": dev, "test": test}
-        self.kind: CustomKind = kind
-        self._paths = {
-            split: Path(path).expanduser() for split, path in files.items() if path is not None
-        }
-        if not self._paths:
+        given = {"train": train, "dev": dev, "test": test}
+        files = {split: path for split, path in given.items() if path is not None}
+        super().__init__(f"--task={kind}", files, bad_rows, can_skip=can_skip, keep=keep)
+        if not files:
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
-        self.splits = tuple(self._paths)
-        self.columns, self.note = columns or Columns(), ""
-        self.counts: Counter[str] = Counter()
-        self._separator, self._reports_bad_rows = label_separator, bad_rows == "report"
-        self._classes = KnownClasses(())
-        self._files = {split: data_files(path, kind) for split, path in self._paths.items()}
+        self.kind: OwnKind = kind
+        self._separator = label_separator
+        self._classes: KnownClasses | None = None
+        self._parts = {split: data_files(path, kind) for split, path in self.files.items()}
         self._tables = {
-            split: [Table(file) for file in files if not self._is_conll(file, conll)]
-            for split, files in self._files.items()
+            split: [Table(part) for part in parts if not self._is_conll(part, conll)]
+            for split, parts in self._parts.items()
         }
-        tables = [(split, table) for split, tables in self._tables.items() for table in tables]
-        if tables:
-            split, table = tables[0]
-            if kind == "embed":
-                self.columns, self.note = find_pair_columns(table, self.columns)
-            else:
-                self.columns, self.note = find_columns(
-                    table, kind, self.columns, labelled=split != "test"
-                )
-            for split, table in tables[1:]:
-                check_columns(table, self._needed(split))
-            self.note = f"{self.note}\n{_quoted(table for _, table in tables)}".strip()
-        unread = (unread_files(path, self._files[split]) for split, path in self._paths.items())
-        self.note = "\n".join(filter(None, (self.note, *unread)))
-        self.multi_label = self._has_several_labels(tables[0][1] if tables else None)
+        tables = [table for tables in self._tables.values() for table in tables]
+        notes = self._find_columns(columns or Columns())
+        unread = (unread_files(path, self._parts[split]) for split, path in self.files.items())
+        self.note = "\n".join(filter(None, dict.fromkeys((*notes, _quoted(tables), *unread))))
+        self.columns = next(iter(self._columns.values()))
+        several = bool(label_separator)
+        if tables and tables[0].is_typed and not several:
+            row = next(iter(tables[0].first_rows), {})
+            several = isinstance(row.get(self.columns.label or ""), list)
+        self.multi_label = kind == "classify" and several
+
+    def _find_columns(self, named: Columns) -> list[str]:
+        """Finds `_columns`, those of each split, and returns messages about the guessed ones."""
+        self._columns, notes = dict.fromkeys(self.files, named), []
+        missing = {split for split, tables in self._tables.items() if tables}
+        for split, tables in self._tables.items():
+            for table in tables:
+                if split not in missing:
+                    check_columns(table, self._needed(split))
+                    continue
+                own = self._named_in(split, named)
+                found, note = find_columns(table, self.kind, own, labelled=split != "test")
+                notes.append(note)
+                found_for = {split} if self.kind == "embed" else set(self.files)
+                self._columns |= dict.fromkeys(found_for, found)
+                missing -= found_for
+        return notes
+
+    def _named_in(self, split: str, named: Columns) -> Columns:
+        """Returns those of the named columns that the file of `split` must have.
+
+        For embeddings, a train file must have all of them, but may lack a score that another file
+        has; a dev or test file must have those that it contains, and neither of the two texts if it
+        lacks one of them.
+        """
+        if self.kind != "embed" or "train" not in self._tables:
+            return named
+        names = {split: set(tables[0].columns) for split, tables in self._tables.items()}
+        own = names[split]
+        if split == "train":
+            elsewhere = named.label in set().union(*names.values()) - own
+            return dataclasses.replace(named, label=None) if elsewhere else named
+        both = {named.text, named.pair} - {None} <= own
+        return Columns(
+            text=named.text if both else None,
+            pair=named.pair if both else None,
+            label=named.label if named.label in own else None,
+            id=named.id if named.id in own else None,
+            negatives=named.negatives if set(named.negatives) <= own else (),
+        )
+
+    def _needed(self, split: str) -> tuple[str, ...]:
+        """Returns the columns that a file must have, of which the label of a test split is none."""
+        columns = self._columns[split]
+        optional = {columns.id, columns.label if split == "test" else None}
+        return tuple(name for name in columns.named() if name not in optional)
+
+    def _is_conll(self, path: Path, conll: bool | None) -> bool:
+        return self.kind == "tag" and conll is not False and suffix_of(path) not in NAMED_COLUMNS
 
     @property
     def description(self) -> dict[str, Any]:
@@ -504,6 +593,10 @@ class CustomSource(OwnFiles):
             "label_separator": self._separator,
         }
 
+    def has_scores(self, split: str) -> bool:
+        """Returns whether the pairs of a split have scores."""
+        return self._columns.get(split, self.columns).label is not None
+
     def use_classes(self, names: Iterable[str]) -> None:
         """Gives the label 1 the class 1.0, or the other way round, if only one of them is a class.
 
@@ -511,7 +604,17 @@ class CustomSource(OwnFiles):
         missing in their column, so that the same label is written in two ways in two files. Other
         labels that are equal as numbers, such as 1.1 and 1.10 or 2 and 02, stay apart.
         """
-        self._classes = KnownClasses(names)
+        if self.kind == "classify":
+            self._classes = KnownClasses(names)
+
+    def examples(self, split: str) -> Iterator[Example]:
+        examples = super().examples(split)
+        return examples if self._classes is None else map(self._with_class, examples)
+
+    def _with_class(self, example: Example) -> Example:
+        assert self._classes is not None
+        label = self._classes.of(example.label)
+        return example if label == example.label else dataclasses.replace(example, label=label)
 
     @property
     def num_choices(self) -> int:
@@ -525,131 +628,63 @@ class CustomSource(OwnFiles):
             if first.choices:
                 return len(first.choices)
         if first is None:
-            path = self._paths[self.splits[0]]
+            path = self.path(self.splits[0])
             raise ValueError(f"{path} has no examples: check the file.")
         return 2
 
-    def read(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily, in the order of its file.
-
-        Raises:
-            ValueError: the split does not exist, or a row is malformed; the message names the row.
-        """
-        labelled = split != "test"
-        files = value_of_split(f"--task={self.kind}", split, self._files)
-        if not self._tables[split]:
-            return itertools.chain.from_iterable(map(read_conll, files))
-        rows = RowExamples(
-            self.kind, self.columns, self._separator, self.multi_label, self._classes
-        )
-        if self.kind != "tag":
-            examples = self._converted(
-                split, lambda id, row: rows.example(id, row, labelled=labelled)
-            )
-            return self._usable(split, examples)
-        # The tag scheme depends on all tags, which are read first if there are any.
-        has_tags = self.columns.label is not None
-        scheme = scheme_of(self._tags(split, rows)) if has_tags else None
-
-        reset_counts(self.counts, split)
-        first_cut = ""
-
-        def tagged(id: str, row: Row) -> Example:
-            nonlocal first_cut
-            sentence = rows.sentence(row, labelled=labelled)
-            example = tagged_example(id, row.path, sentence, scheme)
-            if sentence.cut_word:
-                first_cut = first_cut or f"{sentence.cut_word!r} in {row.where}{utf16_hint(row)}"
-                reason = (
-                    f"entities begin or end within a word (such as {first_cut}) and are taken as "
-                    "whole words, in the scores as well"
-                )
-                self.counts[f"{split}: rows whose {reason}"] += 1
-            return dataclasses.replace(example, row=row.values)
-
-        return self._usable(split, self._converted(split, tagged))
-
     def written_labels(self, split: str) -> Iterator[str]:
         """Yields the labels in the file of a split as they are written; "" where there is none."""
-        for _, row, _ in self._rows(split):
-            value = row.values.get(self.columns.label or "")
+        for example in self.all_examples(split):
+            value = example.row.get(self.columns.label or "")
             yield "" if value is None else str(value).strip()
 
-    def _tags(self, split: str, rows: RowExamples) -> Iterator[tuple[str, ...]]:
-        """Yields the tags of each sentence of a split, without malformed rows; () if untagged."""
-        for _, row, problem in self._rows(split):
-            with contextlib.suppress(ValueError):
-                if not problem:
-                    yield rows.sentence(row, labelled=False).tags or ()
+    def parse(self, split: str) -> Iterator[Example]:
+        parts = value_of_split(self._task, split, self._parts)
+        if not self._tables[split]:
+            return itertools.chain.from_iterable(map(read_conll, parts))
+        reset_counts(self.counts, split)
+        columns = self._columns[split]
+        reader = RowReader(
+            self.kind, columns, self._separator, self.multi_label, labelled=split != "test"
+        )
+        examples = self._converted(split, columns, reader)
+        # The tag scheme depends on all tags, if there are any.
+        return in_iob2(examples) if self.kind == "tag" and columns.label is not None else examples
 
-    def path(self, split: str) -> Path:
-        """Returns the path of the file of a split.
+    def _converted(self, split: str, columns: Columns, reader: RowReader) -> Iterator[Example]:
+        """Converts each row of a split to an example.
 
-        Raises:
-            ValueError: the split does not exist.
+        A row that is malformed, or cannot be converted, becomes an example whose `problem` says
+        why. If bad rows are reported and the row can be converted without its label, so that its
+        text can be predicted, the example has the content of the row. If there is no column of ids,
+        or the row is malformed, the id is the index of the row, counted from 0.
         """
-        return value_of_split(f"--task={self.kind}", split, self._paths)
-
-    def _is_conll(self, path: Path, conll: bool | None) -> bool:
-        return self.kind == "tag" and conll is not False and suffix_of(path) not in NAMED_COLUMNS
-
-    def _needed(self, split: str) -> tuple[str, ...]:
-        """Returns the columns that the file of a split must have.
-
-        These are all columns but the id and, in the test split, the label.
-        """
-        optional = {self.columns.id, self.columns.label if split == "test" else None}
-        return tuple(name for name in self.columns.named() if name not in optional)
-
-    def _has_several_labels(self, table: Table | None) -> bool:
-        if self.kind != "classify" or self._separator or table is None:
-            return self.kind == "classify" and bool(self._separator)
-        label = self.columns.label
-        rows = table.rows_and_errors()
-        first: Any = next((values for _, values in rows if isinstance(values, dict)), {})
-        return label is not None and isinstance(first.get(label), list)
-
-    def _rows(self, split: str) -> Iterator[tuple[str, Row, str]]:
-        """Yields (example id, row, problem) for each row in the file of a split.
-
-        `problem` is "" or, if the row is malformed, says what is wrong; a malformed row has no
-        values. If there is no column of ids, or the row is malformed, the id is the index of the
-        row, counted from 0.
-        """
-        id = self.columns.id
+        reports = self._bad_rows_are == "report"
         rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())
         for count, (table, (number, values)) in enumerate(rows):
             if isinstance(values, ValueError):
-                yield str(count), Row(table.path, number, {}), str(values)
+                where = row_name(table.path, number)
+                yield Example(id=str(count), where=where, problem=str(values))
                 continue
-            if table.is_text and not values["text"].strip() and not self._reports_bad_rows:
+            if table.is_text and not values["text"].strip() and not reports:
                 continue
-            name = str(count) if id is None else values.get(id, count)
-            yield str(name), Row(table.path, number, values), ""
-
-    def _converted(self, split: str, convert: Callable[[str, Row], Example]) -> Iterator[Example]:
-        """Converts each row of a split by the function `convert` from (id, row) to an example.
-
-        A row that is malformed, or for which `convert` raises ValueError, becomes an example whose
-        `problem` says why. If bad rows are reported and the row can be converted without its label,
-        so that its text can be predicted, the example has the content of the row.
-        """
-        for id, row, problem in self._rows(split):
-            example = Example(id=id, where=row.where, row=row.values, problem=problem)
-            if not problem:
-                try:
-                    example = convert(id, row)
-                except ValueError as error:
-                    example = dataclasses.replace(example, problem=str(error))
-                    label = self.columns.label
-                    if self._reports_bad_rows and label in row.values:
-                        with contextlib.suppress(ValueError):
-                            read = convert(id, row._replace(values=row.values | {label: None}))
-                            example = dataclasses.replace(read, row=row.values, problem=str(error))
+            row = Row(table.path, number, values)
+            id = str(count if columns.id is None else values.get(columns.id, count))
+            try:
+                example = reader.example(id, row)
+            except ValueError as error:
+                example = Example(id=id, where=row.where, problem=str(error))
+                if reports and columns.label in values:
+                    with contextlib.suppress(ValueError):
+                        unlabelled = row._replace(values=values | {columns.label: None})
+                        example = reader.example(id, unlabelled)
+                example = dataclasses.replace(example, row=values, problem=str(error))
             yield example
+        for reason, number in reader.counts.items():
+            self.counts[f"{split}: {reason}"] += number
 
 
-def data_files(path: Path, kind: CustomKind) -> list[Path]:
+def data_files(path: Path, kind: OwnKind) -> list[Path]:
     """Returns [`path`] or, if `path` is a folder, its files that tasks of the kind `kind` read.
 
     In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet and similar or, if there are no
@@ -670,7 +705,7 @@ def _quoted(tables: Iterable[Table]) -> str:
     for table in tables:
         if row := table.first_quoted_row():
             return (
-                f"warning: {place(table.path, row)} seems to be quoted as in CSV, but quotes have "
-                "no meaning in TSV and are read as text: save the table as CSV."
+                f"warning: {row_name(table.path, row)} seems to be quoted as in CSV, but quotes "
+                "have no meaning in TSV and are read as text: save the table as CSV."
             )
     return ""

@@ -1,12 +1,11 @@
-"""Makes the tasks on the user's own files: classes, regression, tags and multiple choice."""
+"""Makes the tasks on the user's own tables: classify, regress, tag, choice and embed."""
 
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
-from bertjax.tasks.sources.columns import FIELDS, Columns, CustomKind
+from bertjax.tasks.sources.columns import KINDS, OwnKind
 from bertjax.tasks.sources.held_out import (
     AT_RANDOM,
     BY_CLASS,
@@ -30,11 +29,11 @@ from bertjax.tasks.sources.held_out import (
     grouped,
     grouped_folds,
 )
-from bertjax.tasks.sources.own_files import BadRows, CustomSource, OwnFiles, data_files
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.rows import MULTI_HOT, shorten
-from bertjax.tasks.sources.tables import Table, read_number
+from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.tagging import TagTask, order_tags
-from bertjax.tasks.task import Example, Source, Task
+from bertjax.tasks.task import Example, Task
 
 # Number of examples from which labels and targets are compared with what is usual.
 FEWEST_COUNTED = 50
@@ -46,9 +45,11 @@ SEPARATORS = "|;,"
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
+# The most pairs that are held out if there is no dev file: each is compared with all others.
+MOST_HELD_OUT = 10_000
 
 
-def learn_labels(source: Source, fold: Fold | None = None) -> tuple[str, ...]:
+def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
@@ -67,12 +68,8 @@ def learn_labels(source: Source, fold: Fold | None = None) -> tuple[str, ...]:
     sizes: set[int] = set()
     count = 0
     tags = several = False
-    where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
-    if fold is not None and isinstance(source, CustomSource):
-        examples = source.read("train")
-    else:
-        examples = source.examples("train")
-    for example in examples:
+    where = f"{source.path('train')}: "
+    for example in source.examples("train") if fold is None else source.usable("train"):
         count += 1
         label = example.label
         tags, several = bool(example.words), isinstance(label, tuple)
@@ -119,8 +116,24 @@ def _are_decimals(numbers: Collection[float | None]) -> bool:
     return None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
-def _make(kind: CustomKind, options: TaskOptions) -> Task:
-    source = CustomSource(
+class OwnTask(NamedTuple):
+    """How the task of a kind is made.
+
+    Attributes:
+        tasks: the subclasses of `Task` of which `make` creates an instance.
+        held_out: function (source) -> (how examples are held out, by what property of an example).
+        make: function (source, options) -> the task.
+    """
+
+    tasks: tuple[type[Task], ...]
+    held_out: Callable[[TableSource], tuple[Choice, Callable[[Example], Any]]]
+    make: Callable[[TableSource, TaskOptions], Task]
+
+
+def _make(kind: OwnKind, options: TaskOptions) -> Task:
+    if kind == "embed" and not options.train:
+        raise ValueError("--task=embed trains on your own files: give --train.")
+    source = TableSource(
         kind,
         train=options.train,
         dev=options.dev,
@@ -130,30 +143,37 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
         bad_rows="skip" if options.skip_bad_rows else "refuse",
         can_skip=True,
     )
-    if source.note:
-        print(source.note)
-    choice = BY_RAREST if source.multi_label else _CHOICES[kind]
-    key = functools.partial(_stratum, source)
-    held_out = source.hold_out(options.dev_fraction, choice, key, options.fold)
-    if note := held_out or source.repeated_in_dev():
-        print(note)
-    if kind == "regress":
-        return _regression(source, options.doc_stride)
-    if kind == "choice":
-        return _choice(source)
+    choice, key = OWN_KINDS[kind].held_out(source)
+    source.divide(options.dev_fraction, options.fold, choice, key)
+    return OWN_KINDS[kind].make(source, options)
+
+
+def _label(example: Example) -> Any:
+    return example.label
+
+
+def _entity_types(example: Example) -> tuple[str, ...]:
+    """Returns "PER" of B-PER and I-PER, or the whole tag where tags mark no entities."""
+    tags: Any = example.label
+    return tuple(sorted({tag.partition("-")[2] or tag for tag in tags or ()} - {"O"}))
+
+
+def _classification(source: TableSource, options: TaskOptions) -> Task:
     labels = learn_labels(source, options.fold)
     source.use_classes(labels)
-    if kind == "tag":
-        return TagTask.of_labels(labels, name=kind, source=source, doc_stride=options.doc_stride)
-    if kind == "classify" and not source.multi_label and (separator := _separator_in(labels)):
+    if not source.multi_label and (separator := _separator_in(labels)):
         print(
             f"warning: labels such as {next(x for x in labels if separator in x)!r} seem to name "
             f"several classes; to predict each of them by itself, give --label_separator "
             f"{separator!r}"
         )
     task = MultiLabelTask if source.multi_label else ClassificationTask
+    return task(labels=labels, **_fields(source, options))
+
+
+def _fields(source: TableSource, options: TaskOptions) -> dict[str, Any]:
     pairs, stride = source.columns.pair is not None, options.doc_stride
-    return task(name=kind, source=source, labels=labels, pairs=pairs, doc_stride=stride)
+    return {"name": source.kind, "source": source, "pairs": pairs, "doc_stride": stride}
 
 
 def _separator_in(labels: Sequence[str]) -> str:
@@ -169,13 +189,19 @@ def _separator_in(labels: Sequence[str]) -> str:
     return ""
 
 
-def _choice(source: CustomSource) -> ChoiceTask:
+def _tagging(source: TableSource, options: TaskOptions) -> Task:
+    labels = learn_labels(source, options.fold)
+    return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
+
+
+def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
     """Creates a multiple-choice task.
 
     Raises:
         ValueError: the labels of the first split count the choices from 1, so that almost every
             label would name another choice than it means.
     """
+    del options
     count, split = source.num_choices, source.splits[0]
     labels = set(source.written_labels(split))
     if labels <= {str(i) for i in range(1, count + 1)} and str(count) in labels:
@@ -187,7 +213,7 @@ def _choice(source: CustomSource) -> ChoiceTask:
     return ChoiceTask(name=source.kind, source=source, num_choices=count)
 
 
-def _regression(source: CustomSource, doc_stride: int | None) -> RegressionTask:
+def _regression(source: TableSource, options: TaskOptions) -> Task:
     """Creates a regression task whose targets are standardised in training.
 
     The mean is subtracted from a target, which is then divided by the standard deviation. Both are
@@ -196,8 +222,7 @@ def _regression(source: CustomSource, doc_stride: int | None) -> RegressionTask:
     Raises:
         ValueError: all targets in the train split are equal.
     """
-    pairs = source.columns.pair is not None
-    task = RegressionTask(name="regress", source=source, pairs=pairs, doc_stride=doc_stride)
+    task = RegressionTask(**_fields(source, options))
     if "train" not in source.splits:
         return task
     targets = np.array([example.label for example in source.examples("train")], np.float64)
@@ -249,176 +274,7 @@ def _thousands(labels: Iterable[str]) -> str:
     return first if whole or 2 * rounded > count else ""
 
 
-def _stratum(source: CustomSource, example: Example) -> Any:
-    """Returns what a dev split is chosen by: the label of `example` or, in tagging, its types.
-
-    In multiple choice, the result is None, so that examples are chosen regardless of labels.
-    """
-    if source.kind == "tag" and isinstance(example.label, tuple):
-        # "PER" of B-PER and I-PER, or the whole tag where tags mark no entities.
-        types = {tag.partition("-")[2] or tag for tag in example.label}
-        return tuple(sorted(types - {"O"}))
-    return example.label if source.kind in ("classify", "regress") else None
-
-
-# How the dev split is chosen; of examples with several labels, by the rarest one.
-_CHOICES: dict[CustomKind, Choice] = {
-    "classify": BY_CLASS,
-    "regress": BY_TARGET,
-    "tag": BY_RAREST,
-    "choice": AT_RANDOM,
-}
-
-_KINDS: dict[CustomKind, tuple[type[Task], ...]] = {
-    "classify": (ClassificationTask, MultiLabelTask),
-    "regress": (RegressionTask,),
-    "tag": (TagTask,),
-    "choice": (ChoiceTask,),
-}
-CUSTOM_TASKS = tuple(
-    TaskDefinition(
-        name=kind,
-        kinds=kinds,
-        make=functools.partial(_make, kind),
-        own_files=True,
-        skip_bad_rows=True,
-        columns=FIELDS[kind],
-        label_separator=kind == "classify",
-    )
-    for kind, kinds in _KINDS.items()
-)
-
-
-def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of `task`, a task on own files: classify, regress, tag, choice or embed."""
-    if isinstance(task, EmbeddingTask):
-        return "embed"
-    return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)
-
-
-# The most examples that are held out if there is no dev file: each is compared with all others.
-MOST_HELD_OUT = 10_000
-
-
-class PairSource(OwnFiles):
-    """Reads pairs of texts from the user's own files, whose columns may differ between splits.
-
-    So a model that is trained on pairs can be evaluated on scored pairs.
-
-    Attributes:
-        columns: the column names of the train split.
-        note: a message that names the guessed columns of each file.
-    """
-
-    def __init__(
-        self,
-        files: dict[str, str],
-        columns: Columns | None = None,
-        bad_rows: BadRows = "refuse",
-        *,
-        can_skip: bool = False,
-    ):
-        """Reads the headers of the files and finds their columns.
-
-        Args:
-            files: {split: path of a file or folder}, with a train split.
-            columns: the column names that the user sets; dev and test files that lack one of them
-                have columns of their own, which are guessed.
-            bad_rows: what becomes of rows that cannot be used, as in `CustomSource`.
-            can_skip: whether errors about bad rows recommend --skip_bad_rows.
-
-        Raises:
-            FileNotFoundError: a file does not exist.
-            ValueError: there is no train split, a file lacks a column or has an unknown suffix, or
-                a column cannot be guessed.
-        """
-        super().__init__(bad_rows, can_skip=can_skip)
-        if "train" not in files:
-            raise ValueError("--task=embed trains on your own files: give --train.")
-        named = columns or Columns()
-        self._parts: dict[str, CustomSource] = {}
-        for split, path in files.items():
-            own: dict[str, Any] = {split: path}
-            own["columns"] = _columns_of(split, files, named)
-            self._parts[split] = CustomSource("embed", **own, bad_rows=bad_rows, can_skip=can_skip)
-        self.splits = tuple(files)
-        self.columns = self._parts["train"].columns
-        notes = [part.note for part in self._parts.values()]
-        self.note = "\n".join(dict.fromkeys(filter(None, notes)))
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The column names used in training, for a saved model's task.json."""
-        return self._parts["train"].description
-
-    def read(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily, in the order of its file.
-
-        Raises:
-            ValueError: the split does not exist, or a row is malformed; the message names the row.
-        """
-        return self._part(split).read(split)
-
-    def path(self, split: str) -> Path:
-        """Returns the path of the file of a split.
-
-        Raises:
-            ValueError: the split has no file.
-        """
-        return self._part(split).path(split)
-
-    def has_scores(self, split: str) -> bool:
-        """Returns whether the examples of the split `split` have scores."""
-        part = self._parts.get(split, self._parts["train"])  # the dev split may be held out
-        return part.columns.label is not None
-
-    def all_bad_rows(self) -> list[tuple[str, str]]:
-        read = [entry for part in self._parts.values() for entry in part.all_bad_rows()]
-        return read + super().all_bad_rows()
-
-    def _part(self, split: str) -> CustomSource:
-        if split not in self._parts:
-            raise ValueError(
-                f"--task=embed has no split {split!r}: give --{split}, or use one of "
-                f"{', '.join(self._parts)}."
-            )
-        return self._parts[split]
-
-
-def _columns_of(split: str, files: dict[str, str], named: Columns) -> Columns:
-    """Returns those of the named columns that the file of `split` should have; others are guessed.
-
-    A train file has all of them, but may lack a score that another file has. Other files have those
-    that they contain, and neither of the two texts if they lack one of them.
-    """
-    names = {name: set(_names(path)) for name, path in files.items()}
-    if split == "train":
-        elsewhere = named.label in set().union(*names.values()) - names["train"]
-        return dataclasses.replace(named, label=None) if elsewhere else named
-    own = names[split]
-    texts = (named.text, named.pair) if {named.text, named.pair} - {None} <= own else (None, None)
-    return Columns(
-        text=texts[0],
-        pair=texts[1],
-        label=named.label if named.label in own else None,
-        id=named.id if named.id in own else None,
-        negatives=named.negatives if set(named.negatives) <= own else (),
-    )
-
-
-def _names(path: str) -> Sequence[str]:
-    return Table(data_files(Path(path).expanduser(), "embed")[0]).columns
-
-
-def _make_embed(options: TaskOptions) -> EmbeddingTask:
-    source = PairSource(
-        options.files,
-        options.columns,
-        "skip" if options.skip_bad_rows else "refuse",
-        can_skip=True,
-    )
-    if source.note:
-        print(source.note)
+def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
     scored = source.has_scores("train")
     given: dict[str, Any] = dict(options.embedding_options)
     if scored and "dev" in source.splits and not source.has_scores("dev"):
@@ -427,15 +283,6 @@ def _make_embed(options: TaskOptions) -> EmbeddingTask:
             "learns scores is evaluated by them. Name the column of the scores of both files with "
             "--label_column, or leave --dev out."
         )
-    choice = BY_TARGET if scored else _BY_ANCHOR
-    note = source.hold_out(
-        options.dev_fraction,
-        choice,
-        lambda example: example.label if scored else example.text,
-        options.fold,
-    )
-    if note := note or source.repeated_in_dev():
-        print(note)
     fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
     if scored:
         if given.pop("temperature", None) is not None:
@@ -451,15 +298,7 @@ def _make_embed(options: TaskOptions) -> EmbeddingTask:
     return ContrastiveTask(**fields, **given)
 
 
-def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
-    """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
-    return grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
-
-
-_BY_ANCHOR = Choice(_held_out, grouped_folds, "all pairs with the same first text together")
-
-
-def _range(source: PairSource) -> dict[str, Any]:
+def _range(source: TableSource) -> dict[str, Any]:
     """Returns the lowest and the highest score of the train split, and prints them.
 
     Raises:
@@ -479,11 +318,51 @@ def _range(source: PairSource) -> dict[str, Any]:
     return {"lowest": lowest, "highest": highest if scores else 1.0}
 
 
-EMBED_TASK = TaskDefinition(
-    name="embed",
-    kinds=(ContrastiveTask, SimilarityTask),
-    make=_make_embed,
-    own_files=True,
-    skip_bad_rows=True,
-    columns=FIELDS["embed"],
+def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
+    """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
+    return grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
+
+
+_BY_ANCHOR = Choice(_held_out, grouped_folds, "all pairs with the same first text together")
+
+OWN_KINDS: dict[OwnKind, OwnTask] = {
+    "classify": OwnTask(
+        (ClassificationTask, MultiLabelTask),
+        # Of examples with several labels, by the rarest one.
+        lambda source: (BY_RAREST if source.multi_label else BY_CLASS, _label),
+        _classification,
+    ),
+    "regress": OwnTask((RegressionTask,), lambda _: (BY_TARGET, _label), _regression),
+    "tag": OwnTask((TagTask,), lambda _: (BY_RAREST, _entity_types), _tagging),
+    "choice": OwnTask(
+        (ChoiceTask,),
+        lambda _: (AT_RANDOM, lambda _: None),  # regardless of labels
+        _multiple_choice,
+    ),
+    "embed": OwnTask(
+        (ContrastiveTask, SimilarityTask),
+        lambda source: (
+            (BY_TARGET, _label)
+            if source.has_scores("train")
+            else (_BY_ANCHOR, lambda example: example.text)
+        ),
+        _embedding,
+    ),
+}
+OWN_TASKS = tuple(
+    TaskDefinition(
+        name=kind,
+        kinds=task.tasks,
+        make=functools.partial(_make, kind),
+        own_files=True,
+        skip_bad_rows=True,
+        columns=KINDS[kind].fields,
+        label_separator=kind == "classify",
+    )
+    for kind, task in OWN_KINDS.items()
 )
+
+
+def kind_of(task: Task) -> OwnKind:
+    """Returns the kind of `task`, a task on own files."""
+    return next(kind for kind, own in OWN_KINDS.items() if isinstance(task, own.tasks))

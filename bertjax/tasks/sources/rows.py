@@ -11,20 +11,21 @@ import dataclasses
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
-from bertjax.tasks.sources.columns import Columns, CustomKind
-from bertjax.tasks.sources.conll import DOCUMENT_START, Sentence
+from bertjax.tasks.sources.columns import Columns, OwnKind
+from bertjax.tasks.sources.conll import DOCUMENT_START, Sentence, tagged_example
 from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     NAMED_COLUMNS,
     check_utf8,
-    place,
     read_lines,
     read_number,
+    row_name,
     suffix_of,
 )
 from bertjax.tasks.tagging import Word, marks_entities, split_words
@@ -61,7 +62,7 @@ class Row(NamedTuple):
     @property
     def where(self) -> str:
         """The path of the file and the number of the row, for error messages."""
-        return place(self.path, self.number)
+        return row_name(self.path, self.number)
 
     def text(self, column: str) -> str:
         """Returns the text in the column `column` of the row.
@@ -158,11 +159,11 @@ class Row(NamedTuple):
             )
         return number
 
-    def choice_of(self, value: Any, columns: Columns, count: int) -> int:
+    def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
         """Converts the label `value`, the index, text or letter of a choice, to its index.
 
         Indices count from 0, letters from a. The example has `count` choices, whose texts are in
-        the columns `columns.choices`.
+        `columns`.
 
         Raises:
             ValueError: the label is none of these.
@@ -170,7 +171,7 @@ class Row(NamedTuple):
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
             return int(written)
-        texts = [text.strip() for text in self.texts(columns.choices)]
+        texts = [text.strip() for text in self.texts(columns)]
         if texts.count(written) == 1:
             return texts.index(written)
         letters = "abcdefghijklmnopqrstuvwxyz"[:count]
@@ -206,9 +207,21 @@ class KnownClasses:
                 written.setdefault(value, []).append(name)
         self._classes = {value: found[0] for value, found in written.items() if len(found) == 1}
 
-    def of(self, label: str) -> str:
-        """Returns the class of `label`, or `label` itself if it is a class or no class is found."""
-        return label if label in self._names else self._classes.get(_value(label), label)
+    def of(self, label: Any) -> Any:
+        """Returns the class of a label, or the classes of a tuple of labels.
+
+        A label that is a class, or of which no class is found, is returned as it is.
+        """
+        if isinstance(label, tuple):
+            return _distinct(tuple(map(self.of, label)))
+        if not isinstance(label, str) or label in self._names:
+            return label
+        return self._classes.get(_value(label), label)
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Removes repetitions, but not from multi-hot lists, which are refused for their length."""
+    return names if MULTI_HOT.issuperset(names) else tuple(dict.fromkeys(names))
 
 
 def _value(name: str) -> str:
@@ -219,81 +232,95 @@ def _value(name: str) -> str:
     return found[1] if found else ""
 
 
-@dataclasses.dataclass(frozen=True)
-class RowExamples:
+class RowReader:
     """Converts rows to examples; every method raises ValueError for a bad row and names the row.
 
-    Attributes:
-        kind: the kind of task: classify, regress, tag, choice or embed.
+    Args:
+        kind: the kind of task.
         columns: the names of the columns.
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
-        classes: finds the class of a label; empty: the label is the class.
+        labelled: whether every row must have a label.
+
+    Attributes:
+        counts: {what was changed: number of rows}.
     """
 
-    kind: CustomKind
-    columns: Columns
-    separator: str | None
-    multi_label: bool
-    classes: KnownClasses
+    def __init__(
+        self,
+        kind: OwnKind,
+        columns: Columns,
+        separator: str | None,
+        multi_label: bool,
+        *,
+        labelled: bool,
+    ):
+        assert columns.text is not None
+        self._kind, self._columns, self._text = kind, columns, columns.text
+        self._separator, self._multi_label, self._labelled = separator, multi_label, labelled
+        self.counts: Counter[str] = Counter()
+        self._cut = ""  # the reason, with the first row, why entities are changed
 
-    def example(self, id: str, row: Row, *, labelled: bool) -> Example:
-        """Converts `row` to an example with the id `id`, for all kinds of task except tagging.
+    def example(self, id: str, row: Row) -> Example:
+        """Converts `row` to an example with the id `id`; tags are kept as they are written.
 
         Raises:
             ValueError: a column of the row is missing or has a wrong type, the label is malformed,
-                or `labelled` is True and the row has no label.
+                or a label is needed and the row has none.
         """
-        columns = self.columns
-        assert columns.text is not None
+        if self._kind == "tag":
+            sentence = self._sentence(row)
+            if sentence.cut_word:
+                self._cut = self._cut or (
+                    "rows whose entities begin or end within a word (such as "
+                    f"{sentence.cut_word!r} in {row.where}{_utf16_hint(row)}) and are taken as "
+                    "whole words, in the scores as well"
+                )
+                self.counts[self._cut] += 1
+            return dataclasses.replace(tagged_example(id, row.path, sentence), row=row.values)
+        columns = self._columns
         pair = None if columns.pair is None else row.text(columns.pair)
         choices = ()
-        if self.kind == "choice":
+        if self._kind == "choice":
             start = "" if pair is None else f"{pair} "
             choices = tuple(start + choice for choice in row.texts(columns.choices))
             pair = None
-        elif self.kind == "embed":
+        elif columns.negatives:
             choices = self._negatives(row)
         return Example(
             id=id,
             where=row.where,
             row=row.values,
-            text=row.text(columns.text),
+            text=row.text(self._text),
             pair=pair,
             choices=choices,
-            label=self._label(row, len(choices), labelled=labelled),
+            label=self._label(row, len(choices)),
         )
 
     def _negatives(self, row: Row) -> tuple[str, ...]:
-        """Returns the hard negatives of a row: the texts of several columns, or a list in one."""
-        columns = self.columns.negatives
+        columns = self._columns.negatives
         if len(columns) == 1 and not isinstance(row.values.get(columns[0]), list):
             return (row.text(columns[0]),)
-        return row.texts(columns) if columns else ()
+        return row.texts(columns)
 
-    def sentence(self, row: Row, *, labelled: bool) -> Sentence:
-        """Converts `row`, a list of words or a running text, to a sentence with its tags.
-
-        Raises:
-            ValueError: the row is malformed, or `labelled` is True and it has no tags or entities.
-        """
-        columns = self.columns
-        assert columns.text is not None
-        row = _with_lists(row, columns.text, columns.label)
-        if isinstance(row.values.get(columns.text), str):
-            sentence = text_sentence(row, columns.text, columns.label)
-            if sentence.tags is None and labelled:
+    def _sentence(self, row: Row) -> Sentence:
+        """Converts a row with a list of words, or with a running text."""
+        text, label = self._text, self._columns.label
+        row = _with_lists(row, text, label)
+        if isinstance(row.values.get(text), str):
+            sentence = text_sentence(row, text, label)
+            if sentence.tags is None and self._labelled:
                 raise ValueError(
-                    f"{row.where} has no list of entities in {brief(columns.label, 60)!r}: write "
-                    "[] for a text without entities."
+                    f"{row.where} has no list of entities in {brief(label, 60)!r}: write [] for a "
+                    "text without entities."
                 )
             return sentence
-        words = row.listed(columns.text)
-        value = row.values.get(columns.label) if columns.label is not None else None
-        if value is None and labelled:
+        words = row.listed(text)
+        value = row.values.get(label) if label is not None else None
+        if value is None and self._labelled:
             raise ValueError(
-                f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list of tags."
+                f"{row.where} has no tags in {brief(label, 60)!r}: write a list of tags."
             )
         tags = None if value is None else tuple(row.names(value))
         if tags is not None and len(tags) != len(words):
@@ -302,32 +329,28 @@ class RowExamples:
             )
         return Sentence(row.number, words, tags)
 
-    def _label(
-        self, row: Row, num_choices: int, *, labelled: bool
-    ) -> str | float | int | tuple[str, ...] | None:
-        column = self.columns.label
+    def _label(self, row: Row, num_choices: int) -> str | float | int | tuple[str, ...] | None:
+        column = self._columns.label
         value = None if column is None else row.values.get(column)
         empty = value is None or (isinstance(value, str) and not value.strip())
-        if empty and self.separator and column in row.values:
+        if empty and self._separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
-        if empty and (value is None or not self.multi_label):
-            if not labelled or column is None:
+        if empty and (value is None or not self._multi_label):
+            if not self._labelled or column is None:
                 return None
             raise ValueError(
                 f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
                 "the row."
             )
-        if self.kind in ("regress", "embed"):
+        if self._kind == "choice":
+            return row.choice_of(value, self._columns.choices, num_choices)
+        if self._kind != "classify":
             return row.number_of(value)
-        if self.kind == "choice":
-            return row.choice_of(value, self.columns, num_choices)
-        if not self.multi_label:
-            return self.classes.of(row.name(value))
-        if isinstance(value, str) and self.separator:
-            value = [part for part in value.split(self.separator) if part.strip()]
-        names = tuple(map(self.classes.of, row.names(value)))
-        # A label that is listed twice is one label; multi-hot lists are refused for their length.
-        return names if MULTI_HOT.issuperset(names) else tuple(dict.fromkeys(names))
+        if not self._multi_label:
+            return row.name(value)
+        if isinstance(value, str) and self._separator:
+            value = [part for part in value.split(self._separator) if part.strip()]
+        return _distinct(tuple(row.names(value)))
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
@@ -490,7 +513,7 @@ def _span(row: Row, text: str, entity: Any) -> Span:
     return Span(start, end, kind)
 
 
-def utf16_hint(row: Row) -> str:
+def _utf16_hint(row: Row) -> str:
     """Returns a question about the positions in a row whose texts have emoji, or ""."""
     if not any(isinstance(value, str) and _has_pairs(value) for value in row.values.values()):
         return ""

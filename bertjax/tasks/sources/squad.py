@@ -45,7 +45,7 @@ from bertjax.tasks.sources.tables import (
     Table,
     files_in,
     open_text,
-    place,
+    row_name,
     suffix_of,
     unread_files,
 )
@@ -123,7 +123,7 @@ def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
             "are ids, id: rename the columns."
         )
     for index, (number, row) in enumerate(table.rows_and_errors()):
-        where = place(path, number)
+        where = row_name(path, number)
         if not isinstance(row, dict):
             yield QuestionRow(str(index), where, {}, row)
             continue
@@ -200,12 +200,7 @@ _TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true",
 
 
 class SquadSource(OwnFiles):
-    """Reads SQuAD's official JSON files, or a user's files: the same format or tables of questions.
-
-    Attributes:
-        splits: the splits that have a file, and "dev" if a part of the train split is held out.
-        counts: {"SPLIT: REASON": number of moved answers or omitted questions} of all splits read.
-    """
+    """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions."""
 
     def __init__(
         self,
@@ -213,25 +208,26 @@ class SquadSource(OwnFiles):
         bad_rows: BadRows = "refuse",
         *,
         can_skip: bool = False,
+        keep: bool = True,
     ):
         """Checks that the file, or folder of files, of each split exists.
 
         Args:
             files: {split: path of the file or folder}.
-            bad_rows: "refuse": one ValueError names the malformed questions; "skip": they are left
-                out; "report": each becomes an example whose `problem` says why.
-            can_skip: whether errors about malformed questions recommend --skip_bad_rows.
+            bad_rows: as for `OwnFiles`.
+            can_skip: as for `OwnFiles`.
+            keep: as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
         """
-        super().__init__(bad_rows, can_skip=can_skip)
-        self.files = {split: Path(path).expanduser() for split, path in files.items()}
+        super().__init__("SQuAD", files, bad_rows, can_skip=can_skip, keep=keep)
         for split, path in self.files.items():
             if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
-        self.splits = tuple(self.files)
-        self.counts = ChangeCounts()
+        folders = [path for path in self.files.values() if path.is_dir()]
+        unread = (unread_files(path, files_in(path, SUFFIXES)) for path in folders)
+        self.note = "\n".join(filter(None, unread))
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
@@ -255,30 +251,14 @@ class SquadSource(OwnFiles):
             "--data_dir the folder of SQuAD's files, or leave it out to download them."
         )
 
-    @property
-    def note(self) -> str:
-        """A warning about files in folders that are not read; "" if there are none."""
-        folders = [path for path in self.files.values() if path.is_dir()]
-        unread = (unread_files(path, files_in(path, SUFFIXES)) for path in folders)
-        return "\n".join(filter(None, unread))
-
-    def path(self, split: str) -> Path:
-        return value_of_split("SQuAD", split, self.files)
-
-    def read(self, split: str) -> Iterator[Example]:
-        """Reads the questions of a split in the order of the file.
-
-        Raises:
-            ValueError: the split does not exist, or a field is missing or has a wrong type; the
-                message names the question.
-        """
-        path = self.path(split)
+    def parse(self, split: str) -> Iterator[Example]:
+        path = value_of_split(self._task, split, self.files)
         reset_counts(self.counts, split)
         questions = (
             (self._rows if is_question_table(file) else self._questions)(split, file)
             for file in files_in(path, SUFFIXES)
         )
-        return self._usable(split, itertools.chain.from_iterable(questions))
+        return itertools.chain.from_iterable(questions)
 
     def _questions(self, split: str, path: Path) -> Iterator[Example]:
         """Yields the questions of a file in SQuAD's JSON.
@@ -518,13 +498,7 @@ def _make_qa(options: TaskOptions) -> SpanTask:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
     source = SquadSource(options.files, bad_rows, can_skip=True)
-    if source.note:
-        print(source.note)
-    held_out = source.hold_out(
-        options.dev_fraction, BY_PASSAGE, lambda example: example.pair, options.fold
-    )
-    if note := held_out or source.repeated_in_dev():
-        print(note)
+    source.divide(options.dev_fraction, options.fold, BY_PASSAGE, lambda example: example.pair)
     counts = {split: _count_impossible(source, split) for split in source.splits}
     impossible = any(without for without, _ in counts.values())
     if impossible:
@@ -552,7 +526,7 @@ def _score_files(
     na_prob_thresh: float = 1.0,
 ) -> dict[str, float]:
     golds: dict[str, list[str]] = {}
-    for example in SquadSource({"gold": gold}).examples("gold"):
+    for example in SquadSource({"gold": gold}, keep=False).examples("gold"):
         if example.id in golds:
             raise ValueError(
                 f"{example.where}: an earlier question has the same id. Restore the official file."

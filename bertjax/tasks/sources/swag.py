@@ -7,7 +7,7 @@ from bertjax.base.files import brief
 from bertjax.tasks.classification import ChoiceTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.sources.official import DatasetRow, DatasetSource, OfficialFiles, decode
-from bertjax.tasks.sources.tables import Table, place
+from bertjax.tasks.sources.tables import Table, row_name
 from bertjax.tasks.task import Example
 
 FILES = {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)}
@@ -35,7 +35,7 @@ class SwagSource(OfficialFiles):
         missing = [name for name in COLUMNS if name not in table.columns]
         if missing:
             raise ValueError(
-                f"{place(table.path, 1)} lacks the columns {', '.join(missing)} and has only "
+                f"{row_name(table.path, 1)} lacks the columns {', '.join(missing)} and has only "
                 f"{brief(', '.join(table.columns))}. Restore the official file."
             )
         return _read(table)
@@ -43,7 +43,7 @@ class SwagSource(OfficialFiles):
 
 def _read(table: Table) -> Iterator[Example]:
     for count, (number, row) in enumerate(table.rows()):
-        where = place(table.path, number)
+        where = row_name(table.path, number)
         label = row.get("label", "")
         if label not in ("", "0", "1", "2", "3"):
             raise ValueError(

@@ -8,6 +8,7 @@ may be compressed: gz, bz2, xz or zst."""
 import codecs
 import contextlib
 import csv
+import functools
 import io
 import itertools
 import json
@@ -36,7 +37,7 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
-def place(path: Path | str, row: int) -> str:
+def row_name(path: Path | str, row: int) -> str:
     """Returns the text "PATH, row ROW", which names a row of the file `path` in error messages."""
     return f"{path}, row {row}"
 
@@ -94,8 +95,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, fields
         except csv.Error as error:
             raise ValueError(
-                f"{place(path, number + 1)} is not a row of CSV ({error}): a field that contains a "
-                'quote must be in quotes, with its own quotes doubled ("").'
+                f"{row_name(path, number + 1)} is not a row of CSV ({error}): a field that "
+                'contains a quote must be in quotes, with its own quotes doubled ("").'
             ) from error
 
 
@@ -139,7 +140,7 @@ def read_json_rows(path: Path) -> Rows:
     for number, row in rows:
         if not isinstance(row, dict | ValueError):
             row = ValueError(
-                f"{place(path, number)} holds a JSON {type(row).__name__}, not an object: write "
+                f"{row_name(path, number)} holds a JSON {type(row).__name__}, not an object: write "
                 'one object per line, such as {"text": "...", "label": "..."}.'
             )
         yield number, row
@@ -151,7 +152,7 @@ def _parsed(path: Path, number: int, line: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         return ValueError(
-            f"{place(path, number)} is not JSON ({brief(error)}): write one object per line, "
+            f"{row_name(path, number)} is not JSON ({brief(error)}): write one object per line, "
             "such as "
             '{"text": "...", "label": "..."}.'
         )
@@ -280,7 +281,7 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         code = ord(text[error.start])
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
         raise ValueError(
-            f"{place(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
+            f"{row_name(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
             "Save the file as UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8, if it comes "
             "from a Windows program of Western Europe or America."
         ) from error
@@ -369,6 +370,8 @@ PARQUET_SUFFIXES = (".parquet",)
 TEXT_SUFFIXES = (".txt",)
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
+# Number of rows by which columns are guessed.
+FIRST_ROWS = 100
 # Number of rows of TSV that are searched for fields quoted as in CSV.
 ROWS_SEARCHED = 10_000
 _CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
@@ -486,8 +489,18 @@ class Table:
             )
         if self._read is read_tsv and not self.is_typed and len(columns) == 1:
             _check_tabs(self.path, columns[0])
-        _check_names(columns, place(self.path, number))
+        _check_names(columns, row_name(self.path, number))
         return columns
+
+    @functools.cached_property
+    def first_rows(self) -> list[dict[str, Any]]:
+        """The well-formed ones of the first `FIRST_ROWS` rows, which tell what columns hold."""
+        rows = itertools.islice(self.rows_and_errors(), FIRST_ROWS)
+        return [row for _, row in rows if isinstance(row, dict)]
+
+    def first_values(self, column: str) -> list[Any]:
+        """Returns the values of a column in `first_rows`."""
+        return [row.get(column) for row in self.first_rows]
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields (row number, {column: value}) for each row of the table, without the header.
@@ -543,14 +556,16 @@ class Table:
             # Files that were joined line by line contain the header of each of them.
             if len(fields) == 1 or tuple(field.strip() for field in fields) != self.columns:
                 return None
-            return f"{place(self.path, number)} repeats the names of the columns: remove the row."
+            return (
+                f"{row_name(self.path, number)} repeats the names of the columns: remove the row."
+            )
         remedy = (
             "put fields that contain a separator or a line end in quotes."
             if self._read is read_csv
             else "tabs separate fields and quotes have no meaning; texts with tabs need a .csv."
         )
         return (
-            f"{place(self.path, number)} has {len(fields)} fields, but the first row has "
+            f"{row_name(self.path, number)} has {len(fields)} fields, but the first row has "
             f"{len(self.columns)} ({brief(', '.join(self.columns))}): {remedy}"
         )
 
@@ -597,6 +612,6 @@ def _check_tabs(path: Path, header: str) -> None:
     sign = next((sign for sign in DELIMITERS if sign in header), None)
     if sign is not None:
         raise ValueError(
-            f"{place(path, 1)} has no tab, but {sign!r}: {brief(header, 80)!r}. Tabs separate the "
-            "columns of .tsv files; if the file is CSV, name it .csv."
+            f"{row_name(path, 1)} has no tab, but {sign!r}: {brief(header, 80)!r}. Tabs separate "
+            "the columns of .tsv files; if the file is CSV, name it .csv."
         )

@@ -7,7 +7,7 @@ import pytest
 from bertjax import finetune
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.formats import FORMAT_EXAMPLES, format_help
-from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
 
 DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"
@@ -18,7 +18,7 @@ EXAMPLES = [(task, example) for task, shown in FORMAT_EXAMPLES.items() for examp
 def test_an_example_is_read_and_documented(task, example, tmp_path):
     path = tmp_path / f"a{example.suffix}"
     path.write_text("\n".join(example.lines) + "\n", encoding="utf-8")
-    source = SquadSource({"train": path}) if task == "qa" else CustomSource(task, train=path)
+    source = SquadSource({"train": path}) if task == "qa" else TableSource(task, train=path)
     examples = list(source.examples("train"))
     assert examples and all(x.label is not None or x.answers or x.pair for x in examples)
     document = DOCUMENT.read_text(encoding="utf-8")

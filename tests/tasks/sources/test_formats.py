@@ -14,7 +14,7 @@ import zstandard
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import CustomSource, as_file, rows_as_files
+from bertjax.tasks.sources.own_files import TableSource, as_file, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import Table
 
@@ -43,7 +43,7 @@ def content(suffix: str, rows) -> bytes:
 
 
 def found(path, kind="classify"):
-    source = CustomSource(kind, train=path)
+    source = TableSource(kind, train=path)
     return [(example.text, example.label) for example in source.examples("train")]
 
 
@@ -116,7 +116,7 @@ def test_parquet_of_datasets_3_has_the_names_of_its_classes(shared):
     folder = shared / "strangers"
     expected = json.loads((folder / "expected.json").read_text())["26_datasets3.parquet"]
     path = folder / "26_datasets3.parquet"
-    source = CustomSource("classify", train=path, columns=Columns(text="text", label="label"))
+    source = TableSource("classify", train=path, columns=Columns(text="text", label="label"))
     assert [example.label for example in source.examples("train")] == expected["labels"]
 
 
@@ -125,7 +125,7 @@ def test_a_folder_has_the_rows_of_its_files(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(content("jsonl", ROWS[:1]))
     (tmp_path / "README.md").write_text("no data")
     assert found(tmp_path) == EXPECTED
-    source = CustomSource("classify", train=tmp_path)
+    source = TableSource("classify", train=tmp_path)
     assert [example.where for example in source.examples("train")] == [
         f"{tmp_path}/a.jsonl, row 1",
         f"{tmp_path}/b.csv, row 2",
@@ -143,7 +143,7 @@ def test_a_folder_has_the_rows_of_its_files(tmp_path):
 def test_a_folder_of_conll_files(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.conll").write_text(f"{name}nna B-PER\nleft O\n")
-    sentences = [x.words for x in CustomSource("tag", train=tmp_path).examples("train")]
+    sentences = [x.words for x in TableSource("tag", train=tmp_path).examples("train")]
     assert sentences == [("anna", "left"), ("bnna", "left")]
 
 
@@ -330,7 +330,7 @@ def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):
         rows_as_files(train=rows, dev=None, test=str(tmp_path / "a.csv")) as files,
     ):
         assert files["test"] == str(tmp_path / "a.csv") and set(files) == {"train", "test"}
-        list(CustomSource("classify", train=files["train"]).examples("train"))
+        list(TableSource("classify", train=files["train"]).examples("train"))
     assert not Path(files["train"]).exists()
 
 
@@ -338,7 +338,7 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
     (tmp_path / "parts" / "sub").mkdir(parents=True)
     for name in ("a.csv", "part-00004", "sub/b.csv", ".hidden"):
         (tmp_path / "parts" / name).write_text("text,label\na,yes\nb,no\n")
-    source = CustomSource("classify", train=tmp_path / "parts")
+    source = TableSource("classify", train=tmp_path / "parts")
     assert "not read in" in source.note and "part-00004, sub/." in source.note
     assert "hidden" not in source.note and len(list(source.examples("train"))) == 2
     row = {"question": "Who?", "context": "Anna left.", "answers": {"text": [], "answer_start": []}}

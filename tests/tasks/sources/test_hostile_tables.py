@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.tasks.registry import saved_task
 from bertjax.tasks.sources import tables
-from bertjax.tasks.sources.own_files import CustomSource
+from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import Table
@@ -39,20 +39,20 @@ def test_long_names_of_columns_make_short_messages(tmp_path, suffix):
     if suffix == ".jsonl":
         text = json.dumps(dict.fromkeys(names, None))
     path = tmp_path / f"a{suffix}"
-    refusal(path, text, lambda p: list(CustomSource("regress", train=p).examples("train")))
-    refusal(path, text, lambda p: list(CustomSource("choice", train=p).examples("train")))
+    refusal(path, text, lambda p: list(TableSource("regress", train=p).examples("train")))
+    refusal(path, text, lambda p: list(TableSource("choice", train=p).examples("train")))
 
 
 def test_a_single_label_names_the_file(tmp_path):
     path = tmp_path / "a.csv"
-    refusal(path, "text,label\nx,a\n", lambda p: learn_labels(CustomSource("classify", train=p)))
+    refusal(path, "text,label\nx,a\n", lambda p: learn_labels(TableSource("classify", train=p)))
 
 
 def test_a_value_that_is_nested_deeply_is_no_text(tmp_path):
     nested = "[" * 900 + "]" * 900
     path = tmp_path / "a.jsonl"
     content = f'{{"text": "a", "label": "b"}}\n{{"text": {nested}, "label": "b"}}\n'
-    refusal(path, content, lambda p: list(CustomSource("classify", train=p).examples("train")))
+    refusal(path, content, lambda p: list(TableSource("classify", train=p).examples("train")))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.embedding import ContrastiveTask, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_tasks import PairSource
+from bertjax.tasks.sources.own_files import TableSource
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 TEXTS = [f"the {a} of {b}" for a in WORDS for b in WORDS[:3]]
@@ -41,7 +41,7 @@ def test_columns_are_found_by_their_names_or_as_the_only_texts(header, columns, 
     header = header.split(",")
     values = {"id": "7", "score": "0.5", "label": "3", "topic": "x"}
     rows = [[values.get(name, f"{t} {i}") for i, name in enumerate(header)] for t in TEXTS[:4]]
-    source = PairSource({"train": write(tmp_path / "t.csv", header, rows)})
+    source = TableSource("embed", train=write(tmp_path / "t.csv", header, rows))
     found = source.columns
     assert (found.text, found.pair, found.label, found.negatives) == columns
     assert all(repr(name) in source.note for name in found.named())
@@ -71,19 +71,19 @@ def test_columns_that_cannot_be_found_are_asked_for(header, named, message, tmp_
     header = header.split(",")
     rows = [[f"{text} {name}" for name in header] for text in TEXTS[:4]]
     with pytest.raises(ValueError, match=message):
-        PairSource({"train": write(tmp_path / "t.csv", header, rows)}, named)
+        TableSource("embed", train=write(tmp_path / "t.csv", header, rows), columns=named)
 
 
 def test_what_is_no_table_of_pairs_is_refused(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("a\nb\n")
     with pytest.raises(ValueError, match="one text per line, but the examples are pairs"):
-        PairSource({"train": str(path)})
+        TableSource("embed", train=str(path))
     with pytest.raises(ValueError, match="give --train"):
         make_task("embed", TaskOptions(dev=str(path)))
     data = write(tmp_path / "t.csv", ["the cat sat there on the mat", "the dog sat"], [TEXTS[:2]])
     with pytest.raises(ValueError, match="is an example .* not the names of the columns"):
-        PairSource({"train": data})
+        TableSource("embed", train=data)
 
 
 def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
@@ -157,8 +157,8 @@ def test_bad_rows_are_named_or_left_out(tmp_path):
     rows = [(a, "" if i == 1 else "x", i) for i, a in enumerate(TEXTS)]
     path = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], rows)
     with pytest.raises(ValueError, match="row 3: the text in 'sentence2' is empty"):
-        list(PairSource({"train": path}).examples("train"))
-    source = PairSource({"train": path}, None, "skip")
+        list(TableSource("embed", train=path).examples("train"))
+    source = TableSource("embed", train=path, bad_rows="skip")
     assert len(list(source.examples("train"))) == len(TEXTS) - 1
     ((split, problem),) = source.all_bad_rows()
     assert split == "train" and "row 3" in problem
