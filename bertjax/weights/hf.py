@@ -19,7 +19,7 @@ from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf
-from bertjax.weights.torch_bin import open_bin
+from bertjax.weights.torch_files import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # A directory that contains one of these files is a model directory, which may be overwritten.

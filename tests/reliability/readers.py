@@ -35,7 +35,7 @@ from bertjax.weights.load_model import load_model
 from bertjax.weights.sentence_modules import read_sentence_modules
 from bertjax.weights.source import usage_of
 from bertjax.weights.tf1 import find_tf1, open_tf1
-from bertjax.weights.torch_bin import open_bin
+from bertjax.weights.torch_files import open_bin
 from tests.reliability import seeds
 from tests.reliability.mutations import mutate_bytes, mutate_json
 

@@ -23,7 +23,7 @@ from bertjax.data import records
 from bertjax.data.metadata import LengthSummary, Metadata, Shard, SplitSummary
 from bertjax.tokenization import load_tokenizer, train_bpe, train_unigram
 from tests.rows import encode_row
-from tests.weights import test_torch_bin as bins
+from tests.weights import test_torch_files as bins
 
 TINY_BERT = Path(__file__).parents[1] / "golden" / "tiny_bert"
 

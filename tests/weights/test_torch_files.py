@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.weights.torch_bin import MAX_PICKLE_BYTES, open_bin
+from bertjax.weights.torch_files import MAX_PICKLE_BYTES, open_bin
 
 STORAGES = {"f4": "FloatStorage", "f2": "HalfStorage", "f8": "DoubleStorage", "i1": "CharStorage"}
 STORAGES |= {"i2": "ShortStorage", "i4": "IntStorage", "i8": "LongStorage", "u1": "ByteStorage"}

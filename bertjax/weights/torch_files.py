@@ -1,0 +1,438 @@
+"""Reads the tensors of files of `torch.save`, such as `pytorch_model.bin`, without torch.
+
+Both formats are read: the zip archive of torch >= 1.6, and the sequence of pickles and storages of
+earlier versions. All sizes and positions in a file are checked when the file is opened, before any
+array is created.
+
+A pickle is a program that can call any Python function. Therefore a pickle is scanned before
+`pickle.Unpickler` executes it: only the opcodes that torch writes are admitted, and the number of
+opcodes bounds the memory. A name in the pickle, such as `torch.FloatStorage`, is never imported:
+the few admitted names become a `_Global`, whose calls describe tensors; all others are refused. All
+objects that a pickle can reach are plain values or immutable descriptions.
+"""
+
+import io
+import math
+import mmap
+import pickle
+import pickletools
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.base.files import brief
+
+# For comparison: the pickle of BERT-large has 60 kB and 16 thousand opcodes.
+MAX_PICKLE_BYTES = 16 * 2**20
+MAX_OPCODES = 1_000_000
+MAX_INTEGER_BITS = 100
+MAX_DIMENSIONS = 32
+MAX_LINE_BYTES = 1000
+
+_ORDERED_DICT = "collections.OrderedDict"
+_REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
+_REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+_DTYPES = {
+    f"torch.{kind}Storage": dtype
+    for kind, dtype in zip(
+        "Float Half BFloat16 Double Char Short Int Long Byte Bool".split(),
+        "float32 float16 bfloat16 float64 int8 int16 int32 int64 uint8 bool".split(),
+        strict=True,
+    )
+}
+_ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
+# Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
+_STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
+
+# The opcodes that torch writes; values of `_KEYS` may be keys of a dict.
+_KEYS = set(
+    "BININT BININT1 BININT2 LONG1 LONG4 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING "
+    "SHORT_BINSTRING NEWTRUE NEWFALSE".split()
+)
+_PUTS, _GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
+_OPCODES = _KEYS | _PUTS | _GETS
+_OPCODES |= set(
+    "BINFLOAT BINBYTES SHORT_BINBYTES NONE PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD "
+    "BINPERSID EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM "
+    "SETITEMS".split()
+)
+
+_REMEDY = (
+    "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
+    "transformers (`save_pretrained`) on an isolated machine."
+)
+_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+
+# Entries that torch writes into the archive's single folder; newer entries start with a dot.
+_ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+)?")
+
+
+class _Storage(NamedTuple):
+    """A one-dimensional array elsewhere in the file, with `numel` elements and the name `key`."""
+
+    key: str
+    dtype: str
+    numel: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * np.dtype(_STORED_AS.get(self.dtype, self.dtype)).itemsize
+
+    def placed(self, start: int, end: int) -> int:
+        """Returns the byte offset `start` of the storage, which must end at or before `end`."""
+        if self.nbytes > end - start:
+            raise ValueError(
+                f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
+            )
+        return start
+
+
+class _Tensor(NamedTuple):
+    """A view of a storage: `offset` and `strides` count elements.
+
+    `extent` is the number of elements in the storage from the tensor's first to its last element.
+    """
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    extent: int
+
+
+class _OrderedDict(dict):
+    """A dict of `collections.OrderedDict()`: only of such a dict may a pickle set an attribute.
+
+    The attribute `_metadata` holds versions of modules, which only torch uses.
+    """
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        if type(state) is not dict or set(state) - {"_metadata"}:
+            raise ValueError("it sets attributes other than _metadata on an object")
+
+
+class _Global(NamedTuple):
+    """An admitted name of a class or function, whose calls have no effect."""
+
+    name: str
+
+    def __call__(self, *args: Any) -> Any:
+        if self.name == _ORDERED_DICT and not args:
+            return _OrderedDict()
+        if self.name == _REBUILD_TENSOR and len(args) in (6, 7):
+            return _rebuild_tensor(*args)
+        if self.name == _REBUILD_PARAMETER and len(args) == 3 and type(args[0]) is _Tensor:
+            return args[0]
+        raise ValueError(f"its pickle calls {self.name} with arguments that torch does not write")
+
+
+def _admitted(name: str) -> _Global:
+    if name not in _ADMITTED:
+        raise ValueError(f"it uses {name[:200]!r}, which is not part of a tensor")
+    return _Global(name)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
+    # `rest` holds requires_grad, the backward hooks and, if there are any, flags like "negated".
+    if type(storage) is not _Storage or any(rest[2:]):
+        raise ValueError("it has a tensor with arguments that plain tensors do not have")
+    if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
+        raise ValueError("it has a tensor whose shape and strides do not have the same length")
+    if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
+        raise ValueError("it has a tensor with a negative, fractional or huge size or offset")
+    steps = zip(shape, strides, strict=True)
+    extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
+    # Views that repeat elements are refused as well, because a copy of one could be huge.
+    size = math.prod(n for n in shape if n)
+    if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
+        raise ValueError(
+            f"its tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
+            f"storage {storage.key[:80]!r} of {storage.numel} elements"
+        )
+    return _Tensor(storage, offset, shape, strides, extent)
+
+
+class _File(mmap.mmap):
+    """A mapped file that never reads more than `MAX_PICKLE_BYTES` at once."""
+
+    def read(self, n: int | None = None) -> bytes:
+        left = len(self) - self.tell()
+        size = left if n is None or n < 0 else min(n, left)
+        if size > MAX_PICKLE_BYTES:
+            raise ValueError(f"it has an item of {size} bytes, more than {MAX_PICKLE_BYTES}")
+        return super().read(size)
+
+    def readline(self) -> bytes:
+        end = self.find(b"\n", self.tell(), self.tell() + MAX_LINE_BYTES)
+        return self.read(MAX_LINE_BYTES if end < 0 else end + 1 - self.tell())
+
+
+class _Unpickler(pickle.Unpickler):
+    """Executes the pickle at which `file` stands, after a scan, and moves `file` behind it.
+
+    Files of torch < 1.6 are `legacy`: their persistent ids of storages have one more element.
+    """
+
+    def __init__(self, file: _File, *, legacy: bool):
+        super().__init__(io.BytesIO(_scanned(file)), encoding="latin-1")
+        self.storages: dict[str, _Storage] = {}
+        self._legacy = legacy
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, IndexError) as error:
+            raise ValueError(f"its pickle is damaged, or not of torch.save: {error}") from error
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        return _admitted(f"{module_name}.{global_name}")
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        # ("storage", type, key, location, number of elements) and, in legacy files, None.
+        match pid:
+            case ("storage", _Global(name), str(key), str(), int(numel), *view) if (
+                type(pid) is tuple
+                and name in _DTYPES
+                and _is_count(numel)
+                and view == [None] * self._legacy
+            ):
+                storage = _Storage(key, _DTYPES[name], numel)
+                if self.storages.setdefault(key, storage) != storage and self._legacy:
+                    raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
+                return storage
+        raise ValueError("its pickle has a persistent id that does not describe a plain storage")
+
+
+def _scanned(file: _File) -> bytes:
+    """Returns the bytes of the pickle at which `file` stands, unless executing them is unsafe.
+
+    An unpickler allocates as many entries of its memo as the largest index says, so indices beyond
+    the number of opcodes are refused; `pickletools` refuses values that are longer than the file.
+    Keys of dicts must be strings or integers, because a hundred bytes of pickle can describe nested
+    tuples whose hash would take forever. Therefore the scan follows what is on the stack.
+    """
+    start = file.tell()
+    stack: list[bool] = []  # for each value on the stack, whether it may be a key
+    marks = [0]
+    memo: dict[int, bool] = {}
+    for count, (opcode, arg, _) in enumerate(pickletools.genops(file)):  # type: ignore
+        name = opcode.name
+        if name in ("GLOBAL", "INST"):  # The name says more than the opcodes that follow.
+            _admitted(str(arg).replace(" ", "."))
+        if name not in _OPCODES:
+            raise ValueError(f"it contains the pickle opcode {name}, which torch.save never writes")
+        if count == MAX_OPCODES or file.tell() - start > MAX_PICKLE_BYTES:
+            raise ValueError(
+                f"its pickle has more than {MAX_OPCODES} opcodes or {MAX_PICKLE_BYTES} bytes"
+            )
+        if type(arg) is int and arg.bit_length() > MAX_INTEGER_BITS:
+            raise ValueError(f"its pickle has an integer of {arg.bit_length()} bits")
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name in _PUTS:
+            index = len(memo) if arg is None else arg
+            if index > count:
+                raise ValueError(f"its pickle sets entry {index} of the memo after {count} opcodes")
+            memo[index] = bool(stack and stack[-1])
+        elif name in _GETS:
+            if arg not in memo:
+                raise ValueError(f"its pickle reads entry {arg} of the memo before setting it")
+            stack.append(memo[arg])
+        else:
+            to_mark = pickletools.markobject in opcode.stack_before
+            bottom = marks.pop() if to_mark else len(stack) - len(opcode.stack_before)
+            if not marks or bottom < marks[-1]:
+                raise ValueError("its pickle takes values from the stack that are not there")
+            keys = stack[bottom + (name == "SETITEM") :: 2]
+            if name in ("SETITEM", "SETITEMS") and not all(keys):
+                raise ValueError("it has a dict with keys other than strings and integers")
+            # APPENDS and SETITEMS leave the container, which stands before the mark.
+            pushed = 0 if to_mark and name != "TUPLE" else len(opcode.stack_after)
+            stack[bottom:] = [name in _KEYS] * pushed
+    return file[start : file.tell()]
+
+
+def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
+    """Opens the state dict in a file of `torch.save`; each array is created on access.
+
+    The arrays have the names and shapes of the tensors. An array is a read-only view of the
+    memory-mapped file if its data are aligned and in native byte order, and a copy otherwise.
+    Tensors of type bool are always copied; bfloat16 is converted to float32. The state dict is the
+    pickled object itself, or the entry "state_dict" or "model_state_dict" of the pickled
+    dictionary.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: the file is damaged, or holds objects other than tensors and plain containers.
+    """
+    with open(path, "rb") as file:
+        if not file.seek(0, 2):
+            raise ValueError(f"{path} is empty. {_REMEDY}")
+        data = _File(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return _open_zip(data) if data[:4] == b"PK\x03\x04" else _open_legacy(data)
+    except (ValueError, OverflowError, NotImplementedError, OSError) as error:
+        raise ValueError(f"{path} is refused: {brief(error).rstrip('.')}. {_REMEDY}") from error
+    except (zipfile.BadZipFile, struct.error) as error:
+        raise ValueError(
+            f"{path} is truncated or damaged: {brief(error).rstrip('.')}. {_REMEDY}"
+        ) from error
+
+
+class _Tensors(Mapping[str, np.ndarray]):
+    """The arrays of the file `data` by name; `starts` holds each storage's byte offset in it."""
+
+    def __init__(self, data: _File, tensors: dict[str, _Tensor], starts: dict, byteorder: str):
+        self._data = data
+        self._tensors = tensors
+        self._starts = starts
+        self._byteorder = byteorder
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self._tensors[name]
+        dtype = tensor.storage.dtype
+        if not tensor.extent:
+            return np.empty(tensor.shape, "float32" if dtype == "bfloat16" else dtype)
+        native = np.dtype(_STORED_AS.get(dtype, dtype))
+        start = self._starts[tensor.storage.key] + tensor.offset * native.itemsize
+        stored = native.newbyteorder("<" if self._byteorder == "little" else ">")
+        flat = np.frombuffer(self._data, stored, tensor.extent, start)
+        if start % native.itemsize or not stored.isnative:
+            flat = flat.astype(native)
+        strides = [stride * native.itemsize for stride in tensor.strides]
+        # The view is in bounds, because its extent was checked when the file was opened.
+        view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+        if dtype == "bfloat16":
+            return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(view != 0) if dtype == "bool" else view
+
+
+def _open_zip(data: _File) -> _Tensors:
+    """In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are storages."""
+    spans, checksum = _zip_entries(data)
+    start, end = spans["data.pkl"]
+    if end - start > MAX_PICKLE_BYTES:
+        raise ValueError(f"data.pkl has {end - start} bytes, more than {MAX_PICKLE_BYTES}")
+    if zlib.crc32(data[start:end]) != checksum:
+        raise ValueError("the checksum of data.pkl is wrong")
+    data.seek(start)
+    tensors = _state_dict(_Unpickler(data, legacy=False).load())
+    if data.tell() != end:
+        raise ValueError(f"the pickle in data.pkl ends {end - data.tell()} bytes before its entry")
+    order = spans.get("byteorder", (0, 0))
+    byteorder = data[order[0] : min(order[1], order[0] + 16)].decode("ascii") or "little"
+    if byteorder not in ("little", "big"):
+        raise ValueError(f"its byte order is {byteorder!r}, neither 'little' nor 'big'")
+    starts = {}
+    for name, tensor in tensors.items():
+        key = tensor.storage.key
+        if f"data/{key}" not in spans:
+            raise ValueError(f"storage {key[:80]!r} of tensor {name[:80]!r} is missing")
+        starts[key] = tensor.storage.placed(*spans[f"data/{key}"])
+    return _Tensors(data, tensors, starts, byteorder)
+
+
+def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
+    """Returns {entry name without folder: (start, end) in bytes} and the CRC-32 of data.pkl.
+
+    `zipfile` checks the header in front of an entry only when it opens the entry, and not all of
+    it: entries could overlap, or have other names and methods there than in the directory.
+    """
+    with zipfile.ZipFile(data) as archive:  # type: ignore
+        entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+        end = archive.start_dir
+    pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
+    if len(pickles) != 1:
+        raise ValueError(f"the archive has {len(pickles)} files data.pkl instead of one")
+    spans: dict[str, tuple[int, int]] = {}
+    free_from = 0
+    for entry in entries:
+        at, shown = entry.header_offset, entry.orig_filename[:80]
+        root, _, name = entry.orig_filename.partition("/")
+        if f"{root}/data.pkl" != pickles[0].filename or not _ENTRY.fullmatch(name):
+            raise ValueError(f"{shown!r} is not an entry that torch.save writes")
+        if root in ("", ".", "..") or "\\" in root or name in spans:
+            raise ValueError(f"{shown!r} is in the archive twice, or its folder has a bad name")
+        header = data[at : at + 30]
+        if at < free_from or len(header) < 30 or header[:4] != b"PK\x03\x04":
+            raise ValueError(f"entry {shown!r} is not where the archive's directory says")
+        flags, method, name_length, extra_length = struct.unpack("<6x2H16x2H", header)
+        if method or entry.compress_type or entry.compress_size != entry.file_size:
+            raise ValueError(f"entry {shown!r} is compressed, which torch never does")
+        start = at + 30 + name_length
+        here = data[at + 30 : start].decode("utf-8" if flags & 0x800 else "cp437")
+        if here != entry.orig_filename or (flags | entry.flag_bits) & 1:
+            raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
+        start += extra_length
+        free_from = start + entry.file_size
+        if free_from > end:
+            raise ValueError(f"entry {shown!r} of {entry.file_size} bytes goes beyond the file")
+        spans[name] = start, free_from
+    return spans, pickles[0].CRC
+
+
+def _open_legacy(data: _File) -> _Tensors:
+    """The file consists of five pickles and the storages.
+
+    The pickles are a magic number, the protocol's version, the system, the state dict, and the
+    storages' keys.
+    """
+    for expected in (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
+        found = _Unpickler(data, legacy=True).load()
+        if type(found) is not int or found != expected:
+            raise ValueError("it is neither of the two formats of torch.save")
+    _Unpickler(data, legacy=True).load()  # This pickle holds the sizes of C types.
+    unpickler = _Unpickler(data, legacy=True)
+    tensors = _state_dict(unpickler.load())
+    keys = _Unpickler(data, legacy=True).load()
+    if type(keys) is not list or any(type(key) is not str for key in keys):
+        raise ValueError("its storage keys are not a list of strings")
+    storages = unpickler.storages
+    if len(keys) != len(set(keys)) or set(keys) != set(storages):
+        raise ValueError(f"it has {len(keys)} storage keys for {len(storages)} storages")
+    starts = {}
+    at = data.tell()
+    for key in keys:
+        (numel,) = struct.unpack("<q", data[at : at + 8])
+        if numel != storages[key].numel:
+            raise ValueError(
+                f"storage {key[:80]!r} has {numel} elements instead of {storages[key].numel}"
+            )
+        starts[key] = storages[key].placed(at + 8, len(data))
+        at += 8 + storages[key].nbytes
+    return _Tensors(data, tensors, starts, "little")
+
+
+def _state_dict(top: Any) -> dict[str, _Tensor]:
+    """Returns the state dict {name: tensor} that an unpickled object is or contains."""
+    for key in ("state_dict", "model_state_dict"):
+        if isinstance(top, dict) and isinstance(top.get(key), dict):
+            top = top[key]
+            break
+    if not isinstance(top, dict):
+        raise ValueError(f"it holds a {type(top).__name__} instead of a state dict")
+    for name, value in top.items():
+        if type(name) is not str or type(value) is not _Tensor:
+            raise ValueError(
+                f"its state dict maps {str(name)[:80]!r} to a {type(value).__name__}, but must "
+                "map strings to tensors"
+            )
+    return top
