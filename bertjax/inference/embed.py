@@ -41,7 +41,7 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
 )
 from bertjax.weights import LoadedModel
-from bertjax.weights.sentence_modules import SentenceModules
+from bertjax.weights.sentence_transformers import SentenceModules
 
 
 class Embedder:

@@ -39,10 +39,9 @@ from bertjax.tasks.prediction_inputs import from_texts, single_texts, text_tuple
 from bertjax.tasks.registry import KINDS, saved_task
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
-from bertjax.weights.card import model_card
 from bertjax.weights.families import architecture, family_of
-from bertjax.weights.load_model import head_tensors, with_masked_lm
-from bertjax.weights.tagger_weights import with_saved_tagger
+from bertjax.weights.hf import model_card
+from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
 
 Text = str | tuple[str, str]
 

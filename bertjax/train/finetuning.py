@@ -42,8 +42,8 @@ from bertjax.train.state import TrainState, split_params
 from bertjax.train.target_scale import to_original
 from bertjax.train.teacher import Teacher
 from bertjax.weights import LoadedModel, save_hf
-from bertjax.weights.card import model_card
-from bertjax.weights.sentence_modules import files_of_head
+from bertjax.weights.hf import model_card
+from bertjax.weights.sentence_transformers import files_of_head
 
 
 class FinetuningRun(Run):

@@ -8,7 +8,7 @@ from bertjax.config.model import BertConfig
 from bertjax.devices import hosts
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.new_rows import with_new_words, with_positions
+from bertjax.weights.load import with_new_words, with_positions
 
 # The run's config sets these dropout rates even if --init determines the architecture. The other
 # dropout rates distinguish model families, so --init determines them.

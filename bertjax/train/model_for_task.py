@@ -13,7 +13,7 @@ from bertjax.train.target_scale import to_standardized
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
-from bertjax.weights.tagger_weights import with_new_tagger
+from bertjax.weights.load import with_new_tagger
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:

@@ -33,9 +33,9 @@ from bertjax.train.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.train.untrained_positions import fit_before_phase
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, save_hf
-from bertjax.weights.card import model_card, training_facts
 from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
+from bertjax.weights.hf import model_card, training_facts
 
 
 class PretrainingRun(Run):

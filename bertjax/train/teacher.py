@@ -11,7 +11,7 @@ from bertjax.model import BertWithHead
 from bertjax.tasks import Task
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.student import fingerprint, student_params
+from bertjax.weights.load import fingerprint, student_params
 
 
 class Teacher(NamedTuple):

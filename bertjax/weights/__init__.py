@@ -2,6 +2,6 @@
 
 from bertjax.weights.fill import init_params
 from bertjax.weights.hf import save_hf
-from bertjax.weights.load_model import LoadedModel, load_model
+from bertjax.weights.load import LoadedModel, load_model
 
 __all__ = ["LoadedModel", "init_params", "load_model", "save_hf"]

@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from bertjax.base.files import brief, did_you_mean
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig
-from bertjax.weights import modernbert
-from bertjax.weights.fused_tensors import Fused
+from bertjax.weights.tensors import Fused
 
 # Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
 Renames = tuple[tuple[str, str], ...]
 
-# {field of `config.json`: field of BertConfig} in all families except DistilBERT.
-_COMMON = {
-    name: name
-    for name in (
-        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-        *("intermediate_size", "hidden_act", "hidden_dropout_prob", "max_position_embeddings"),
-        *("attention_probs_dropout_prob", "type_vocab_size", "initializer_range", "pad_token_id"),
-        *("layer_norm_eps", "tie_word_embeddings", "model_type"),
-    )
-}
-_BERT_FIELDS = _COMMON | {"classifier_dropout": "classifier_dropout", "is_decoder": "is_decoder"}
+
+def _same(names: str) -> dict[str, str]:
+    return {name: name for name in names.split()}
+
+
+# {field of `config.json`: field of BertConfig}, in the order in which they are written.
+_COMMON = _same(
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+    "hidden_dropout_prob max_position_embeddings attention_probs_dropout_prob type_vocab_size "
+    "initializer_range pad_token_id layer_norm_eps tie_word_embeddings model_type"
+)
+_BERT_FIELDS = _COMMON | _same("classifier_dropout is_decoder")
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
 
@@ -52,7 +52,7 @@ class Family(NamedTuple):
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
         fused: {module whose tensors hold several of our parameters: the names of its parts}, see
-            `bertjax.weights.fused_tensors`.
+            `bertjax.weights.tensors`.
         read: converts a `config.json` to a mapping whose keys are those of `fields`.
         write: the inverse of `read`.
     """
@@ -89,8 +89,6 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
     )
 
 
-_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0"
-_DISTILBERT_LAYER = "distilbert.transformer.layer.{layer}"
 _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
@@ -107,6 +105,109 @@ def _layer(layer: str, **renames: str) -> Renames:
     )
 
 
+# transformers 4 wrote ModernBERT's bases of the rotary positions as `global_rope_theta` and
+# `local_rope_theta`, and the global layers as `global_attn_every_n_layers`; transformers 5 writes
+# `rope_parameters` and `layer_types`. Both are read, and both are written.
+_ROPE_KINDS = {"global_rope_theta": "full_attention", "local_rope_theta": "sliding_attention"}
+_ROPE_DEFAULTS = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+_MODERNBERT_LAYERS, _MODERNBERT_PERIOD = 22, 3  # of transformers, for files without these fields
+# Token ids that transformers takes from ModernBERT's vocabulary if `config.json` lacks them.
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+
+
+def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a `config.json` of ModernBERT or Ettin to fields with one value each.
+
+    Raises:
+        ValueError: the rotary positions are scaled, or `layer_types` is not a global layer in every
+            n layers; neither is supported.
+    """
+    fields = dict(values)
+    for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
+        fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
+    fields |= _thetas(values)
+    fields["global_attn_every_n_layers"] = _period(values)
+    # What transformers has one rate for: after attention's softmax and after its output; in all
+    # heads.
+    fields["attention_output_dropout"] = values.get("attention_dropout", 0.0)
+    fields["qa_dropout"] = values.get("classifier_dropout") or 0.0
+    if fields.get("initializer_cutoff_factor", 2.0) is None:
+        fields["initializer_cutoff_factor"] = 3.0
+    return fields
+
+
+def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts fields with one value each to those of `config.json`.
+
+    Raises:
+        ValueError: no layer is local, which `config.json` says in another way.
+    """
+    values = dict(fields)
+    if values["local_attention"] is None:
+        raise ValueError(
+            "local_attention=None cannot be written to config.json. For global attention in every "
+            "layer, set global_attn_every_n_layers=1 and leave local_attention at its default."
+        )
+    if values["classifier_dropout"] is None:  # transformers has no other rate to fall back on
+        values["classifier_dropout"] = 0.0
+    for name in ("attention_output_dropout", "qa_dropout"):
+        values.pop(name)
+    layers, period = values["num_hidden_layers"], values["global_attn_every_n_layers"]
+    values["layer_types"] = [
+        "sliding_attention" if layer % period else "full_attention" for layer in range(layers)
+    ]
+    values["rope_parameters"] = {
+        kind: {"rope_type": "default", "rope_theta": values[name]}
+        for name, kind in _ROPE_KINDS.items()
+    }
+    return values | dict.fromkeys(_TOKEN_IDS)
+
+
+def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns `global_rope_theta` and `local_rope_theta`; `rope_parameters` takes precedence."""
+    rope = values.get("rope_parameters") or {}
+    scaled = values.get("rope_scaling")
+    thetas = {}
+    for name, kind in _ROPE_KINDS.items():
+        own = rope.get(kind) if isinstance(rope, dict) else rope
+        if not isinstance(own, dict | None) or not isinstance(rope, dict):
+            raise ValueError(f"rope_parameters={brief(rope)}: it must map {kind} to its settings.")
+        own = own or {}
+        if scaled or own.get("rope_type", "default") != "default":
+            raise ValueError(
+                f"rope_parameters={brief(rope)}, rope_scaling={brief(scaled)}: scaled rotary "
+                "positions are not supported, only rope_type='default' is."
+            )
+        thetas[name] = own.get("rope_theta", values.get(name, _ROPE_DEFAULTS[name]))
+    if thetas["local_rope_theta"] is None:  # transformers 4: that of the global layers
+        thetas["local_rope_theta"] = thetas["global_rope_theta"]
+    return thetas
+
+
+def _period(values: Mapping[str, Any]) -> int:
+    """Returns n, if layers 0, n, 2n, ... are the global ones."""
+    period = values.get("global_attn_every_n_layers", _MODERNBERT_PERIOD)
+    layers, types = values.get("num_hidden_layers", _MODERNBERT_LAYERS), values.get("layer_types")
+    if types is None:
+        return period
+    if not isinstance(types, list) or len(types) != layers:
+        raise ValueError(
+            f"layer_types={brief(types)}: it must name the kind of attention of each of the "
+            f"{brief(layers)} layers."
+        )
+    first = [period] if isinstance(period, int) and period > 0 else []
+    for n in (*first, *range(1, len(types) + 1)):
+        expected = [
+            "sliding_attention" if layer % n else "full_attention" for layer in range(len(types))
+        ]
+        if types == expected:
+            return n
+    raise ValueError(
+        f"layer_types={brief(types)} is not supported: only full_attention in layers 0, n, 2n, ... "
+        "and sliding_attention in all others is."
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family("Bert", "bert"),
     "roberta": _roberta("Roberta"),
@@ -120,7 +221,7 @@ FAMILIES: dict[str, Family] = {
             ("albert.encoder.embedding_hidden_mapping_in.", "bert.embeddings.projection."),
             ("albert.pooler.", "bert.pooler.dense."),
             *_layer(
-                _ALBERT_LAYER,
+                "albert.encoder.albert_layer_groups.{layer}.albert_layers.0",
                 attention__query="attention.self.query",
                 attention__key="attention.self.key",
                 attention__value="attention.self.value",
@@ -150,7 +251,7 @@ FAMILIES: dict[str, Family] = {
         (
             ("distilbert.embeddings.", "bert.embeddings."),
             *_layer(
-                _DISTILBERT_LAYER,
+                "distilbert.transformer.layer.{layer}",
                 attention__q_lin="attention.self.query",
                 attention__k_lin="attention.self.key",
                 attention__v_lin="attention.self.value",
@@ -166,10 +267,11 @@ FAMILIES: dict[str, Family] = {
             ("vocab_projector.bias", "cls.predictions.bias"),
             ("pre_classifier.", "projection."),
         ),
-        {
-            **{name: name for name in ("vocab_size", "max_position_embeddings", "model_type")},
-            **{name: name for name in ("initializer_range", "pad_token_id", "qa_dropout")},
-            "tie_word_embeddings": "tie_word_embeddings",
+        _same(
+            "vocab_size max_position_embeddings model_type initializer_range pad_token_id "
+            "qa_dropout tie_word_embeddings"
+        )
+        | {
             "dim": "hidden_size",
             "n_layers": "num_hidden_layers",
             "n_heads": "num_attention_heads",
@@ -185,13 +287,44 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         "ModernBert",
         "model",
-        modernbert.RENAMES,
-        modernbert.FIELDS,
+        (
+            ("model.embeddings.tok_embeddings.", "bert.embeddings.word_embeddings."),
+            ("model.embeddings.norm.", "bert.embeddings.LayerNorm."),
+            *_layer(
+                "model.layers.{layer}",
+                attn_norm="attention_norm",
+                attn__Wqkv__query="attention.self.query",
+                attn__Wqkv__key="attention.self.key",
+                attn__Wqkv__value="attention.self.value",
+                attn__Wo="attention.output.dense",
+                mlp_norm="mlp_norm",
+                mlp__Wi__input="intermediate.dense",
+                mlp__Wi__gate="gate.dense",
+                mlp__Wo="output.dense",
+            ),
+            ("model.final_norm.", "bert.encoder.final_norm."),
+            ("decoder.weight", "cls.predictions.decoder.weight"),
+            ("decoder.bias", "cls.predictions.bias"),
+        ),
+        # The fields that `_read_modernbert` returns.
+        _same(
+            "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
+            "max_position_embeddings initializer_range pad_token_id tie_word_embeddings model_type "
+            "classifier_dropout qa_dropout attention_output_dropout embedding_dropout mlp_dropout "
+            "global_rope_theta local_rope_theta local_attention global_attn_every_n_layers "
+            "attention_bias mlp_bias norm_bias decoder_bias classifier_bias classifier_activation "
+            "classifier_pooling initializer_cutoff_factor"
+        )
+        | {
+            "hidden_activation": "hidden_act",
+            "norm_eps": "layer_norm_eps",
+            "attention_dropout": "attention_probs_dropout_prob",
+        },
         absent=("pretraining", "next_sentence"),
         decoder_bias=False,
-        fused=modernbert.FUSED,
-        read=modernbert.read_config,
-        write=modernbert.write_config,
+        fused={"attn.Wqkv": ("query", "key", "value"), "mlp.Wi": ("input", "gate")},
+        read=_read_modernbert,
+        write=_write_modernbert,
     ),
 }
 

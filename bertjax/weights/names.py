@@ -16,7 +16,7 @@ import numpy as np
 from bertjax.config.model import BertConfig
 from bertjax.model import HEADS
 from bertjax.weights.families import as_bert, as_family, family_of
-from bertjax.weights.fused_tensors import join_fused
+from bertjax.weights.tensors import join_fused
 
 
 class _Transform(NamedTuple):

@@ -20,13 +20,13 @@ from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
-from bertjax.weights import hf, names, sentence_modules
+from bertjax.weights import hf, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
-from bertjax.weights.fused_tensors import SplitTensors
+from bertjax.weights.tensors import split_fused
 from bertjax.weights.tf1 import open_tf1
 
-_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *sentence_modules.SENTENCE_FILES]
+_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *sentence_transformers.SENTENCE_FILES]
 
 
 class Usage(NamedTuple):
@@ -42,7 +42,7 @@ class Usage(NamedTuple):
     """
 
     description: Future[dict[str, Any]]
-    modules: Future[sentence_modules.SentenceModules | None]
+    modules: Future[sentence_transformers.SentenceModules | None]
     sentence_files: Future[dict[str, str]]
     tagger: Future[dict[str, np.ndarray] | None]
 
@@ -52,9 +52,9 @@ def usage_of(directory: Path) -> Usage:
     task, tagger = directory / "task.json", directory / hf.TAGGER
     return Usage(
         _outcome(lambda: read_json(task) if task.is_file() else {}),
-        _outcome(lambda: sentence_modules.read_sentence_modules(directory)),
-        _outcome(lambda: sentence_modules.sentence_files(directory)),
-        _outcome(lambda: dict(hf.SafetensorsFiles([tagger])) if tagger.is_file() else None),
+        _outcome(lambda: sentence_transformers.read_sentence_modules(directory)),
+        _outcome(lambda: sentence_transformers.sentence_files(directory)),
+        _outcome(lambda: dict(hf.open_safetensors([tagger])) if tagger.is_file() else None),
     )
 
 
@@ -154,11 +154,13 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
     return Source("hf", directory, config, _split(tensors, config), tokenizer, usage_of(directory))
 
 
-def _split(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SplitTensors:
+def _split(
+    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> Mapping[str, np.ndarray]:
     """Returns the tensors with those apart that the files of the model's family join."""
     name = config.get("model_type", "bert") if isinstance(config, dict) else None
     family = FAMILIES.get(name) if isinstance(name, str) else None  # other values are refused later
-    return SplitTensors(tensors, family.fused if family else {})
+    return split_fused(tensors, family.fused if family else {})
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:

@@ -16,6 +16,7 @@ named `kernel` have the shape [in, out]; TF1 variables named `output_weights` ar
 
 import contextlib
 import errno
+import functools
 import importlib
 import json
 import os
@@ -31,6 +32,7 @@ import numpy as np
 
 from bertjax.base.files import brief, listed, read_bytes, replacing_folder
 from bertjax.weights.hf import MODEL_FILES
+from bertjax.weights.tensors import LazyTensors
 
 
 class Tf1Name(NamedTuple):
@@ -154,34 +156,19 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             f"{checkpoint} is a TF2 checkpoint: only TF1 checkpoints of google-research/bert can "
             "be read."
         )
-    return _Tensors(checkpoint, reader, [n for n in stored if is_parameter(n)])
+    entries = [from_tf1(n) or Tf1Name(n, n) for n in sorted(stored) if is_parameter(n)]
+    return LazyTensors(
+        {e.pytorch: functools.partial(_read, tf, checkpoint, reader, e) for e in entries}
+    )
 
 
-class _Tensors(Mapping[str, np.ndarray]):
-    """The tensors of a TF1 checkpoint; a tensor is read when it is accessed."""
-
-    def __init__(self, prefix: Path, reader: Any, stored: Iterable[str]):
-        self._prefix, self._reader = prefix, reader
-        entries = [from_tf1(name) or Tf1Name(name, name) for name in sorted(stored)]
-        self._entries = {entry.pytorch: entry for entry in entries}
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._entries[name]
-        with _reading(_tensorflow(), self._prefix):
-            value = self._reader.get_tensor(entry.tf1)
-        if entry.tf1 == name:  # This is no parameter of BERT and may have any dtype.
-            return value
-        value = value.astype(np.float32, copy=False)
-        return value.T if entry.transposed else value
-
-    def __contains__(self, name: object) -> bool:  # The inherited method would read the tensor.
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+def _read(tf: ModuleType, checkpoint: Path, reader: Any, entry: Tf1Name) -> np.ndarray:
+    with _reading(tf, checkpoint):
+        value = reader.get_tensor(entry.tf1)
+    if entry.tf1 == entry.pytorch:  # This is no parameter of BERT and may have any dtype.
+        return value
+    value = value.astype(np.float32, copy=False)
+    return value.T if entry.transposed else value
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ the few admitted names become a `_Global`, whose calls describe tensors; all oth
 objects that a pickle can reach are plain values or immutable descriptions.
 """
 
+import functools
 import io
 import math
 import mmap
@@ -20,13 +21,14 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.base.files import brief
+from bertjax.weights.tensors import LazyTensors
 
 # For comparison: the pickle of BERT-large has 60 kB and 16 thousand opcodes.
 MAX_PICKLE_BYTES = 16 * 2**20
@@ -291,41 +293,37 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
         ) from error
 
 
-class _Tensors(Mapping[str, np.ndarray]):
-    """The arrays of the file `data` by name; `starts` holds each storage's byte offset in it."""
-
-    def __init__(self, data: _File, tensors: dict[str, _Tensor], starts: dict, byteorder: str):
-        self._data = data
-        self._tensors = tensors
-        self._starts = starts
-        self._byteorder = byteorder
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        tensor = self._tensors[name]
-        dtype = tensor.storage.dtype
-        if not tensor.extent:
-            return np.empty(tensor.shape, "float32" if dtype == "bfloat16" else dtype)
-        native = np.dtype(_STORED_AS.get(dtype, dtype))
-        start = self._starts[tensor.storage.key] + tensor.offset * native.itemsize
-        stored = native.newbyteorder("<" if self._byteorder == "little" else ">")
-        flat = np.frombuffer(self._data, stored, tensor.extent, start)
-        if start % native.itemsize or not stored.isnative:
-            flat = flat.astype(native)
-        strides = [stride * native.itemsize for stride in tensor.strides]
-        # The view is in bounds, because its extent was checked when the file was opened.
-        view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
-        if dtype == "bfloat16":
-            return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
-        return np.asarray(view != 0) if dtype == "bool" else view
+def _lazy(
+    data: _File, tensors: dict[str, _Tensor], starts: Mapping[str, int], byteorder: str
+) -> LazyTensors:
+    """`starts` holds the byte offset of each storage in the file `data`."""
+    return LazyTensors(
+        {
+            name: functools.partial(_read, data, tensor, starts[tensor.storage.key], byteorder)
+            for name, tensor in tensors.items()
+        }
+    )
 
 
-def _open_zip(data: _File) -> _Tensors:
+def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarray:
+    dtype = tensor.storage.dtype
+    if not tensor.extent:
+        return np.empty(tensor.shape, "float32" if dtype == "bfloat16" else dtype)
+    native = np.dtype(_STORED_AS.get(dtype, dtype))
+    start += tensor.offset * native.itemsize
+    stored = native.newbyteorder("<" if byteorder == "little" else ">")
+    flat = np.frombuffer(data, stored, tensor.extent, start)
+    if start % native.itemsize or not stored.isnative:
+        flat = flat.astype(native)
+    strides = [stride * native.itemsize for stride in tensor.strides]
+    # The view is in bounds, because its extent was checked when the file was opened.
+    view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+    if dtype == "bfloat16":
+        return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(view != 0) if dtype == "bool" else view
+
+
+def _open_zip(data: _File) -> LazyTensors:
     """In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are storages."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
@@ -347,7 +345,7 @@ def _open_zip(data: _File) -> _Tensors:
         if f"data/{key}" not in spans:
             raise ValueError(f"storage {key[:80]!r} of tensor {name[:80]!r} is missing")
         starts[key] = tensor.storage.placed(*spans[f"data/{key}"])
-    return _Tensors(data, tensors, starts, byteorder)
+    return _lazy(data, tensors, starts, byteorder)
 
 
 def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
@@ -389,7 +387,7 @@ def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
     return spans, pickles[0].CRC
 
 
-def _open_legacy(data: _File) -> _Tensors:
+def _open_legacy(data: _File) -> LazyTensors:
     """The file consists of five pickles and the storages.
 
     The pickles are a magic number, the protocol's version, the system, the state dict, and the
@@ -418,7 +416,7 @@ def _open_legacy(data: _File) -> _Tensors:
             )
         starts[key] = storages[key].placed(at + 8, len(data))
         at += 8 + storages[key].nbytes
-    return _Tensors(data, tensors, starts, "little")
+    return _lazy(data, tensors, starts, "little")
 
 
 def _state_dict(top: Any) -> dict[str, _Tensor]:

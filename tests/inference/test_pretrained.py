@@ -20,7 +20,7 @@ from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
 from bertjax.weights.hf import write_safetensors
-from bertjax.weights.tagger_weights import with_new_tagger
+from bertjax.weights.load import with_new_tagger
 
 
 def in_transformers(head):

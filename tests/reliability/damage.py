@@ -147,7 +147,7 @@ def _load(directory: Path) -> Any:
     """Returns the content of a model directory: hashes of arrays, labels, and some tokens."""
     from flax.traverse_util import flatten_dict
 
-    from bertjax.weights.load_model import load_model
+    from bertjax.weights.load import load_model
 
     loaded = load_model(directory, None)
     flat: Any = flatten_dict(loaded.params, sep="/")

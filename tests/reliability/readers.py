@@ -29,10 +29,10 @@ from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer
-from bertjax.weights import sentence_modules
-from bertjax.weights.hf import SafetensorsFiles, open_hf
-from bertjax.weights.load_model import load_model
-from bertjax.weights.sentence_modules import read_sentence_modules
+from bertjax.weights import sentence_transformers
+from bertjax.weights.hf import open_hf, open_safetensors
+from bertjax.weights.load import load_model
+from bertjax.weights.sentence_transformers import read_sentence_modules
 from bertjax.weights.source import usage_of
 from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_files import open_bin
@@ -274,7 +274,7 @@ _ALL = (
            seeds=lambda: [(seeds.TINY_BERT / "model.safetensors").read_bytes()], beside=_tiny_model,
            folder_named=True),
     Reader(name="safetensors-header", file="a.safetensors", seeds=seeds.headers, is_json=True,
-           wrap=seeds.safetensors_header, read=lambda path: _read_all(SafetensorsFiles([path]))),
+           wrap=seeds.safetensors_header, read=lambda path: _read_all(open_safetensors([path]))),
     Reader(name="safetensors-index", file="model.safetensors.index.json", is_json=True,
            seeds=lambda: [b'{"metadata": {}, "weight_map": {"a": "one", "b": "one"}}',
                           b'{"weight_map": {"a": "/etc/passwd", "b": "../one"}}'],
@@ -328,7 +328,7 @@ _ALL = (
            read=lambda path: read_sentence_modules(path.parent)),
     Reader(name="sentence-pooling", file="config.json", is_json=True, folder_named=True,
            seeds=lambda: [seeds.POOLING], beside=lambda folder: None,
-           read=lambda path: sentence_modules.read_pooling(path)),
+           read=lambda path: sentence_transformers.read_pooling(path)),
     Reader(name="squad", file="train.json", seeds=seeds.squads, read=_read_squad, is_json=True),
     Reader(name="squad-predictions", file="predictions.json", read=_read_answers, is_json=True,
            seeds=lambda: [b'{"q1": "a word"}'], folder_named=True,

@@ -15,7 +15,7 @@ from bertjax.base.files import read_json
 from bertjax.config import BertConfig
 from bertjax.weights.fill import fill
 from bertjax.weights.hf import INDEX, open_hf
-from bertjax.weights.load_model import load_model
+from bertjax.weights.load import load_model
 
 TINY_BERT = Path(__file__).parents[1] / "golden" / "tiny_bert"
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bertjax.weights.load_model import load_model
+from bertjax.weights.load import load_model
 
 DAMAGES = {
     "truncated": lambda content: content[:-3],

@@ -10,7 +10,7 @@ import pytest
 import bertjax
 from bertjax.model import named_config
 from bertjax.weights.families import config_from_hf, config_to_hf
-from bertjax.weights.fused_tensors import SplitTensors, join_fused
+from bertjax.weights.tensors import join_fused, split_fused
 
 FUSED = {"attn.Wqkv": ("query", "key", "value")}
 # The fields of the released ModernBERT-base, of transformers 4.48, that say something of the model.
@@ -131,7 +131,7 @@ def test_global_attention_everywhere_is_written_as_a_period_of_one():
 
 def test_parts_of_a_fused_tensor_come_back_joined():
     whole = {"a.attn.Wqkv.weight": np.arange(24).reshape(6, 4), "other": np.ones(2)}
-    split = SplitTensors(whole, FUSED)
+    split = split_fused(whole, FUSED)
     assert len(split) == 4
     np.testing.assert_array_equal(
         split["a.attn.Wqkv.key.weight"], [[8, 9, 10, 11], [12, 13, 14, 15]]

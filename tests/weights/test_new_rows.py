@@ -8,7 +8,7 @@ import pytest
 from bertjax.model import HEADS
 from bertjax.tokenization import WordPieceTokenizer, extend
 from bertjax.weights import load_model
-from bertjax.weights.new_rows import with_new_words, with_positions
+from bertjax.weights.load import with_new_words, with_positions
 
 WORDS = "word_embeddings"
 POSITIONS = ("bert", "embeddings", "position_embeddings", "embedding")

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.model import BertForPreTraining
 from bertjax.weights import load_model
-from bertjax.weights.student import fingerprint, student_params
+from bertjax.weights.load import fingerprint, student_params
 
 
 @pytest.fixture(scope="module")

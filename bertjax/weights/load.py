@@ -1,0 +1,515 @@
+"""Loads models, with one of the heads, from what `bertjax.weights.source` opens."""
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.typing import DTypeLike
+
+from bertjax.base.files import brief, did_you_mean, listed
+from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
+from bertjax.model.pretraining_heads import PRETRAINING_HEADS
+from bertjax.tokenization import Tokenizer
+from bertjax.weights import names
+from bertjax.weights.families import architecture, config_from_hf, heads_of
+from bertjax.weights.fill import fill, fresh, param_shapes, resize_vocabulary
+from bertjax.weights.hf import TAGGER
+from bertjax.weights.sentence_transformers import with_head_fields
+from bertjax.weights.source import Source, open_source
+
+# The value of `head` that keeps the head of a fine-tuned model only.
+AUTO = "auto"
+
+
+class LoadedModel(NamedTuple):
+    """A Flax module with its parameters, tokenizer and labels.
+
+    Attributes:
+        model: the Flax module.
+        head: the name of the head in `bertjax.model.HEADS`.
+        params: the parameters, a tree of numpy arrays (float32).
+        config: the config of the encoder.
+        tokenizer: the tokenizer; None only if the caller of `load_model` does not require one.
+        labels: the class names in `id2label` of the source's config; None: the config has none, or
+            their number is not the `num_labels` passed to `load_model`.
+        absent: the parts of the model that the source lacks and that were initialised at random.
+        unused: the parts of the source that the model does not have.
+        source: the directory or checkpoint that the model was loaded from.
+    """
+
+    model: BertWithHead
+    head: str
+    params: dict[str, Any]
+    config: BertConfig
+    tokenizer: Tokenizer
+    labels: list[str] | None
+    absent: list[str]
+    unused: list[str]
+    source: Source
+
+
+def load_model(
+    path: str | Path,
+    head: str | None = "pretraining",
+    *,
+    num_labels: int | None = None,
+    new_labels: bool = False,
+    vocab_size: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+    seed: int = 0,
+    tokenizer_required: bool = True,
+    head_fields: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Loads a model with one of the heads in `bertjax.model.HEADS`.
+
+    Args:
+        path: a directory, checkpoint or name that `open_source` accepts.
+        head: the name of the head, which is initialised at random if the source lacks it; None: the
+            head of the source; "auto": the head of the source if it was fine-tuned for a task, and
+            "encoder", without a head, if it was pretrained.
+        num_labels: the number of classes; None: the number of classes in the source, or 2 if the
+            source has no classes.
+        new_labels: whether a stored classifier whose number of classes is not that of the model is
+            replaced by a newly initialised classifier; if False, the difference raises ValueError.
+        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
+        dtype: the dtype of the activations.
+        seed: the seed for the random initialisation of parameters that the source lacks.
+        tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
+        head_fields: settings of the head, {name of a field of its class: value}; None: those of the
+            source, or the defaults.
+
+    Raises:
+        FileNotFoundError: there is no model, or the model lacks a tokenizer that is required.
+        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
+            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
+            than the model.
+    """
+    if head is not None and head not in (*HEADS, AUTO):
+        raise ValueError(
+            f"Unknown head {head!r}. {did_you_mean(head, HEADS)}Known: {', '.join(HEADS)}."
+        )
+    source = open_source(path, tokenizer_required=tokenizer_required)
+    if head == AUTO:
+        head = _task_head(source)
+    head = find_head(source) if head is None else head
+    config = _architecture(source)
+    architecture(config, head)  # raises if the family does not have the head
+    needed = source.tokenizer.vocab_size if source.tokenizer else 0
+    if needed > (vocab_size or config.vocab_size):
+        raise ValueError(
+            f"The tokenizer in {source.where} has {needed} tokens, but the model has vocab_size="
+            f"{vocab_size or config.vocab_size}. Use the tokenizer of this model, or give "
+            f"vocab_size={needed} to resize the embedding."
+        )
+    labels = _labels(source.config, source.where)
+    if num_labels is not None and labels is not None and len(labels) != num_labels:
+        labels = None
+    model = HEADS[head](
+        config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
+    )
+    model = with_head_fields(model, source.where, head_fields or {})
+    bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
+    skip = model.class_part if bias is not None and bias.size != _classes(source) else None
+    filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
+    params = filled.params
+    if vocab_size is not None and vocab_size != config.vocab_size:
+        old_config, config = config, dataclasses.replace(config, vocab_size=vocab_size)
+        model = model.clone(config=config)
+        params = resize_vocabulary(params, model, old_config, seed)
+    return LoadedModel(
+        model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
+    )
+
+
+def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
+    """Replaces the head of a loaded model by the masked LM head stored in the model's source.
+
+    A model that has a masked LM head already is returned unchanged. If the source has no masked LM
+    head, the new head is initialised at random and named in `absent`.
+    """
+    if "predictions" in loaded.model.parts:
+        return loaded
+    model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
+    encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
+    source = loaded.source
+    tensors = {name: source.tensors[name] for name in head_tensors(source, loaded.config)}
+    filled = fill(tensors, model, str(source.where), known=encoder)
+    return loaded._replace(model=model, head="masked_lm", **filled._asdict())
+
+
+def _task_head(source: Source) -> str:
+    """Returns the name of the source's head if it is a head for a task, else "encoder".
+
+    The result is "encoder" for a pretraining head, and if no head has exactly the stored layers.
+    """
+    with contextlib.suppress(ValueError):
+        head = find_head(source)
+        return "encoder" if head in PRETRAINING_HEADS else head
+    return "encoder"
+
+
+def find_head(source: Source) -> str:
+    """Returns the name of the head whose layers are exactly the head layers stored in a source.
+
+    If several heads have the stored layers, the head that the config names under "architectures" is
+    preferred. A model without a head that has the files of sentence-transformers has the head of
+    sentence embeddings.
+
+    Raises:
+        ValueError: no head has exactly the head layers that are stored in the source.
+    """
+    config = _architecture(source)
+    parts = set(head_tensors(source, config).values())
+    fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
+    named = source.config.get("architectures")
+    named = named[0] if isinstance(named, list) and named else None
+    if not fitting:
+        raise ValueError(
+            f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
+            f"has: load it with one of the heads {', '.join(heads_of(config))}."
+        )
+    modules = source.usage.modules
+    if "sentence_embedding" in fitting and not modules.exception() and modules.result():
+        return "sentence_embedding"
+    return next((head for head in fitting if architecture(config, head) == named), fitting[0])
+
+
+def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
+    """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
+    parts = {}
+    for stored, name in names.normalized(source.tensors, config).items():
+        mapped = names.find(name, config)
+        if mapped and not mapped.path.startswith("bert/"):
+            parts[stored] = mapped.path.split("/")[0]
+    return parts
+
+
+def _architecture(source: Source) -> BertConfig:
+    try:
+        if source.kind == "run":  # run.json has the field names of BertConfig
+            return BertConfig.from_dict(source.config)
+        return config_from_hf(source.config)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
+
+
+def _classes(source: Source) -> int:
+    """Returns the number of classes of a source: the length of the bias of its classifier.
+
+    If the source has no classifier, the number of classes is 2, the default of transformers.
+    """
+    for name in ("classifier.bias", "classifier.out_proj.bias"):
+        if name in source.tensors:
+            return max(source.tensors[name].size, 1)
+    return 2
+
+
+def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
+    """Returns the labels in id2label of a config, sorted by id; None if id2label is missing."""
+    stored = config.get("id2label")
+    if stored is None:
+        return None
+    try:
+        labels = [label for _, label in sorted((int(i), x) for i, x in stored.items())]
+        if any(not isinstance(label, str) for label in labels):
+            raise ValueError("a label is not a text")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
+            'labels: correct it to the form {"0": "no", "1": "yes"}.'
+        ) from error
+    return labels
+
+
+# Maximum number of units of a saved BiLSTM; the memory grows with the square of this number.
+MAX_UNITS = 1 << 13
+
+
+def with_new_tagger(
+    encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
+) -> LoadedModel:
+    """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
+
+    The parameters of the tagger, whose config is `tagger`, are drawn from `seed`.
+
+    Raises:
+        ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
+    """
+    loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
+    return loaded._replace(absent=encoder.absent + loaded.absent)
+
+
+def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
+    """Adds the tagger (classifier of words) in the model directory of `encoder` to `encoder`.
+
+    If the directory holds no tagger, `encoder` is returned unchanged.
+
+    Args:
+        encoder: the encoder, loaded from a model directory.
+        description: the content of the directory's `task.json`; if there is a tagger, its entry
+            "tagger" holds the fields of a `TaggerConfig`.
+
+    Raises:
+        FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
+        ValueError: `tagger.safetensors` is damaged, or holds another tagger than `task.json`
+            describes, or the entry "tagger" is invalid.
+    """
+    where = Path(encoder.source.where)
+    file, described = where / TAGGER, description.get("tagger")
+    tensors = encoder.source.usage.tagger.result()
+    if described is None and tensors is None:
+        return encoder
+    try:
+        tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
+        _check_types(tagger)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="
+            f"{brief(described, 80)} is invalid ({brief(error, 80)}): copy the model directory "
+            "again."
+        ) from error
+    if tensors is None:
+        raise FileNotFoundError(
+            f"{where} lacks {TAGGER}, the tagger that its task.json describes: copy the model "
+            "directory again."
+        )
+    count = len(encoder.labels or ()) or encoder.model.num_labels
+    loaded = _with_tagger(encoder, tagger, count, tensors, str(file), seed=0)
+    if loaded.absent or loaded.unused:
+        raise ValueError(
+            f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "
+            f"{listed(loaded.absent)}. Unexpected: {listed(loaded.unused)}. Copy the "
+            "model directory again."
+        )
+    return loaded
+
+
+def _check_types(tagger: TaggerConfig) -> None:
+    numbers = (*tagger.layers, tagger.size)
+    if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
+        raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
+
+
+def _with_tagger(
+    encoder: LoadedModel,
+    tagger: TaggerConfig,
+    num_labels: int,
+    tensors: Mapping[str, np.ndarray],
+    where: str,
+    seed: int,
+) -> LoadedModel:
+    """Adds a tagger with the parameters in `tensors` {PyTorch name: tensor} to an encoder.
+
+    If `tensors` is empty, the tagger is initialised at random. The fields `absent` and `unused` of
+    the result name only parts of the tagger.
+    """
+    tagger.check_layers(encoder.config.num_hidden_layers)
+    base = encoder.model
+    model = FeatureTagger(
+        base.config, base.dtype, base.unroll, base.remat, num_labels=num_labels, tagger=tagger
+    )
+    known: Any = flatten_dict(encoder.params, sep="/")
+    filled = fill(tensors, model, where, seed, known=known)
+    return encoder._replace(model=model, head="token_classification", **filled._asdict())
+
+
+# Fields in which student and teacher must agree although they do not affect shapes of weights.
+_SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offset")
+
+
+def student_params(
+    teacher: LoadedModel, model: BertWithHead, layers: Sequence[int], seed: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Initialises a student with parameters of its teacher (Sanh et al. 2019, section 3).
+
+    Args:
+        teacher: the teacher, loaded with the head of the student.
+        model: the Flax module of the student.
+        layers: for each layer of the student, the index (from 0) of the teacher's layer to copy.
+        seed: the seed for the random initialisation of parameters that the teacher lacks.
+
+    Returns:
+        The student's parameters (numpy), and the names of everything initialised at random, which
+        are parts of the model (such as "bert/pooler") that the teacher's files lack, and paths of
+        parameters that only the student has.
+
+    Raises:
+        ValueError: `layers` does not name one layer of the teacher for each layer of the student,
+            or student and teacher differ in the shapes of shared parameters, in activations,
+            `layer_norm_eps` or `position_offset`. The message lists all differences.
+    """
+    teacher_params: Any = flatten_dict(teacher.params, sep="/")
+    depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
+    outside = [layer for layer in layers if not 0 <= layer < depth]
+    if outside or len(layers) != model.config.num_hidden_layers:
+        raise ValueError(
+            f"layers={tuple(layers)}: the teacher has the layers 0 to {depth - 1}; give one for "
+            f"each of the {model.config.num_hidden_layers} layers of the student."
+        )
+    problems = [
+        f"{name}: {getattr(model.config, name)!r}, the teacher's {teacher_value!r}"
+        for name in _SAME_FIELDS
+        if getattr(model.config, name) != (teacher_value := getattr(teacher.config, name))
+    ]
+    taken: dict[str, np.ndarray] = {}
+    shapes = param_shapes(model)
+    for path, like in shapes.items():
+        if path in teacher_params:
+            value = np.asarray(teacher_params[path])
+            taken[path] = value[list(layers)] if _is_stacked(path) else value
+            if taken[path].shape != like.shape:
+                problems.append(f"{path}: {like.shape}, the teacher's {taken[path].shape}")
+    if problems:
+        raise ValueError(
+            f"The student cannot start from layers of its teacher: {'; '.join(problems)}. Give the "
+            "student the teacher's values, or leave out --distillation.layers."
+        )
+    lacking = frozenset(shapes.keys() - taken.keys())
+    params = unflatten_dict({**taken, **fresh(model, lacking, seed)}, sep="/")
+    return params, [*teacher.absent, *sorted(lacking)]
+
+
+def _is_stacked(path: str) -> bool:
+    """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
+    return "/encoder/layers/" in path
+
+
+def fingerprint(params: dict[str, Any]) -> str:
+    """Returns the hexadecimal SHA-256 of all parameters and their paths, to identify a model."""
+    digest = hashlib.sha256()
+    flat: Any = flatten_dict(params, sep="/")
+    for path in sorted(flat):
+        value = np.ascontiguousarray(flat[path])
+        digest.update(f"{path} {value.dtype} {value.shape}\n".encode())
+        digest.update(value.data)
+    return digest.hexdigest()
+
+
+# Vocabularies that grow are padded to a multiple of this number, which divides over the axes of
+# usual meshes and fills the tiles of accelerators.
+PADDED_TO = 64
+NewPositions = Literal["tile", "interpolate"]
+
+
+def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> LoadedModel:
+    """Extends the vocabulary of a model to that of `tokenizer`.
+
+    The rows of each new id are the mean of the rows of the pieces into which the model's own
+    tokenizer splits the new entry: in the word embedding, in the output bias and, if it is not
+    tied, in the output matrix of the masked LM head. A character that the old vocabulary lacked,
+    and a word of such characters, have the unknown token as their only old piece: they all start
+    from its row, and differ only after training. If the embedding has too few rows, it gets as many
+    as the new tokenizer has entries, rounded up to a multiple of 64; the rows without an entry are
+    initialised at random from `seed`.
+
+    Args:
+        loaded: the model and its old tokenizer.
+        tokenizer: the old tokenizer with further entries.
+        seed: the seed of the rows that no entry has.
+
+    Raises:
+        ValueError: `tokenizer` is not the model's tokenizer with further entries.
+    """
+    old = loaded.tokenizer
+    if difference := tokenizer.difference_from(old):
+        raise ValueError(
+            f"The tokenizer is not that of {loaded.source.where} with further entries "
+            f"({difference})."
+        )
+    size = loaded.config.vocab_size
+    if tokenizer.vocab_size > size:
+        size = -(-tokenizer.vocab_size // PADDED_TO) * PADDED_TO
+    pieces = [old.split(token) for token in tokenizer.tokens[old.vocab_size :]]
+
+    axes = _axes_of(loaded.model, "vocab_size")
+    larger = size > loaded.config.vocab_size
+    drawn = (
+        fresh(_resized(loaded.model, "vocab_size", size), frozenset(axes), seed) if larger else {}
+    )
+
+    def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        grown = rows.copy()
+        if larger:
+            new = np.moveaxis(np.asarray(drawn[path]), axes[path], 0)[len(rows) :]
+            grown = np.concatenate([rows, new])
+        for index, ids in enumerate(pieces, old.vocab_size):
+            grown[index] = rows[ids].mean(axis=0)
+        return grown
+
+    return _with_rows(loaded, "vocab_size", size, grow)._replace(tokenizer=tokenizer)
+
+
+def with_positions(
+    loaded: LoadedModel, max_position_embeddings: int, method: NewPositions
+) -> LoadedModel:
+    """Extends the position embedding of a model to `max_position_embeddings` rows.
+
+    The first `position_offset` rows, which stand for no position, are kept. A model without
+    position embeddings only gets the new number in its config.
+
+    Args:
+        loaded: the model.
+        max_position_embeddings: the number of rows, not below that of the model.
+        method: "tile" keeps the old rows, and the new ones repeat them from the first position;
+            "interpolate" spreads the old rows evenly over all positions, and those between are
+            interpolated linearly.
+    """
+    offset = loaded.config.position_offset
+    count = max_position_embeddings - offset
+
+    def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        del path
+        first, rows = rows[:offset], rows[offset:]
+        if method == "tile":
+            grown = rows[np.arange(count) % len(rows)]
+        else:
+            places = np.linspace(0, len(rows) - 1, count)
+            below = np.minimum(places.astype(int), max(len(rows) - 2, 0))
+            share = (places - below)[:, None].astype(rows.dtype)
+            above = np.minimum(below + 1, len(rows) - 1)
+            grown = rows[below] * (1 - share) + rows[above] * share
+        return np.concatenate([first, grown])
+
+    return _with_rows(loaded, "max_position_embeddings", max_position_embeddings, grow)
+
+
+def _with_rows(
+    loaded: LoadedModel,
+    field: str,
+    size: int,
+    grow: Callable[[str, np.ndarray], np.ndarray],
+) -> LoadedModel:
+    """Returns a model whose config field `field` is `size`, with the parameters that this changes.
+
+    `grow` is a function (path, old rows) -> new rows; it is called with the parameters whose size
+    along some axis is the value of the field, that axis first.
+    """
+    model = _resized(loaded.model, field, size)
+    flat: Any = flatten_dict(loaded.params, sep="/")
+    for path, axis in _axes_of(loaded.model, field).items():
+        grown = grow(path, np.moveaxis(np.asarray(flat[path]), axis, 0))
+        flat[path] = np.ascontiguousarray(np.moveaxis(grown, 0, axis))
+    return loaded._replace(model=model, config=model.config, params=unflatten_dict(flat, sep="/"))
+
+
+def _resized(model: BertWithHead, field: str, size: int) -> BertWithHead:
+    return model.clone(config=dataclasses.replace(model.config, **{field: size}))
+
+
+def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
+    """Returns {path: axis} of the parameters that have an axis of the size `field` of the config.
+
+    Sizes may be equal by chance, so that the axes are found by the shapes of a larger model.
+    """
+    after: Any = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
+    return {
+        path: next(axis for axis, size in enumerate(shape.shape) if size != after[path].shape[axis])
+        for path, shape in param_shapes(model).items()
+        if shape.shape != after[path].shape
+    }
