@@ -25,6 +25,7 @@ from bertjax.data.preparation.chunks import held_out_documents
 from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.data.records import decode_row
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
+from tests.base.test_lock import without_flock
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -519,7 +520,7 @@ def test_two_preparations_of_one_output_are_refused_but_not_two_of_its_parts(
     config, monkeypatch, has_flock
 ):
     if not has_flock:
-        monkeypatch.setattr("bertjax.base.lock.fcntl", None)
+        without_flock(monkeypatch)
         monkeypatch.setattr("bertjax.base.lock.HEARTBEAT_SECONDS", 0.05)
         monkeypatch.setattr("bertjax.base.lock.POLL_SECONDS", 0.1)
     directory = Path(config.output)

@@ -289,7 +289,7 @@ def shown_download(name: str) -> Iterator[Any]:
 
     Yields a replacement for tqdm, which huggingface_hub takes as `tqdm_class` and reports to.
     """
-    from tqdm.auto import tqdm  # huggingface_hub needs it
+    from huggingface_hub.utils import tqdm
 
     with progress(f"downloading {name}", unit=BYTES) as state:
 
@@ -299,7 +299,6 @@ def shown_download(name: str) -> Iterator[Any]:
             def __init__(self, *args: Any, **kwargs: Any):
                 self._counts_bytes = kwargs.get("unit") == "B"
                 self._bytes = float(kwargs.get("initial") or 0)
-                kwargs.pop("name", None)  # an argument of huggingface_hub's own class
                 super().__init__(*args, **{**kwargs, "disable": True})
 
             def update(self, n: float | None = 1) -> None:

@@ -1,5 +1,7 @@
 """One process at a time: with locks of the file system, and without them."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import subprocess
@@ -18,22 +20,29 @@ def lock_at(folder: Path) -> Lock:
     return Lock(folder / "x.lock", place="--output x", what="command", remedy="wait")
 
 
-@pytest.fixture(params=["flock", "no flock", "unsupported"])
+UNSUPPORTED = """
+import errno, fcntl
+def unsupported(file, how):
+    raise OSError(errno.%s, "not supported")
+fcntl.flock = unsupported
+"""
+
+
+@pytest.fixture(params=["", "ENOSYS", "ENOTSUP", "ENOLCK"])
 def kind(request, monkeypatch):
-    """With `flock`, on a platform without it, and on a file system that does not support it."""
+    """With `flock`, and on file systems that refuse it; "" or the name of the error."""
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.05)
-    if request.param == "no flock":
-        monkeypatch.setattr(lock, "fcntl", None)
-    elif request.param == "unsupported":
-
-        def flock(file, how):
-            raise OSError(95, "Operation not supported")
-
-        monkeypatch.setattr(lock.fcntl, "flock", flock)
-    elif lock.fcntl is None:
-        pytest.skip("no flock here")
+    if request.param:
+        without_flock(monkeypatch, request.param)
     return request.param
+
+
+def without_flock(monkeypatch, name="ENOTSUP"):
+    def flock(file, how):
+        raise OSError(getattr(errno, name), "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
 
 
 def test_a_second_one_is_refused_by_name_until_the_first_releases(tmp_path, kind):
@@ -72,8 +81,7 @@ def test_what_a_killed_process_left_is_taken_over(tmp_path, kind, monkeypatch):
 import os, signal
 from pathlib import Path
 from bertjax.base import lock
-if {kind != "flock"}:
-    lock.fcntl = None
+{UNSUPPORTED % kind if kind else ""}
 held = lock.Lock(Path({str(tmp_path)!r}) / "x.lock", place="x", what="c", remedy="wait")
 held.take()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -89,7 +97,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_living_process_is_not_taken_for_dead_however_old_its_clock_says_it_is(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(lock, "fcntl", None)
+    without_flock(monkeypatch)
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(time, "time", lambda: 0.0)  # only the clock of the file system counts
@@ -102,7 +110,7 @@ def test_a_living_process_is_not_taken_for_dead_however_old_its_clock_says_it_is
 
 def count(folder: str, rounds: int) -> None:
     """Adds to a number in a file, which loses additions of two processes at the same time."""
-    lock.fcntl = None
+    exec(UNSUPPORTED % "ENOTSUP", {})
     file = Path(folder) / "number"
     for _ in range(rounds):
         while True:
@@ -123,7 +131,7 @@ def test_many_threads_and_processes_never_have_it_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=count, args=(str(tmp_path), 20))
     process.start()
-    before = lock.fcntl
+    before = fcntl.flock
     try:
         threads = [threading.Thread(target=count, args=(str(tmp_path), 20)) for _ in range(3)]
         for thread in threads:
@@ -131,11 +139,34 @@ def test_many_threads_and_processes_never_have_it_at_once(tmp_path):
         for thread in threads:
             thread.join()
     finally:
-        lock.fcntl = before
+        fcntl.flock = before
     process.join()
     assert (tmp_path / "number").read_text() == "80"
 
 
 def test_a_folder_without_rights_is_an_error_of_the_file_system(tmp_path, kind):
-    with pytest.raises(OSError, match="x.lock"):
+    with pytest.raises(OSError, match="missing"):
         lock_at(tmp_path / "missing").take()
+
+
+def test_a_process_that_has_lost_its_lease_ends(tmp_path):
+    """Another process has taken it, for example while this one was suspended."""
+    script = f"""
+import pathlib, time
+from bertjax.base import lock
+{UNSUPPORTED % "ENOTSUP"}
+lock.HEARTBEAT_SECONDS = 0.02
+folder = pathlib.Path({str(tmp_path)!r})
+held = lock.Lock(folder / "x.lock", place="x", what="run", remedy="wait")
+held.take()
+(lease,) = folder.iterdir()
+lease.unlink()
+lease.write_text("another")
+time.sleep(60)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=50, text=True
+    )
+    assert done.returncode == 1
+    assert "x is no longer locked by this run (owner-changed)" in done.stderr

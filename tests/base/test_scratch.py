@@ -1,5 +1,6 @@
 """Temporary files of a killed process are removed by the next one; those of living ones are not."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.base import lock
 from bertjax.base.scratch import ATTEMPTS, PREFIX, remove_left_behind, scratch_folder
+from tests.base.test_lock import UNSUPPORTED, without_flock
 
 KILLED = """
 import os, signal
-from bertjax.base import lock
 from bertjax.base.scratch import scratch_folder
 if os.environ.get("NO_FLOCK"):
-    lock.fcntl = None
+    exec(os.environ["NO_FLOCK"], {})
 with scratch_folder() as folder:
     (folder / "train.array_record").write_text("features")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -35,9 +35,8 @@ def root(tmp_path, monkeypatch):
 def test_the_next_process_removes_what_a_killed_one_left(root, monkeypatch, has_flock):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(root)}
     if not has_flock:
-        monkeypatch.setattr(lock, "fcntl", None)
-        monkeypatch.setattr(lock, "STALE_SECONDS", 0.0)
-        environment["NO_FLOCK"] = "1"
+        without_flock(monkeypatch)
+        environment["NO_FLOCK"] = UNSUPPORTED % "ENOTSUP"
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment)
     assert done.returncode == -signal.SIGKILL
     (left,) = root.glob(f"{PREFIX}*/train.array_record")
@@ -54,22 +53,21 @@ def test_folders_of_living_processes_and_of_others_stay(root):
     assert sorted(path.name for path in root.iterdir()) == [f"{PREFIX}young", "other"]
 
 
-@pytest.mark.skipif(lock.fcntl is None, reason="without flock, a lock file is created locked")
 @pytest.mark.parametrize("times", [1, 3, ATTEMPTS])
 def test_a_new_folder_that_another_process_removes_before_it_is_locked_is_replaced(
     root, monkeypatch, times
 ):
     """The other process looks for folders between the creation of the lock file and its lock."""
-    flock, removed = lock.fcntl.flock, []
+    flock, removed = fcntl.flock, []
 
     def late(file, operation):
-        (folder,) = root.glob(f"{PREFIX}*")
-        if len(removed) < times and folder not in removed:
+        folder = next(root.glob(f"{PREFIX}*"), None)
+        if operation != fcntl.LOCK_UN and len(removed) < times and folder not in removed:
             removed.append(folder)
             remove_left_behind(root)
         flock(file, operation)
 
-    monkeypatch.setattr(lock.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     if times == ATTEMPTS:
         with pytest.raises(OSError, match="removed 100 new .* TMPDIR"), scratch_folder():
             pass

@@ -252,7 +252,7 @@ def test_without_file_locks_every_command_works_and_leaves_no_lock(command, tmp_
     def flock(file, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("bertjax.base.lock.fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     assert expected_of(command, tmp_path / "nfs") == expected
 
 

@@ -11,6 +11,7 @@ from bertjax.base.workdir_files import BAD_ROWS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
 from bertjax.train.schedule import difference_before
 from bertjax.train.workdir import Workdir
+from tests.base.test_lock import without_flock
 
 PHASES = (
     Phase(num_steps=10, max_length=16, batch_size=8),
@@ -192,7 +193,7 @@ def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
     for has_flock in (True, False):
         with monkeypatch.context() as patch:
             if not has_flock:
-                patch.setattr("bertjax.base.lock.fcntl", None)
+                without_flock(patch)
             patch.setattr("bertjax.base.run_file.write_json", full)
             with pytest.raises(OSError, match="No space"):
                 Workdir(tmp_path / "run").claim({}, "data")
@@ -210,7 +211,7 @@ def test_damage_in_the_log_does_not_hide_the_last_evaluation(tmp_path):
 
 
 def test_two_runs_in_one_workdir_are_refused_without_file_locks_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.base.lock.fcntl", None)
+    without_flock(monkeypatch)
     first, second = Workdir(tmp_path / "run"), Workdir(tmp_path / "run")
     monkeypatch.setattr("bertjax.base.lock.HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr("bertjax.base.lock.POLL_SECONDS", 0.05)
