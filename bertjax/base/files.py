@@ -197,6 +197,40 @@ def read_json(
     return content
 
 
+def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """Yields the lines of a file of JSON objects, and None where it is damaged.
+
+    A missing file counts as an empty one. A truncated last line, which a kill leaves or which is
+    being written now, is left out, and is no damage. NUL bytes around a line, which a crash of the
+    machine leaves, are damage, but the line follows.
+
+    Args:
+        path: the file, such as metrics.jsonl.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for text in file:
+            line = None
+            if text.endswith(b"\n"):
+                line = _json_object(text)
+            elif text.startswith(b"{") and b"\0" not in text:
+                return
+            if line is None:
+                yield None
+                line = _json_object(text.strip(b"\0\n"))
+            if line is not None:
+                yield line
+
+
+def _json_object(text: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Reads the file `path`, which may have at most `max_bytes` bytes.
 

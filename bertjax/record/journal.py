@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 import bertjax
-from bertjax.base.files import naming_write_errors
+from bertjax.base.files import json_lines, naming_write_errors
 from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
 from bertjax.devices import activity, hosts
 from bertjax.record.metrics import read_lines
@@ -54,7 +54,7 @@ class Ledger:
     def __init__(self, workdir: Path, step: int):
         self.workdir, self._record = workdir, activity.current
         self._busy, self._ended = threading.Lock(), threading.Event()
-        _settle(workdir, step)
+        _close_killed_line(workdir, step)
         self._line: dict[str, Any] = {
             "start": self._record.start,
             "first_step": step,
@@ -119,7 +119,7 @@ class Ledger:
             self.write()
 
 
-def _settle(workdir: Path, step: int) -> None:
+def _close_killed_line(workdir: Path, step: int) -> None:
     """Moves the line of a process that was killed to the ledger; the run goes on from `step`."""
     try:
         line = json.loads((workdir / PRESENT).read_bytes())
@@ -167,14 +167,9 @@ def read_ledger(workdir: Path) -> list[dict[str, Any]]:
     Damaged lines are left out. The keys of a line are "start", "end", "first_step", "last_step",
     "lost_steps", "lost_seconds" and "seconds" {activity: seconds}.
     """
-    try:
-        texts = (workdir / LEDGER).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
     lines = []
-    for text in texts:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            line = json.loads(text)
+    for line in filter(None, json_lines(workdir / LEDGER)):
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
             if line["end"] >= line["start"] and line["seconds"].keys() >= set(activity.ACTIVITIES):
                 lines.append(line)
     return sorted(lines, key=lambda line: line["start"])
@@ -303,17 +298,8 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
     Args:
         workdir: the local folder of the run, or of a copy of its files.
     """
-    try:
-        texts = (workdir / PROCESSES).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
     processes: list[dict[str, Any]] = []
-    for text in texts:
-        line: Any = None
-        with contextlib.suppress(ValueError):
-            line = json.loads(text)
-        if not isinstance(line, dict):
-            continue
+    for line in filter(None, json_lines(workdir / PROCESSES)):
         if "start" in line:
             processes.append({**line, "ended": None})
         elif "end" in line and processes:

@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 
-from bertjax.record.metrics import MetricWriter
+from bertjax.record.metrics import MetricWriter, add_sums, means
 from bertjax.record.terminal import Terminal
 from bertjax.record.trackers import Listener
-from bertjax.train.evaluate import add_sums, means
-from bertjax.train.loop import STEPS_AHEAD
-from bertjax.train.state import TrainState
+
+# The number of steps by which the host may be ahead of the device, so that the device need not
+# wait for the host.
+STEPS_AHEAD = 2
 
 
 class MetricLogger:
@@ -79,7 +80,7 @@ class MetricLogger:
             self._seconds += time.perf_counter() - self._since
         self._since = None
 
-    def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+    def __call__(self, step: int, state: Any, metrics: dict[str, Any]) -> None:
         """Notes the `metrics` of `step`, and writes their means if a log line is due.
 
         `state` is not used. The metrics stay on the device until they are written.

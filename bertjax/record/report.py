@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import write_text
+from bertjax.base.files import json_lines, read_json, write_text
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import (
@@ -27,7 +27,9 @@ from bertjax.base.workdir_files import (
     PRESENT,
     PROCESSES,
     REPORT,
+    ROLLBACKS,
     RUN_FILE,
+    SCORES,
     SPARE_FILE,
 )
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
@@ -36,10 +38,8 @@ from bertjax.pages.templates import fill
 from bertjax.record import journal
 from bertjax.record.journal import FINISHED, read_processes
 from bertjax.record.labels import in_percent, label
-from bertjax.record.metrics import parsed
 from bertjax.record.predictions import SUFFIX, split_prefix
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.train.bad_steps import Rollbacks
 
 # With four values per bucket, 9 curves of the longest runs take less than 1 MB in a page.
 MOST_BUCKETS = 500
@@ -173,17 +173,11 @@ def read_metrics(path: Path) -> RunMetrics:
     now, is left out.
     """
     metrics = RunMetrics()
-    if not path.is_file():
-        return metrics
-    with path.open("rb") as file:
-        for text in file:
-            if not text.endswith(b"\n"):
-                break
-            line = parsed(text.strip(b"\0\n"))
-            if line is None:
-                metrics.damaged += 1
-            else:
-                metrics.add(line.pop("step"), line)
+    for line in json_lines(path):
+        if line is None or type(line.get("step")) is not int:
+            metrics.damaged += 1
+        else:
+            metrics.add(line.pop("step"), line)
     return metrics
 
 
@@ -316,7 +310,7 @@ def state_of(
             state = STOPPED if is_silent else RUNNING
         else:
             is_complete = (workdir / "model" / "config.json").is_file()
-            is_complete &= (workdir / "scores.json").is_file() or step == total
+            is_complete &= (workdir / SCORES).is_file() or step == total
             state = FINISHED if is_complete else STOPPED
     of = f" of {total:,}" if total else ""
     share = f" ({100 * step / total:.0f} %)" if total and step < total else ""
@@ -428,8 +422,10 @@ def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) ->
 
 
 def _rollbacks(workdir: Path) -> list[str]:
+    if not (workdir / ROLLBACKS).is_file():
+        return []
     try:
-        records = Rollbacks(workdir).records
+        records = read_json(workdir / ROLLBACKS)["rollbacks"]
         return [
             f"The run was rolled back from step {record['from_step']:,} to step "
             f"{record['to_step']:,}; {record['batches']:,} batches of phase {record['phase'] + 1} "
@@ -437,7 +433,7 @@ def _rollbacks(workdir: Path) -> list[str]:
             for record in records
         ]
     except (OSError, ValueError, KeyError, TypeError):
-        return ["rollbacks.json is damaged and left out."]
+        return [f"{ROLLBACKS} is damaged and left out."]
 
 
 def _files(workdir: Path) -> list[str]:
@@ -478,8 +474,8 @@ def files_of_report(names: Iterable[str]) -> list[str]:
         PROCESSES,
         LEDGER,
         PRESENT,
-        "rollbacks.json",
-        "scores.json",
+        ROLLBACKS,
+        SCORES,
     }
     endings = (SUFFIX, ".report.json", ".confusion.csv", f"/{BAD_ROWS}", "model/config.json")
     return [
@@ -545,7 +541,7 @@ def run_data(
         "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
         "eval": {"steps": metrics.eval_steps, "values": metrics.evals},
-        "scores": _json(workdir / "scores.json") or {},
+        "scores": _json(workdir / SCORES) or {},
         "splits": splits,
         "hints": hints_of(metrics, splits, _start_of_last_phase(metrics, phases)),
         "config": _config_rows(config),

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from bertjax.record.metrics import add_sums, means
+
 # The number of batches that the host prepares while the device computes earlier ones.
 BATCHES_AHEAD = 2
 
@@ -36,18 +38,3 @@ def evaluation_sums(
             # Without this wait, the inputs of all batches could be in memory at once.
             jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
     return add_sums(jax.device_get(sums))
-
-
-def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Adds up dictionaries {metric: (sum, weight)} in float64; returns a dictionary of totals."""
-    total: dict[str, tuple[float, float]] = {}
-    for item in sums:
-        for key, (value, weight) in item.items():
-            before = total.get(key, (0.0, 0.0))
-            total[key] = (before[0] + float(value), before[1] + float(weight))
-    return total
-
-
-def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Converts {metric: (sum, weight)} to {metric: sum / weight}, without metrics of weight 0."""
-    return {key: value / weight for key, (value, weight) in total.items() if weight}

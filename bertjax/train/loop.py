@@ -7,13 +7,11 @@ from typing import Any
 import jax
 
 from bertjax.devices import activity
+from bertjax.record.logger import STEPS_AHEAD
 from bertjax.train.state import TrainState
 
 # A hook is called as hook(step, state, metrics) after every step, and may ignore most steps.
 Hook = Callable[[int, TrainState, dict[str, Any]], None]
-# The number of steps by which the host may be ahead of the device, so that the device need not
-# wait for the host.
-STEPS_AHEAD = 2
 
 
 def fit(

@@ -13,7 +13,8 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat
 from bertjax.data.metadata import Metadata, RowSource, unigram_entropy
 from bertjax.data.mixture import rows_of_sources
-from bertjax.train.evaluate import add_sums, evaluation_sums, means
+from bertjax.record.metrics import add_sums, means
+from bertjax.train.evaluate import evaluation_sums
 from bertjax.train.run_data import RunData
 
 MAX_LABEL = 40

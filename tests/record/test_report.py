@@ -345,20 +345,25 @@ def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch, bad):
+def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
+    log = workdir / "metrics.jsonl"
     writer = run_report.ReportWriter(workdir, str(workdir))
     lines = [(step, {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}) for step in (45, 50, 60)]
     skipped = {"in_a_row": 1, "loss": bad, "grad_norm": bad, "phase": 0}
     lines.insert(1, (47, {f"skipped/{name}": value for name, value in skipped.items()}))
-    for step, line in lines:
-        with (workdir / "metrics.jsonl").open("a") as file:
-            file.write(to_line(step, line))
+    with log.open("a") as file:
+        file.write(to_line(*lines[0]))
+    writer.write(*lines[0])
+    aside = log.rename(workdir / "aside")
+    for step, line in lines[1:]:
         writer.write(step, line)
-        monkeypatch.setattr(report, "read_metrics", None)
     writer.finish("finished")
+    with aside.open("a") as file:
+        file.writelines(to_line(step, line) for step, line in lines[1:])
+    aside.rename(log)
     page = (workdir / "report.html").read_text()
     data = data_of(page)["runs"][0]
-    again = run_data(workdir, metrics=read_metrics(workdir / "metrics.jsonl"), state="finished")
+    again = run_data(workdir, metrics=read_metrics(log), state="finished")
     assert all(data[part] == again[part] for part in ("train", "eval", "skipped"))
     assert data["skipped"]["rows"] == [{"step": 47, **skipped, "loss": None, "grad_norm": None}]
     assert data["status"]["sentence"] == "Finished after step 60 of 60."

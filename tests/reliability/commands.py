@@ -133,7 +133,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 def run_facts(workdir: Path) -> dict[str, Any]:
     """Returns what must be equal of a run: model, checkpoints, predictions, metrics and events."""
-    from bertjax.record.metrics import read_lines
+    from bertjax.record.metrics import read_lines, shown_events
 
     facts: dict[str, Any] = {"model": list(files_in(workdir / "model").values())}
     if (workdir / "predictions").is_dir():
@@ -142,28 +142,17 @@ def run_facts(workdir: Path) -> dict[str, Any]:
         {key: value for key, value in line.items() if not key.endswith(TIMES)}
         for line in read_lines(workdir / "metrics.jsonl").lines
     ]
-    facts["events"] = sorted(_events_in(workdir))
+    facts["events"] = sorted(
+        (step, tag, value)
+        for (step, tag), value in shown_events(workdir).items()
+        if not tag.endswith(TIMES)
+    )
     facts["checkpoints"] = {
         folder.name: _arrays_in(folder)
         for folder in sorted((workdir / "checkpoints").iterdir())
         if folder.name.isdigit()
     }
     return facts
-
-
-def _events_in(workdir: Path) -> list[tuple[int, str, float]]:
-    """Returns (step, tag, value) of all events but times; one written twice stands there twice."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    from bertjax.record.metrics import read_events
-
-    values = []
-    for path in workdir.glob("events.out.tfevents.*"):
-        for record in read_events(path)[0]:
-            event = Event()
-            event.ParseFromString(record.content[12:-4])
-            values += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
-    return [value for value in values if not value[1].endswith(TIMES)]
 
 
 def _arrays_in(folder: Path) -> dict[str, str]:

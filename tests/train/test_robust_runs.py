@@ -300,7 +300,7 @@ def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(work, num
 
 def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
     code = (
-        "import atexit, os, signal; from bertjax import signals;"
+        "import atexit, os, signal; from bertjax.base import signals;"
         "atexit.register(os.kill, os.getpid(), signal.SIGTERM); signals.leave(0)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
