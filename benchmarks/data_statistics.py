@@ -17,7 +17,7 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
 from bertjax.data.metadata import read_metadata, row_sources
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.pretraining_program import make_masking
+from bertjax.train.program import make_masking
 
 BATCH = 100
 

@@ -25,8 +25,8 @@ from reporting import report
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.train.pretraining_run import PretrainingRun
-from bertjax.train.teacher import student_of_teacher
+from bertjax.train.distillation import student_of_teacher
+from bertjax.train.pretraining import PretrainingJob
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Number of alternating blocks, and steps per block.
@@ -83,7 +83,7 @@ def students(
     )
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
-    run = PretrainingRun(taught)
+    run = PretrainingJob(taught)
     start = student_of_teacher(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
     configs = {
@@ -101,9 +101,9 @@ class Steps:
     """Runs and times the steps of a run on its batches."""
 
     def __init__(self, config: PretrainConfig):
-        run = PretrainingRun(config)
+        run = PretrainingJob(config)
         self._state, self._batches = run.new_state(), run.batches(0, 0)
-        self._step = run.train_step(config.phases[0])
+        self._step = run.program.seeded_step(config.phases[0])
 
     def __call__(self) -> float:
         """Runs one block and returns the seconds per step."""
@@ -130,7 +130,7 @@ def evaluated(base: PretrainConfig, args: argparse.Namespace, model: str, folder
     """Evaluates a model: held-out masked LM, and its divergence from the teacher."""
     params = load_model(model, "masked_lm")
     lessons = DistillationConfig(teacher=args.teacher, temperature=1.0)
-    run = PretrainingRun(
+    run = PretrainingJob(
         dataclasses.replace(
             base, model=params.config, distillation=lessons, workdir=str(folder / "judge")
         )

@@ -25,8 +25,8 @@ from bertjax.config import FinetuneConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.train.finetuning import FinetuningRun
-from bertjax.train.model_for_task import load_for_task
+from bertjax.train.finetuning import FinetuningJob, load_for_task
+from bertjax.train.workdir import Workdir
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
 
@@ -39,13 +39,13 @@ class BertjaxSteps:
         config = FinetuneConfig(task=name, init=model, workdir=str(folder / name))
         loaded = load_for_task(config, task)
         data = write_training_data(task, loaded.tokenizer, 128, folder / f"{name}.array_record")
-        run = FinetuningRun(config, task, loaded, data)
+        run = FinetuningJob(config, task, loaded, data, None, Workdir(folder / name))
         self.steps_per_epoch = run.batches_per_epoch
         self.shapes: set[tuple[int, ...]] = set()
         self._batches, self._state, self._step = (
             run.batches(0, 0),
             run.new_state(),
-            run.train_step(run.phases[0]),
+            run.program.seeded_step(run.phases[0]),
         )
 
     def __call__(self, steps: int) -> None:

@@ -18,7 +18,7 @@ from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
 from bertjax.data.metadata import read_metadata, row_sources
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.pretraining_program import make_masking
+from bertjax.train.program import make_masking
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ median seconds per step.
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import tempfile
 import time
@@ -21,8 +22,7 @@ from reporting import report
 
 from bertjax.config import Phase, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.loop import fit
-from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.pretraining import PretrainingJob
 
 CONTENDERS = {"modernbert_tiny": "masked_lm", "bert_tiny": "pretraining"}
 LENGTH, ROWS, TURN = 64, 32, 50
@@ -47,11 +47,15 @@ class Contender:
             optimizer=optimizer,
             eval_rows=eval_rows,
         )
-        run = PretrainingRun(self.config)
+        run = PretrainingJob(self.config)
         fifteen = dataclasses.replace(self.config, mlm_probability=0.15)
-        self.evaluation = PretrainingRun(fifteen)
+        self.evaluation = PretrainingJob(fifteen)
         (self.phase,) = run.phases
-        self.state, self.step, self.train_step = run.new_state(), 0, run.train_step(self.phase)
+        self.state, self.step, self.train_step = (
+            run.new_state(),
+            0,
+            run.program.seeded_step(self.phase),
+        )
         self.batches = run.batches(0, 0)
         self.losses: dict[int, float] = {}
         self.seconds: list[float] = []
@@ -60,11 +64,9 @@ class Contender:
         """Trains for some steps, of which the first is not timed, and evaluates."""
         for steps in (1, TURN - 1):
             start = time.perf_counter()
-            self.state, self.step = fit(
-                *(self.state, self.train_step, self.batches),
-                step=self.step,
-                num_steps=self.step + steps,
-            )
+            for batch in itertools.islice(self.batches, steps):
+                self.state, _ = self.train_step(self.state, batch)
+            self.step += steps
             jax.block_until_ready(self.state)
         self.seconds.append((time.perf_counter() - start) / (TURN - 1))
         evaluation = self.evaluation.evaluate(self.state.params, self.phase)

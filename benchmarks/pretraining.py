@@ -35,7 +35,7 @@ from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
-from bertjax.train.pretraining_program import random_rows
+from bertjax.train.program import random_rows
 from bertjax.train.throughput import Subject
 from bertjax.weights.families import config_to_hf
 

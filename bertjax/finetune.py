@@ -68,15 +68,13 @@ def _finetune(
 
     `config_of` returns the config of each task of GLUE; None: all have the settings of `config`.
     """
-    from bertjax.train import cross_validation
-    from bertjax.train import experiments as variants
-    from bertjax.train import glue as glue_runs
+    from bertjax.train import experiments, glue
 
     if config.task.lower() == GLUE_TASK:
-        return glue_runs.finetune_glue(config, config_of)
+        return glue.finetune_glue(config, config_of)
     if config.folds:
-        return cross_validation.cross_validate(config)
-    return variants.finetune(config)
+        return experiments.cross_validate(config)
+    return experiments.finetune(config)
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:

@@ -23,11 +23,12 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import check_task, make_task
+from bertjax.train import experiments, finetuning
 from bertjax.train import experiments as variants_module
-from bertjax.train import finetuning, fit_phases, model_for_task
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import task_options, variants
 from bertjax.weights import load_model
+from tests.steps import run_until
 
 RATE = OptimizerConfig(
     recipe="adamw", learning_rate=3e-3, schedule="hf", warmup_steps=0, warmup_proportion=0.1
@@ -130,19 +131,7 @@ def test_resume_equals_an_uninterrupted_run(
 ):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
-    original = fit_phases.fit
-
-    def fit(*args, hooks, **kwargs):
-        def interrupt(step, state, metrics):
-            if step == stop_after:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return original(*args, hooks=(*hooks, interrupt), **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", fit)
-        with pytest.raises(Interrupted):
-            finetune.run(config)
+    run_until(stop_after, lambda: finetune.run(config), monkeypatch)
     assert capsys.readouterr().out.count("has no classifier for this task") == 1
     with pytest.raises(ValueError, match="is not finished.*repeat its command"):
         load_model(workdir)
@@ -209,7 +198,7 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
         time.sleep(60)  # as long as the compiler looks at no signal
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.FinetuningRun, "predict_split", compiling)
+        patch.setattr(finetuning.FinetuningJob, "predict_split", compiling)
         with pytest.raises(Interrupted, match="everything up to step 8 is saved"):
             finetune.run(config)
     assert steps == [8] and not evaluations(workdir)
@@ -242,7 +231,7 @@ def test_the_features_of_a_batch_are_counted_through_the_epochs():
         config=SimpleNamespace(batch_size=8),
         batches_per_epoch=3,
     )
-    rows = [finetuning.FinetuningRun.rows_of_batch(run, 0, batch) for batch in range(4)]
+    rows = [finetuning.FinetuningJob.rows_of_batch(run, 0, batch) for batch in range(4)]
     assert rows == [(0, 7), (8, 15), (16, 19), (20, 27)]
 
 
@@ -260,9 +249,7 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
         assert top.read_bytes() == own.read_bytes()
     weights = [load_file(tmp_path / f"run/seed{i}/model/model.safetensors") for i in (0, 1)]
     assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
-    monkeypatch.setattr(
-        finetuning.FinetuningRun, "train", lambda self: pytest.fail("it was finished")
-    )
+    monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("it was finished"))
     assert finetune.run(config) == scores
     with pytest.raises(ValueError, match="another config: batch_size"):
         finetune.run(dataclasses.replace(config, batch_size=16))
@@ -413,7 +400,7 @@ def test_packing_leaves_predictions_alone(whole, config):
     """One text by itself gets the probabilities that it got among others in a row."""
     task = make_task("classify", task_options(config))
     config = dataclasses.replace(config, init=str(whole / "model"))
-    loaded = model_for_task.load_for_task(config, task)
+    loaded = finetuning.load_for_task(config, task)
     mesh = make_mesh(config.mesh)
     predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)
@@ -520,8 +507,8 @@ def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
         reads.append(path)
         return load(path, *args, **kwargs)
 
-    load = model_for_task.load_model
-    monkeypatch.setattr(model_for_task, "load_model", load_model)
+    load = finetuning.load_model
+    monkeypatch.setattr(finetuning, "load_model", load_model)
     changes = {"workdir": str(tmp_path / "run"), "seeds": 2, "max_steps": 1}
     finetune.run(dataclasses.replace(config, **changes))
     assert reads == [config.init]
@@ -529,9 +516,9 @@ def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
 
 def test_another_seed_draws_the_parts_that_a_model_lacks_as_if_it_were_loaded_again(config):
     task = make_task("classify", task_options(config))
-    first = model_for_task.load_for_task(config, task)
-    again = model_for_task.load_for_task(dataclasses.replace(config, seed=5), task)
-    found = model_for_task.reinitialized(first, 5)
+    first = finetuning.load_for_task(config, task)
+    again = finetuning.load_for_task(dataclasses.replace(config, seed=5), task)
+    found = finetuning.reinitialized(first, 5)
     assert first.absent == ["classifier"]
     jax.tree.map(np.testing.assert_array_equal, found.params, again.params)
     kernels = (x.params["classifier"]["kernel"] for x in (first, again))

@@ -13,8 +13,8 @@ from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
-from bertjax.train.pretraining_program import PretrainingProgram, batch_shapes
-from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.program import PretrainingProgram, batch_shapes
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
@@ -41,7 +41,7 @@ def test_shapes_of_a_plan_are_those_of_real_batches(prepared, tiny_config, tmp_p
         phases=(Phase(num_steps=2, max_length=16, batch_size=16, accumulation_steps=2),),
         optimizer=OptimizerConfig(warmup_steps=0),
     )
-    run = PretrainingRun(config)
+    run = PretrainingJob(config)
     real = next(run.batches(0, 0))
     shapes = batch_shapes(run.config, run.config.phases[0], run.program.rows)
     assert {k: (v.shape, v.dtype, v.sharding) for k, v in real.items()} == {

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import grain
@@ -14,17 +13,21 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
-from bertjax.base.signals import Interrupted
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import shard_paths, unigram_entropy
 from bertjax.data.records import decode_row
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.train import fit_phases
+from bertjax.train import run
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.pretraining_program import make_masking
-from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.program import make_masking
 from bertjax.weights import load_model
+from tests.steps import after_each_step, run_until
+
+
+def _leaves(tree):
+    return jax.tree.leaves(jax.device_get(tree))
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +67,7 @@ def lines_of(workdir):
 
 
 def last_state(config, workdir):
-    run = PretrainingRun(dataclasses.replace(config, workdir=str(workdir)))
+    run = PretrainingJob(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
     state, progress = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
@@ -79,23 +82,6 @@ def whole(config, tmp_path_factory):
     return workdir
 
 
-def run_interrupted(config, workdir, monkeypatch, stop_after):
-    """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = fit_phases.fit
-
-    def fit(*args, hooks, **kwargs):
-        def interrupt(step, state, metrics):
-            if step == stop_after:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return original(*args, hooks=(*hooks, interrupt), **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", fit)
-        with pytest.raises(Interrupted):
-            pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
-
-
 # 7 and 17 are neither lines of metrics nor checkpoints; the batch size changes after 2 and 4; the
 # first phase ends at 12, after more than an epoch; 16 and 17 are in the second phase.
 @pytest.mark.parametrize(
@@ -107,7 +93,8 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
     ],
 )
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
-    run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    run_until(stop_after, lambda: pretrain.run(here), monkeypatch)
     assert last_state(config, tmp_path / "run")[0].step == stop_after
     pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
     assert lines_of(tmp_path / "run") == lines_of(whole)
@@ -120,7 +107,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
 
 
 def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_path):
-    run = PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path)))
+    run = PretrainingJob(dataclasses.replace(config, workdir=str(tmp_path)))
     phase = config.phases[0]
     assert [(s.num_steps, s.batch_size) for s in phase.stages] == [(2, 16), (2, 32), (8, 48)]
     read = [np.asarray(next(run.batches(0, n))["input_ids"]) for n in range(6)]
@@ -135,42 +122,15 @@ def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_p
     assert run.progress(0, 12) == {"phase": 0, "row": phase.num_rows} == {"phase": 0, "row": 480}
 
 
-def test_a_phase_of_longer_rows_begins_with_fitted_embeddings_of_its_new_positions(
-    config, tmp_path
-):
-    run = PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path)))
-    state = run.new_state()
-    assert run.begin_phase(0, state) is state
-    first, second = (run.begin_phase(1, state) for _ in range(2))
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), state.params, first.params)
-    changed = [path for path, is_same in jax.tree.leaves_with_path(same) if not is_same]
-    assert [jax.tree_util.keystr(path[-2:]) for path in changed] == [
-        "['position_embeddings']['embedding']"
-    ]
-    for a, b in zip(_leaves(first), _leaves(second), strict=True):
-        np.testing.assert_array_equal(a, b)
-    run.config = dataclasses.replace(run.config, untrained_positions="keep")
-    assert run.begin_phase(1, state) is state
-
-
-def _leaves(tree):
-    return jax.tree.leaves(jax.device_get(tree))
-
-
 @pytest.mark.slow
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
-    original = fit_phases.fit
-
-    def fit(*args, hooks, **kwargs):
-        def kill(step, state, metrics):
-            if step == 11:
-                raise MemoryError("killed")
-
-        return original(*args, hooks=(*hooks, kill), **kwargs)
+    def kill(step):
+        if step == 11:
+            raise MemoryError("killed")
 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", fit)
+        after_each_step(patch, kill)
         with pytest.raises(MemoryError):
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8
@@ -292,7 +252,7 @@ def started(config, whole, tmp_path_factory):
     shutil.copytree(whole / "model", folder / "model")
     start = dataclasses.replace(config, init=str(folder / "model"), workdir=str(folder / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        run_interrupted(start, folder / "run", patch, 5)
+        run_until(5, lambda: pretrain.run(start), patch)
     shutil.rmtree(folder / "model")
     return start
 
@@ -316,10 +276,10 @@ def test_export_writes_the_newest_checkpoint(config, started, tmp_path):
     np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
 
 
-def claim(config) -> PretrainingRun:
-    run = PretrainingRun(config)
-    run.claim_workdir()
-    return run
+def claim(config) -> PretrainingJob:
+    job = PretrainingJob(config)
+    run.claim(job, job.workdir)
+    return job
 
 
 def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_path):
@@ -336,15 +296,15 @@ def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout
 ):
     other = dataclasses.replace(config.model, hidden_size=64, hidden_dropout_prob=0.0)
     start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
-    model = PretrainingRun(start).config.model
+    model = PretrainingJob(start).config.model
     assert (model.hidden_size, model.hidden_dropout_prob) == (32, 0.0)
     assert "hidden_size: 64 -> 32" in capsys.readouterr().out
 
 
 def test_a_resumed_run_does_not_need_the_model_that_it_started_from(started):
-    run = claim(started)
-    run.workdir.release()
-    assert run.config.model.hidden_size == 32
+    job = claim(started)
+    job.workdir.release()
+    assert job.config.model.hidden_size == 32
 
 
 def test_a_workdir_without_a_checkpoint_may_be_claimed_anew(config, tmp_path):
@@ -402,7 +362,7 @@ def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, t
     with pytest.raises(
         ValueError, match=rf"1 of \d+ shards of .* are missing, or their .*{shard.name}"
     ):
-        PretrainingRun(dataclasses.replace(config, data=str(data), workdir="w"))
+        PretrainingJob(dataclasses.replace(config, data=str(data), workdir="w"))
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -417,7 +377,7 @@ def test_sentence_pairs_for_a_family_without_their_head_are_refused_with_what_he
         config = dataclasses.replace(config, model=roberta)
     message = "^roberta has no head for sentence pairs in transformers.*--head masked_lm.*mlm\\.$"
     with pytest.raises(ValueError, match=message) as raised:
-        PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+        PretrainingJob(dataclasses.replace(config, workdir=str(tmp_path / "run")))
     assert "sequence_classification" not in str(raised.value)
 
 
@@ -425,7 +385,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
     with pytest.raises(ValueError, match="not the one that the rows were made with"):
-        PretrainingRun(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
+        PretrainingJob(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
 @pytest.mark.slow

@@ -235,12 +235,16 @@ class PretrainConfig(TrainingConfig):
             with longer rows than the model can read.
     """
 
+    REMOVED: ClassVar[dict[str, str]] = {
+        "untrained_positions": "New positions of longer rows are no longer fitted before the first "
+        "step that reads them: they are trained with the other parameters, as in the BERT paper. "
+        "Leave it out."
+    }
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
         "random_words predict reader_threads",
         "model": "init new_positions head model",
-        "training": "phases untrained_positions optimizer distillation seed max_bad_steps "
-        "skip_spikes rollback_steps",
+        "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite log_every track track_project stall_seconds eval_every "
@@ -280,12 +284,6 @@ class PretrainConfig(TrainingConfig):
     phases: tuple[Phase, ...] = ()
     """Phases of the run, in order. Flags can change the phases of the config file, but not the
     number of phases."""
-    untrained_positions: Literal["fit", "keep"] = "fit"
-    """Position embeddings that a phase of longer rows is the first to train, and that are still
-    noise or that --new_positions tile repeated: fit begins with copies of trained ones and trains
-    these alone, in at most 400 microbatches (of batch_size / accumulation_steps rows) before the
-    first step of the phase, so that the loss jumps less at the switch; keep leaves them as they
-    are."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15

@@ -4,7 +4,7 @@ import functools
 import os
 import signal
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,12 @@ READ_AFTER = 2
 GRACE_SECONDS = 2.0
 
 
+class Saved(Protocol):
+    """What knows the step of the newest complete checkpoint; 0: none, None: it changes now."""
+
+    saved_step: int | None
+
+
 class StopSignal:
     """A context in which a first signal is a request to stop, and a second signal ends the process.
 
@@ -30,30 +36,34 @@ class StopSignal:
     same step, whichever host gets the signal. A request to stop is never lost, because every call
     after the signal sends the request again.
 
+    Args:
+        saved: whose `saved_step` is the step of the newest complete checkpoint. If it is that of
+            the last step, a signal ends the run within seconds: by itself, or by `Interrupted`
+            after `GRACE_SECONDS`; during compilation, the process ends later.
+
     Attributes:
         received: whether this process got a signal.
         agreed: whether all hosts have agreed to stop.
-        nothing_to_lose: whether all finished training steps are saved in a checkpoint. If
-            `nothing_to_lose` is True, a signal ends the run within seconds: by itself, or by
-            `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later.
-        saved_step: the step of the checkpoint that holds all finished training steps while
-            `nothing_to_lose` is True; 0: no step has been done.
+        step: the number of training steps that are done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Saved) -> None:
         self.received = self.agreed = False
-        self.nothing_to_lose = True
-        self.saved_step = 0
+        self._saved, self.step = saved, 0
         self._unread: list[jax.Array] = []
         self._over, self._is_overdue = threading.Event(), False
 
-    def __call__(self, step: int = 0) -> bool:
-        """Returns whether to stop now; `step`, the number of the update, is not used.
+    @property
+    def nothing_to_lose(self) -> bool:
+        """Whether all finished training steps are saved in a checkpoint."""
+        return self._saved.saved_step == self.step
+
+    def __call__(self) -> bool:
+        """Returns whether to stop now.
 
         With several hosts, the result becomes True on all hosts at the same call, a few calls after
         one of them got a signal.
         """
-        del step
         if jax.process_count() == 1:
             self.agreed = self.received
             return self.agreed
@@ -62,8 +72,8 @@ class StopSignal:
             self.agreed |= bool(self._unread.pop(0))
         return self.agreed
 
-    def settle(self) -> bool:
-        """Returns whether any host has got a signal; waits until every host has called `settle`."""
+    def agree(self) -> bool:
+        """Returns whether any host has got a signal; waits until every host has called `agree`."""
         self()
         while self._unread:
             self.agreed |= bool(self._unread.pop(0))
@@ -89,8 +99,8 @@ class StopSignal:
     def _stopped_by(self, number: int) -> str:
         """Says that a signal ended the process while `nothing_to_lose` was True."""
         saved = "no training step was done yet, so there was nothing to save"
-        if self.saved_step:
-            saved = f"everything up to step {self.saved_step:,} is saved"
+        if self.step:
+            saved = f"everything up to step {self.step:,} is saved"
         return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:

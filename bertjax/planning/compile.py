@@ -19,14 +19,14 @@ from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
-from bertjax.train.objective import TEACHER
-from bertjax.train.pretraining_program import (
+from bertjax.train.program import (
     PretrainingProgram,
     batch_shapes,
     teacher_of_shape,
     with_head,
+    with_sharding,
 )
-from bertjax.train.program import with_sharding
+from bertjax.train.step import TEACHER
 from bertjax.weights import init_params, load_model
 
 GB = 1e9

@@ -80,12 +80,11 @@ class MetricLogger:
             self._seconds += time.perf_counter() - self._since
         self._since = None
 
-    def __call__(self, step: int, state: Any, metrics: dict[str, Any]) -> None:
+    def __call__(self, step: int, metrics: dict[str, Any]) -> None:
         """Notes the `metrics` of `step`, and writes their means if a log line is due.
 
-        `state` is not used. The metrics stay on the device until they are written.
+        The metrics stay on the device until they are written.
         """
-        del state
         self._unread.append({**metrics, "timed": self._since is not None})
         if self._since is None:
             jax.block_until_ready(metrics)

@@ -1,27 +1,165 @@
-"""Rollback: resumes a run from an earlier checkpoint without the batches that led to bad steps.
+"""Bad steps: skipped updates, and rollbacks that leave out the batches that led to them.
 
-A step is bad if its loss or gradient is not finite or a spike; its update is then skipped.
-PaLM was trained with rollbacks (Chowdhery et al. 2022, section 5.1): after a spike of the loss,
-training was restarted from a checkpoint about 100 steps earlier, and the batches around the spike
-were skipped.
+A step is bad if its loss or gradient is not finite or a spike; its update is then skipped. After
+too many in a row, a run may return to an earlier checkpoint, and go on without the batches that
+followed it, as PaLM was trained (Chowdhery et al. 2022, section 5.1).
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from bertjax.base.checksums import newest_whole_step, set_aside, steps_in
 from bertjax.base.files import read_json, write_json
-from bertjax.config import Phase
+from bertjax.base.workdir_files import ROLLBACKS, ROLLED_BACK
+from bertjax.config import Phase, TrainingConfig
 from bertjax.devices import hosts
+from bertjax.record.logger import STEPS_AHEAD
+
+
+class NotFinite(ValueError):
+    """Raised if too many consecutive updates were skipped, or arrays to be saved are not finite.
+
+    An update is skipped if its loss or gradient is not finite or a spike.
+
+    Args:
+        message: what happened, for the user.
+        first_step: see the attribute.
+        last_step: see the attribute.
+
+    Attributes:
+        first_step: the first of the consecutive steps whose updates were skipped; 0 if the cause of
+            the error is an array that is not finite.
+        last_step: the last of these steps; None if the cause is an array that is not finite.
+    """
+
+    def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
+        super().__init__(message)
+        self.first_step, self.last_step = first_step, last_step
+
+
+class BadSteps:
+    """Reports skipped updates, and raises NotFinite after too many in a row.
+
+    The train step skips an update whose loss or gradient norm is not finite or a spike: more than
+    `skip_spikes` (if above 0) standard deviations above the mean of the last steps. The metrics of
+    a step are read up to `STEPS_AHEAD` steps later, when the device has computed the step, so that
+    the device never waits for the host.
+
+    Args:
+        report: a function (step, {metric: value}) that logs the metrics of a step.
+        config: its `max_bad_steps` is the number of consecutive skipped updates that end the run;
+            0: none do. Skipped updates are reported before each log line (`log_every`).
+        progress: the JSON values in the checkpoint that the run resumes from.
+
+    Attributes:
+        in_a_row: the number of consecutive skipped updates up to the last step that was read.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[int, dict[str, float]], None],
+        config: TrainingConfig,
+        progress: Mapping[str, Any],
+    ):
+        self._report, self._config = report, config
+        self.in_a_row: int = progress.get("skipped_in_a_row", 0)
+        self._unread: list[tuple[int, dict[str, Any], tuple[int, int, int]]] = []
+
+    def see(self, step: int, metrics: dict[str, Any], rows: tuple[int, int, int]) -> None:
+        """Notes the `metrics` of `step`, and reports the skipped updates among earlier steps.
+
+        `rows` are (phase, first row, last row) of the batch of the step, for messages.
+
+        Raises:
+            NotFinite: `max_bad_steps` consecutive updates were skipped.
+        """
+        names = ("skipped", "loss", "grad_norm")
+        self._unread.append((step, {name: metrics[name] for name in names}, rows))
+        while len(self._unread) > STEPS_AHEAD:
+            self._read(*self._unread.pop(0))
+        if step % self._config.log_every == 0:
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits until all steps so far are computed, and reports their skipped updates.
+
+        Raises:
+            NotFinite: at least `max_bad_steps` consecutive updates were skipped.
+        """
+        while self._unread:
+            self._read(*self._unread.pop(0))
+
+    def _read(self, step: int, metrics: dict[str, Any], rows: tuple[int, int, int]) -> None:
+        if not metrics["skipped"]:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
+        phase, first, last = rows
+        self._report(
+            step,
+            {
+                "skipped/in_a_row": self.in_a_row,
+                "skipped/loss": loss,
+                "skipped/grad_norm": grad_norm,
+                "skipped/phase": phase,
+                "skipped/first_row": first,
+                "skipped/last_row": last,
+            },
+        )
+        if 0 < self._config.max_bad_steps <= self.in_a_row:
+            begin = step - self.in_a_row + 1
+            raise NotFinite(
+                f"The last {self.in_a_row} updates, steps {begin} to {step}, were skipped. Step "
+                f"{step} had loss {loss:.4g}, gradient norm {grad_norm:.4g}, and used rows {first} "
+                f"to {last} of phase {phase}. Skipped updates do not change the model, so all "
+                "checkpoints are usable. Run the same command again if the machine may have been "
+                "at fault. Otherwise, give --rollback_steps 100 to leave out the rows of skipped "
+                "updates, start a new run with a lower --optimizer.learning_rate, or raise "
+                "--max_bad_steps.",
+                begin,
+                step,
+            )
+
+
+def check_finite(params: Any, what: str) -> None:
+    """Checks that all floating-point numbers in a tree are finite.
+
+    Args:
+        params: a tree of numpy or jax arrays. If arrays are sharded over several hosts, all hosts
+            must call this function.
+        what: the subject of the error message, such as "The model of step 40".
+
+    Raises:
+        NotFinite: an array contains infinity or NaN; the message names the first such array.
+    """
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    finite = jax.device_get(_are_finite([leaf for _, leaf in paths]))
+    bad = [
+        jax.tree_util.keystr(path)
+        for (path, _), is_fine in zip(paths, finite, strict=True)
+        if not is_fine
+    ]
+    if bad:
+        raise NotFinite(
+            f"{what} is not written: {len(bad)} of {len(paths)} arrays hold infinite numbers or "
+            f"NaN, the first one is {bad[0]}. Earlier checkpoints are complete; run the same "
+            "command again to resume from the newest one."
+        )
+
+
+@jax.jit
+def _are_finite(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.isfinite(x).all() for x in arrays]
+
 
 # If a run has been rolled back this often, its problem is not caused by a few batches.
 MAX_ROLLBACKS = 20
-
-
-class RolledBack(Exception):
-    """Raised after a return of the run to an earlier step, from which a new `Run` must resume."""
 
 
 class Rollbacks:
@@ -43,7 +181,7 @@ class Rollbacks:
     """
 
     def __init__(self, workdir: Path):
-        self._file = workdir / "rollbacks.json"
+        self._file = workdir / ROLLBACKS
         content: dict[str, Any] = {"count": 0, "rollbacks": []}
         if self._file.is_file():
             content = read_json(self._file, "restore it from a copy, or choose another --workdir")
@@ -58,6 +196,10 @@ class Rollbacks:
         return sum(
             r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
         )
+
+    def targets(self, phase: int) -> list[int]:
+        """Returns the steps that rollbacks returned to and left out batches of `phase` after."""
+        return [record["to_step"] for record in self.records if record["phase"] == phase]
 
     def roll_back(
         self, checkpoints: Path, phases: Sequence[Phase], first_bad: int, last_bad: int, steps: int
@@ -75,8 +217,8 @@ class Rollbacks:
             steps: the minimum number of steps between the checkpoint and `first_bad`.
 
         Returns:
-            The step of the checkpoint that the run returns to, where 0 is the start of the run;
-            None, and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS`
+            The step of the checkpoint that the run returns to, 0: the start of the run; None, and
+            nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS`
             times.
         """
         if self.count >= MAX_ROLLBACKS:
@@ -89,7 +231,7 @@ class Rollbacks:
             write_json(self._file, {"count": self.count, "rollbacks": self.records})
             for step in steps_in(checkpoints):
                 if step > target:
-                    set_aside(checkpoints, step, "rolled_back")
+                    set_aside(checkpoints, step, ROLLED_BACK)
 
         hosts.on_first(write)
         newest = newest_whole_step(checkpoints)

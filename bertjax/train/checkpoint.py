@@ -16,7 +16,8 @@ from bertjax.base.checksums import add_checksums, damage_of, restore_replaced, s
 from bertjax.base.files import is_remote
 from bertjax.base.signals import signals_deferred
 from bertjax.base.workdir_files import REPLACED
-from bertjax.devices import hosts
+from bertjax.devices import activity, host_watch, hosts
+from bertjax.train.bad_steps import NotFinite
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
 logging.getLogger("absl").addFilter(
@@ -56,6 +57,9 @@ class Checkpointer:
     ):
         self._directory = place(directory) if is_remote(directory) else Path(directory).absolute()
         self._is_closed = False
+        # The step of the newest complete checkpoint, as far as known without waiting; 0: none.
+        # None while it is replaced. A thread reads it.
+        self.saved_step: int | None = None
         self._keep = keep
         self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
         policy = checkpoint_managers.AnyPreservationPolicy(
@@ -78,6 +82,7 @@ class Checkpointer:
         )
         with self._explained("Opening the checkpoints"):
             self._manager = ocp.CheckpointManager(self._directory, options=options)
+        self.saved_step = self._manager.latest_step() or 0
 
     def _seal(self) -> None:
         """Writes the checksums of a checkpoint's files into its folder, before Orbax renames it.
@@ -105,7 +110,7 @@ class Checkpointer:
 
         The badness is a number that is lower for a better checkpoint.
         """
-        self._wait()
+        self.wait()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
         graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
         return [pair for pair in graded if pair[0] < math.inf]
@@ -143,17 +148,21 @@ class Checkpointer:
         Raises:
             OSError: the save in progress failed.
         """
-        self._wait()
+        self.wait()
         return self._manager.latest_step()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Waits for the save in progress.
 
-        A signal is handled after it: an exception would leave Orbax's threads without the objects
-        that they use, and they would print tracebacks.
+        Raises:
+            OSError: the save failed.
         """
-        with self._explained(), signals_deferred():
+        # A signal is handled after it: an exception would leave Orbax's threads without the objects
+        # that they use, and they would print tracebacks.
+        saving = activity.doing(activity.SAVING, "saving a checkpoint")
+        with saving, self._explained(), signals_deferred():
             self._manager.wait_until_finished()
+            self.saved_step = self._manager.latest_step() or 0
 
     def delete_superseded(self) -> None:
         """Deletes all stored checkpoints except the last `keep` checkpoints and the best one.
@@ -219,12 +228,13 @@ class Checkpointer:
         Raises:
             OSError: the new checkpoint cannot be written.
         """
-        self._wait()
+        self.wait()
+        self.saved_step = None  # a signal must not interrupt the replacement
         with self._explained():
             hosts.on_first(lambda: set_aside(self._directory, step, REPLACED))
             self._manager.reload()
         self.save(step, state, progress, metrics)
-        self._wait()
+        self.wait()
         hosts.on_first(lambda: restore_replaced(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
@@ -265,10 +275,6 @@ class Checkpointer:
                 "from the newest undamaged checkpoint."
             )
 
-    def abandon(self) -> None:
-        """Makes a later call of `close` return at once, without waiting for the other hosts."""
-        self._is_closed = True
-
     def close(self) -> None:
         """Waits for the save in progress and closes Orbax's manager.
 
@@ -278,10 +284,20 @@ class Checkpointer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._wait()
-        with self._explained():
-            self._manager.check_for_errors()
-            self._manager.close()
+        with activity.doing(activity.SAVING, "saving the last checkpoint"):
+            self.wait()
+            with self._explained():
+                self._manager.check_for_errors()
+                self._manager.close()
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
+        # Of steps that are not finite, all hosts know. After another error on one host, `close`
+        # would wait for the other hosts.
+        if error is None or isinstance(error, NotFinite) or not host_watch.announce_error(error):
+            self.close()
 
 
 def _kept(x: jax.Array) -> jax.Array:

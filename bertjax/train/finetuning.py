@@ -2,19 +2,25 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.base.files import naming_write_errors, write_json
-from bertjax.base.workdir_files import BAD_ROWS, SCORES
+from bertjax.base.files import naming_write_errors, read_json, write_json
+from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
+from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
+from bertjax.model import HEADS
+from bertjax.record.labels import held_out_label
 from bertjax.record.predictions import (
+    SUFFIX,
     ClassReport,
     PredictionSummary,
     best_in_words,
@@ -26,27 +32,224 @@ from bertjax.record.predictions import (
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
+from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.sources.own_files import OwnFiles, TableSource, write_bad_rows
-from bertjax.tasks.temperature import HeldOutProbabilities
+from bertjax.tasks.temperature import Calibration, HeldOutProbabilities
 from bertjax.tasks.training_data import TrainingData
-from bertjax.train.calibrated import with_temperature, write_calibration
+from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.distillation import distilled_task
-from bertjax.train.early_stopping import EarlyStopping
+from bertjax.train.distillation import Teacher, distilled_task
+from bertjax.train.job import Job, identity_of, never_stopped
 from bertjax.train.program import Program
-from bertjax.train.run import Run, identity_of
-from bertjax.train.save import check_stop
-from bertjax.train.skipped_updates import check_finite
-from bertjax.train.state import TrainState, split_params
-from bertjax.train.target_scale import to_original
-from bertjax.train.teacher import Teacher
-from bertjax.weights import LoadedModel, save_hf
+from bertjax.train.step import TrainState, split_params
+from bertjax.train.workdir import Workdir
+from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights.families import config_to_hf
 from bertjax.weights.hf import model_card
+from bertjax.weights.load import fresh, with_new_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
 
-class FinetuningRun(Run):
+def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
+    """Loads the model that --init names, with the head of the task.
+
+    If `config.feature_layers` is set, the model is an encoder, which stays frozen, and a new tagger
+    on its hidden states. If `config.dropout` is not None, the dropout rates of the model are set to
+    this value.
+
+    Raises:
+        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
+            length, or `config` trains a tagger on a frozen encoder, but the task is not tagging.
+    """
+    tagger = config.feature_tagger
+    if tagger is not None and task.label_kind != "tokens":
+        raise ValueError(
+            f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
+            f"which needs a tagging task (conll or tag), but {task.name} is not one: leave "
+            "feature_layers out."
+        )
+    loaded = load_model(
+        config.init,
+        "encoder" if tagger else task.head,
+        num_labels=task.num_labels,
+        new_labels=True,
+        seed=config.seed,
+        head_fields=task.head_fields,
+    )
+    if tagger is not None:
+        loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
+    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
+        hosts.say(
+            f"The classifier of {config.init} is kept, since it has as many classes as the task; "
+            f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
+        )
+    if loaded.model.class_part not in loaded.absent:
+        loaded = loaded._replace(params=to_standardized(loaded.params, task))
+    longest = loaded.config.max_length
+    if (config.max_length or task.max_length) > longest:
+        raise ValueError(
+            f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
+            f"{longest} tokens: give --max_length={longest}."
+        )
+    if config.dropout is not None:
+        loaded = _with_dropout(loaded, config.dropout)
+    config_to_hf(loaded.config)  # what could not be saved is refused before the training
+    return loaded
+
+
+def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
+    # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
+    rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
+    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
+    rates["classifier_dropout"] = None
+    return loaded._replace(config=dataclasses.replace(loaded.config, **rates))
+
+
+def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """Initialises again, with `seed`, those parameters of `loaded` that are initialised at random.
+
+    The returned model equals the model that is loaded from the same checkpoint with `seed`.
+    """
+    flat: Any = flatten_dict(loaded.params, sep="/")
+    paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
+    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
+    return loaded._replace(params=params)
+
+
+def to_standardized(params: Any, task: Task) -> Any:
+    """Converts a head that predicts targets to one that predicts the standardised targets.
+
+    Args:
+        params: parameters of a model with the head of `task`; the last layer of the head, its
+            `class_part`, is an entry of the top level.
+        task: the task, whose `mean` and `std` standardise the targets; for tasks other than
+            regression, `params` is returned unchanged.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel / task.std, (bias - task.mean) / task.std)
+
+
+def to_original(params: Any, task: Task) -> Any:
+    """Converts a head that predicts standardised targets to one that predicts the targets.
+
+    `params` and `task` are those of `to_standardized`.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel * task.std, bias * task.std + task.mean)
+
+
+def _last_layer(params: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    layer = params[HEADS[task.head].class_part]
+    return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
+
+
+def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarray) -> Any:
+    part = HEADS[task.head].class_part
+    dtype = np.asarray(params[part]["kernel"]).dtype
+    return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
+
+
+class EarlyStopping:
+    """Counts the consecutive evaluations in which a metric did not improve on its best value.
+
+    Args:
+        patience: the number of consecutive evaluations without improvement after which the run
+            should stop; 0: the run never stops early.
+        metric: the name of the metric that should improve.
+        higher_is_better: whether a higher value of the metric is an improvement.
+        state: the best value and the count (attribute `state`) at a checkpoint; None: a new run.
+    """
+
+    def __init__(
+        self,
+        patience: int,
+        metric: str,
+        state: dict[str, Any] | None = None,
+        *,
+        higher_is_better: bool = True,
+    ):
+        self._patience, self._metric = patience, metric
+        self._sign = 1 if higher_is_better else -1
+        self._said = False
+        self.state = dict(state) if state else {"best": None, "stale": 0}
+
+    def see(self, evaluation: dict[str, float]) -> dict[str, float]:
+        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged.
+
+        An evaluation that lacks the metric does not change the count.
+        """
+        value = evaluation.get(self._metric)
+        if value is not None:
+            better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
+            self.state = (
+                {"best": value, "stale": 0}
+                if better
+                else {**self.state, "stale": self.state["stale"] + 1}
+            )
+        return evaluation
+
+    def __call__(self) -> bool:
+        """Returns whether the last `patience` evaluations, or more, brought no improvement.
+
+        The result is always False if `patience` is 0. The first time that it is True, a line is
+        printed that says so.
+        """
+        stops = 0 < self._patience <= self.state["stale"]
+        if stops and not self._said:
+            self._said = True
+            print(
+                f"training ends early: the {held_out_label(self._metric)} has not improved on its "
+                f"best value in {self.state['stale']} evaluations (--patience {self._patience})"
+            )
+        return stops
+
+
+def check_calibration(task: Task) -> None:
+    """Checks that the probabilities of a task can be calibrated.
+
+    Raises:
+        ValueError: the task does not have one class per example, or has no dev split.
+    """
+    if not isinstance(task, ClassificationTask):
+        raise ValueError(
+            f"--calibrate: {task.name} does not have one class per example, of which a temperature "
+            "scales the probabilities: leave it out."
+        )
+    if not splits_of(task, "dev"):
+        raise ValueError(
+            "--calibrate fits the temperature on the dev split, but there is none: give --dev, or "
+            "leave it out."
+        )
+
+
+def with_temperature(task: Task, calibration: Calibration) -> Task:
+    """Returns a copy of the task that scales its probabilities by that of `calibration`."""
+    assert isinstance(task, ClassificationTask)
+    return dataclasses.replace(task, temperature=calibration.temperature)
+
+
+def write_calibration(workdir: Path, split: str, calibration: Calibration) -> None:
+    """Writes the calibration of a split to calibration.json, and to the data of the report.
+
+    Args:
+        workdir: the folder of the run.
+        split: the dev split on which the temperature was fitted.
+        calibration: the temperature and the errors.
+    """
+    content = {"split": split, **dataclasses.asdict(calibration)}
+    write_json(workdir / CALIBRATION, content)
+    summary = workdir / "predictions" / f"{split}{SUFFIX}"
+    shown = read_json(summary)
+    shown["calibration"]["scaled"] = content
+    write_json(summary, shown)
+
+
+class FinetuningJob(Job):
     """A fine-tuning run with one seed: its task, data, evaluation and results.
 
     Args:
@@ -56,6 +259,7 @@ class FinetuningRun(Run):
         data: the train split, encoded as features; a feature is the input and the labels of the
             model for one example, or for one window of a long text.
         teacher: the teacher for distillation; None: no distillation.
+        workdir: the workdir of the run.
 
     Raises:
         ValueError: the class weights, mesh, attention kernel or warm-up in the config cannot be
@@ -70,9 +274,12 @@ class FinetuningRun(Run):
         task: Task,
         loaded: LoadedModel,
         data: TrainingData,
-        teacher: Teacher | None = None,
+        teacher: Teacher | None,
+        workdir: Workdir,
     ):
         self.config, self.task, self.loaded, self.data = config, task, loaded, data
+        self.workdir, self.data_fingerprint = workdir, data.fingerprint
+        self.identity = identity_of(config, teacher)
         self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
         self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
@@ -106,8 +313,14 @@ class FinetuningRun(Run):
             (phase,),
             mesh,
             teacher and teacher.model,
+            teacher and teacher.params,
+            config.accumulation_steps,
         )
         super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
+        every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
+        self.eval_every, self.save_every = every, every
+        if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
+            self.eval_every, self.save_every = 0, max(every, -(-self.num_steps // 10))
         self.early_stopping = EarlyStopping(
             config.patience, self.best_metric, higher_is_better=self.higher_is_better
         )
@@ -118,39 +331,22 @@ class FinetuningRun(Run):
         self.predictor = self._predictor()
 
     def _predictor(self) -> Predictor:
-        predictor = Predictor(
+        return Predictor(
             self.task, self.program.model, self.tokenizer, self.max_length, self.program.mesh
         )
-        predictor.before_batch = lambda: check_stop(self.stop)
-        return predictor
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        return identity_of(self.config, self.teacher)
-
-    @property
-    def data_fingerprint(self) -> str:
-        """A hash of the encoded train split: of the token ids and labels of all examples."""
-        return self.data.fingerprint
-
-    def claim_workdir(self) -> None:
-        """Locks the workdir, and writes the config, the tokenizer and bad_rows.jsonl to it.
-
-        bad_rows.jsonl names the rows of the user's data files that cannot be used and are left out;
-        it is not written if there are no such rows.
-        """
-        super().claim_workdir()
+    def claimed(self) -> None:
+        """Writes bad_rows.jsonl, which names the rows of the user's files that are left out."""
         source = self.task.source
         bad = source.all_bad_rows() if isinstance(source, OwnFiles) else []
         if bad:
-            hosts.on_first(lambda: write_bad_rows(self.workdir.path / BAD_ROWS, bad))
+            write_bad_rows(self.workdir.path / BAD_ROWS, bad)
 
     def initial_params(self) -> Any:
-        """Returns the parameters to start from: those of the model that --init names."""
         return self.loaded.params
 
-    def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        del phase_index
+    def batches(self, index: int, first_batch: int) -> Iterator[Any]:
+        del index
         source = FeatureBatches(
             str(self.data.path),
             self.data.sizes,
@@ -166,48 +362,24 @@ class FinetuningRun(Run):
             host_rows = sharding.host_rows(self.program.rows, size)
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
-    def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
+    def rows_of_batch(self, index: int, batch: int) -> tuple[int, int]:
         """Returns (index of the first feature, index of the last feature) of a batch.
 
         Features are encoded examples or windows. They are numbered from 0 in the order of training,
         through the shuffled features of all epochs, one epoch after the other. The last batch of an
         epoch may be smaller than the other batches.
         """
-        del phase_index
+        del index
         count, size = len(self.data.sizes), self.config.batch_size
         epoch, within = divmod(batch, self.batches_per_epoch)
         first = epoch * count + within * size
         return first, min(first + size, (epoch + 1) * count) - 1
 
-    def accumulation_steps(self, phase: Phase) -> int:
-        """Returns the number of microbatches per update, `accumulation_steps` of the config.
-
-        `phase.accumulation_steps` is not used: it would have to divide `phase.batch_size`, a number
-        of examples, but microbatches consist of rows, into which several examples each are packed.
-        """
-        del phase
-        return self.config.accumulation_steps
-
-    def eval_and_save_every(self) -> tuple[int, int]:
-        """Returns (steps between evaluations, steps between checkpoints), which are equal.
-
-        If the last step is selected, it alone is evaluated, and there are about ten checkpoints.
-        """
-        every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
-        if self.config.select_by == LAST:
-            return 0, max(every, -(-self.num_steps // 10))
-        return every, every
-
-    def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns values to store in a checkpoint.
-
-        These are the index of the next batch and the state of early stopping.
-        """
-        del phase_index
+    def progress(self, index: int, next_batch: int) -> dict[str, Any]:
+        del index
         return {"batch": next_batch, "patience": self.early_stopping.state}
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores the state of early stopping from the `progress` that a checkpoint stored."""
         if progress.get("patience"):
             self.early_stopping.state = dict(progress["patience"])
 
@@ -218,7 +390,8 @@ class FinetuningRun(Run):
         from `saved`. If `num_epochs` or `max_steps` differs, the returned list ends with the reason
         why this difference prevents resuming.
         """
-        refused = super().refused_changes(changed, saved, step)
+        del saved, step
+        refused = list(changed)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
             refused.append(
                 "the learning rate decays over all steps, so a different number of steps would "
@@ -226,17 +399,33 @@ class FinetuningRun(Run):
             )
         return refused
 
-    def is_finished(self) -> bool:
-        """Returns whether training should end now, because the dev metric has stopped improving."""
+    def stops_early(self) -> bool:
         return self.early_stopping()
 
-    def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
+    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+        del params, phase
+        return False
+
+    def flops_per_step(self, phase: Phase) -> float:
+        del phase
+        return 0.0
+
+    def after_step(self, step: int, state: TrainState) -> None:
+        pass
+
+    def evaluate(
+        self,
+        params: Any,
+        phase: Phase | None = None,
+        check: Callable[[], None] = never_stopped,
+    ) -> dict[str, float]:
         """Predicts all dev splits; returns {metric: value} with names such as "eval/accuracy".
 
         The metrics of a split such as "dev_mismatched" have names such as
         "eval/mismatched_accuracy". The result is {} if the task has no dev split.
         """
         del phase
+        self.predictor.before_batch = check
         self.dev_scores = {
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
         }
@@ -269,15 +458,15 @@ class FinetuningRun(Run):
             summary.write(self.workdir.path / "predictions", split, scores, report)
         return scores
 
-    def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
+    def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state of the checkpoint that is best by `best_metric` on the dev split.
 
         If there is no dev split, the last `state` is returned. Afterwards, `dev_scores` and the
         prediction files of dev splits are those of the returned state.
         """
-        best = checkpointer.best_step
+        best = checkpoints.best_step
         if best not in (None, int(state.step)):
-            state, _ = checkpointer.restore(self.program.state_shapes, best)
+            state, _ = checkpoints.restore(self.program.state_shapes, best)
             self.dev_scores = None
         if self.dev_scores is None:
             self.evaluate(state.params)
@@ -293,6 +482,7 @@ class FinetuningRun(Run):
         Returns {split/metric: score} for the dev splits and the labelled test splits.
         """
         splits = dict(self.dev_scores or {})
+        self.predictor.before_batch = never_stopped
         if self.config.calibrate:
             self._calibrate()
         for split in splits_of(self.task, "test"):

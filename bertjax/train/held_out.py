@@ -1,21 +1,198 @@
 """Evaluation of a pretraining run on held-out rows of its data and of other prepared data."""
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from bertjax.config import Phase, PretrainConfig
-from bertjax.data.batches.pretraining_batches import HeldOutRows
-from bertjax.data.metadata import row_sources
+from bertjax.data.batches.masking import Masking
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat
+from bertjax.data.metadata import Metadata, RowSource, row_sources, unigram_entropy
+from bertjax.data.mixture import rows_of_sources
 from bertjax.devices import sharding
-from bertjax.devices.stop import StopSignal
 from bertjax.tokenization import Tokenizer
-from bertjax.train.pretraining_program import PretrainingProgram, row_format
+from bertjax.train.evaluate import add_sums, evaluation_sums, means
+from bertjax.train.program import PretrainingProgram, row_format
 from bertjax.train.run_data import RunData
-from bertjax.train.save import interruptible
-from bertjax.train.source_evaluation import HeldOutSources, OtherData, only_losses
+
+MAX_LABEL = 40
+
+
+class HeldOutSources:
+    """The held-out rows of the sources of a mixture, or of data that are no mixture.
+
+    Each source contributes its share of at most `max_rows` rows, at least one row, and all rows if
+    it has fewer. All means are weighted such that a source counts by its weight, however many rows
+    it contributes.
+
+    Args:
+        sources: the sources, each with its weight and its ArrayRecord shards.
+        masking: the masking settings.
+        form: the format of the rows.
+        seed: the seed of the samples and of the masks.
+        max_rows: the maximum number of rows, of all sources together.
+
+    Attributes:
+        rows: the rows of each source.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[RowSource],
+        masking: Masking,
+        form: RowFormat,
+        *,
+        seed: int,
+        max_rows: int,
+    ):
+        self._weights = [source.weight for source in sources]
+        self._labels = source_labels([source.name for source in sources])
+        counts = rows_of_sources(max_rows, self._weights)
+        self.rows = [
+            HeldOutRows(source.paths, masking, form, seed=seed, max_rows=max(count, 1))
+            for source, count in zip(sources, counts, strict=True)
+        ]
+
+    def evaluate(
+        self,
+        eval_step: Callable[[Any, Any], Any],
+        params: Any,
+        batches: Callable[[HeldOutRows], Iterable[Any]],
+    ) -> dict[str, float]:
+        """Returns {metric: mean} over all sources, and {loss_LABEL: mean} of each of several.
+
+        The result contains "unigram_entropy"; losses and the entropy are in nats.
+
+        Args:
+            eval_step: a function (params, batch) -> {metric: (weighted sum, sum of weights)}.
+            params: the parameters.
+            batches: a function that returns the batches, on the devices, of the rows of a source.
+        """
+        sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
+        if len(sums) == 1:
+            return means(sums[0]) | {"unigram_entropy": self.unigram_entropy}
+        result = means(add_sums(map(_scaled, sums, self._shares)))
+        result["unigram_entropy"] = self.unigram_entropy
+        for label, of_source in zip(self._labels, sums, strict=True):
+            losses = only_losses(means(of_source))
+            result |= {f"{key}_{label}": mean for key, mean in losses.items()}
+        return result
+
+    @property
+    def _shares(self) -> list[float]:
+        """The factors by which sums over the rows of each source are multiplied."""
+        return [weight / len(rows) for weight, rows in zip(self._weights, self.rows, strict=True)]
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """Entropy, in nats, of the token frequencies in the rows that are evaluated.
+
+        A model that ignores the context cannot have a lower loss. [CLS] and [SEP] do not count.
+        """
+        if len(self.rows) == 1:
+            return unigram_entropy(self.rows[0].token_counts.tolist())
+        counts = sum(
+            rows.token_counts * share for rows, share in zip(self.rows, self._shares, strict=True)
+        )
+        return unigram_entropy(counts.tolist())  # type: ignore[union-attr]
+
+
+class OtherData(NamedTuple):
+    """Prepared data that a run evaluates, but does not train on, and its label for metrics."""
+
+    label: str
+    data: RunData
+
+
+def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
+    """Opens the prepared data of `config.eval_data`, whose labels are the names of the folders.
+
+    `metadata` describes the data of the run.
+
+    Raises:
+        FileNotFoundError: a directory has no metadata.json, or lacks shards.
+        ValueError: other data has another tokenizer than the data of the run, or either of them has
+            no held-out rows of the length of a phase.
+    """
+    opened = [RunData(address, config.data_cache) for address in config.eval_data]
+    names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]
+    own = [source.name for source in metadata.sources or ()]
+    labels = source_labels([*own, *names])[len(own) :]
+    for address, data in zip(config.eval_data, opened, strict=True):
+        if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:
+            raise ValueError(
+                f"eval_data: {address} was prepared with another tokenizer "
+                f"({data.metadata.vocab_size:,} entries) than {config.data} "
+                f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
+            )
+    for address, held_out in [
+        (config.data, metadata),
+        *zip(config.eval_data, (data.metadata for data in opened), strict=True),
+    ]:
+        for phase in config.phases if opened else ():
+            if not held_out.has_held_out(phase.max_length):
+                raise ValueError(
+                    f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
+                    f"{phase.max_length} tokens: prepare it with --max_length {phase.max_length} "
+                    "and a positive --eval_fraction, or leave out --eval_data."
+                )
+    return list(map(OtherData, labels, opened))
+
+
+def only_losses(metrics: dict[str, float]) -> dict[str, float]:
+    """Returns those metrics whose names end with "loss"."""
+    return {key: value for key, value in metrics.items() if key.endswith("loss")}
+
+
+def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:
+    return {key: (value * factor, weight * factor) for key, (value, weight) in sums.items()}
+
+
+def source_labels(names: Sequence[str]) -> list[str]:
+    """Returns a short label for metrics for each source: letters, digits, "-", "." and "_" only.
+
+    Sources whose labels would be equal get their number, counted from 0, at the end.
+    """
+    labels = [
+        re.sub(r"[^\w.-]+", "_", name.rstrip("/*")).strip("_.")[-MAX_LABEL:] for name in names
+    ]
+    return [
+        label if label and labels.count(label) == 1 else f"{label}_{number}".lstrip("_")
+        for number, label in enumerate(labels)
+    ]
+
+
+def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
+    """Returns a line of text for each of `phases` that says how often it reads each source.
+
+    The list is empty if the data, which `metadata` describes, are no mixture.
+    """
+    if metadata.sources is None:
+        return []
+    lines = []
+    weights = [source.weight for source in metadata.sources]
+    for number, phase in enumerate(phases):
+        drawn = rows_of_sources(phase.num_rows, weights)
+        parts = []
+        for source, rows in zip(metadata.sources, drawn, strict=True):
+            records = source.splits["train"].lengths[str(phase.max_length)].records
+            share = source.weight / sum(weights)
+            parts.append(f"{source.name} {share:.2%}, {rows / records:,.2f} epochs")
+        lines.append(
+            f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
+            f"{phase.max_length} tokens read {'; '.join(parts)}"
+        )
+    return lines
+
+
+def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        check()
+        yield batch
 
 
 class HeldOutEvaluation:
@@ -47,17 +224,17 @@ class HeldOutEvaluation:
         self._held_out: dict[tuple[Phase, str], HeldOutSources] = {}
 
     def evaluate(
-        self, params: Any, phase: Phase, *constants: dict[str, Any], stop: StopSignal | None = None
+        self, params: Any, phase: Phase, *constants: dict[str, Any], check: Callable[[], None]
     ) -> dict[str, float]:
         """Returns {metric: value}, the mean losses and metrics over held-out rows.
 
-        See `PretrainingRun.evaluate`; the names have no "eval/" here.
+        See `PretrainingJob.evaluate`; the names have no "eval/" here.
 
         Args:
             params: the parameters, on the devices.
             phase: the phase of the run, which determines the length of the rows.
             constants: constant arguments of the evaluation step: the teacher's parameters, if any.
-            stop: the stop signal that interrupts the evaluation; None: nothing does.
+            check: is called before each batch; see `Job.evaluate`.
 
         Raises:
             EvaluationStopped: a stop signal came during the evaluation.
@@ -68,7 +245,7 @@ class HeldOutEvaluation:
             values = self._held_out_of(phase, other).evaluate(
                 lambda params, batch: step(params, batch, *constants),
                 params,
-                lambda rows: interruptible(self.batches(rows, phase), stop),
+                lambda rows: _checked(self.batches(rows, phase), check),
             )
             if other is not None:
                 values = {f"{key}_{other.label}": x for key, x in only_losses(values).items()}

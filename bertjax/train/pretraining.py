@@ -5,26 +5,446 @@ data consists of rows of token ids, each with one sequence or, in packed data, s
 """
 
 import contextlib
+import dataclasses
+import hashlib
+import itertools
 import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub_push import create_repository, push_folder
 from bertjax.cloud.mirror import upload
-from bertjax.config import PretrainConfig
-from bertjax.devices import activity, host_watch, hosts
+from bertjax.config import Phase, PretrainConfig, differences, model_at
+from bertjax.config.model import BertConfig
+from bertjax.data.batches.pretraining_batches import train_batches
+from bertjax.data.metadata import row_sources
+from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.record import journal, report
 from bertjax.record.trackers import check_installed
-from bertjax.train.bad_steps import RolledBack
-from bertjax.train.bucket_workdir import connect, opened
-from bertjax.train.hub_pushes import create_repository_of
-from bertjax.train.pretraining_run import PretrainingRun, write_model
-from bertjax.train.workdir import Workdir
-from bertjax.weights import load_model
+from bertjax.tokenization import Tokenizer, load_tokenizer
+from bertjax.train.bad_steps import check_finite
+from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.distillation import Teacher, load_masked_lm_teacher, student_of_teacher
+from bertjax.train.held_out import HeldOutEvaluation, epochs_of_sources, other_data
+from bertjax.train.hub_pushes import HubPushes, create_repository_of
+from bertjax.train.job import Job, identity_of, never_stopped
+from bertjax.train.optimizer import difference_before
+from bertjax.train.program import PretrainingProgram, row_format, with_head
+from bertjax.train.run import train
+from bertjax.train.run_data import RunData
+from bertjax.train.step import TrainState
+from bertjax.train.workdir import Workdir, connect, opened
+from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
+from bertjax.weights.fill import with_training_parts
+from bertjax.weights.hf import model_card, training_facts
+from bertjax.weights.load import with_new_words, with_positions
+
+# The run's config sets these dropout rates even if --init determines the architecture. The other
+# dropout rates distinguish model families, so --init determines them.
+DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+
+def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
+    """Loads the model `config.init` (not None) with the head of the run, and extends it.
+
+    Words that the tokenizer of the data, `tokenizer`, has beyond that of the model get embeddings,
+    and so do positions for rows that are longer than those the model can read. What is extended is
+    printed.
+
+    Raises:
+        MissingHead: transformers lacks the head for the model's family.
+        FileNotFoundError: there is no model.
+        ValueError: the tokenizer is neither that of the model nor an extension of it, or the model
+            is damaged.
+    """
+    loaded = load_model(str(config.init), config.head)
+    old = loaded.tokenizer
+    if old.fingerprint != tokenizer.fingerprint:
+        if difference := tokenizer.difference_from(old):
+            raise ValueError(
+                f"The tokenizer of --init {config.init} is not the one that {config.data} was "
+                f"prepared with, nor has that one only further entries ({difference}): prepare the "
+                f"data with --tokenizer {config.init}, or with the --output of "
+                f"bertjax.train_tokenizer --extend {config.init}."
+            )
+        loaded = with_new_words(loaded, tokenizer, config.seed)
+        hosts.say(
+            f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
+            f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
+        )
+    before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
+    if rows > before:
+        loaded = with_positions(loaded, rows, config.new_positions)
+        how = "interpolated" if config.new_positions == "interpolate" else "tiled"
+        if loaded.config.global_rope_theta:  # there is no embedding
+            hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
+        else:
+            hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
+    return loaded
+
+
+def _positions(config: PretrainConfig, model: BertConfig) -> int:
+    """Returns max_position_embeddings of the run: that of `model`, or more if the config says so.
+
+    The number in the config counts only above the default: below it, nobody may have chosen it.
+    """
+    asked = config.model.max_position_embeddings
+    longest = max(phase.max_length for phase in config.phases) + model.position_offset
+    return max(
+        model.max_position_embeddings,
+        longest,
+        asked if asked > BertConfig.max_position_embeddings else 0,
+    )
+
+
+def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
+    """Returns the architecture `model` of the model of --init with the dropout rates of the run.
+
+    The differences between the result and `config.model`, and dropout rates that differ from those
+    of `model`, are printed.
+    """
+    dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
+    for name, rate in dropout.items():
+        if rate != getattr(model, name):
+            hosts.say(f"model.{name}={rate}; {config.init} was saved with {getattr(model, name)}")
+    model = dataclasses.replace(model, **dropout)
+    for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
+        hosts.say(f"--init {config.init} determines the architecture: {change}")
+    return model
+
+
+class PretrainingJob(Job):
+    """A pretraining run: its data, initial parameters and evaluation.
+
+    Args:
+        config: the config of the run.
+        workdir: the workdir of the run; None: that of the config.
+
+    Raises:
+        ValueError: the config cannot be used with the prepared data, the model of --init, the
+            teacher or the devices.
+    """
+
+    name = "pretraining"
+    higher_is_better = False
+
+    def __init__(self, config: PretrainConfig, workdir: Workdir | None = None):
+        _check_places(config)
+        workdir = workdir or Workdir(Path(config.workdir))
+        self._data = RunData(config.data, config.data_cache)
+        self.metadata = self._data.metadata
+        config = dataclasses.replace(config, data=self._data.directory)
+        tokenizer = load_tokenizer(config.data)
+        # The model will read rows of this length, so that programs must not truncate to fewer.
+        longest = max(phase.max_length for phase in config.phases)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, longest)
+        resumes = workdir.has_checkpoints
+        config = with_head(config, self.metadata.has_sentence_pairs)
+        # A run that resumes from a checkpoint does not need the model that it started from.
+        self.initial: LoadedModel | None = None
+        if config.init is not None:
+            config = self._with_model_of_init(config, tokenizer, workdir if resumes else None)
+        model = with_pad_token(config.model, tokenizer.pad_token_id)
+        self.config = config = dataclasses.replace(config, model=model)
+        self._check_model()
+        self._check_data(tokenizer)
+        others = other_data(config, self.metadata)
+        self.evaluates_at_start = config.eval_at_start
+        self._require_data(workdir.newest_step)
+        teacher = load_masked_lm_teacher(config, tokenizer)
+        mesh = sharding.make_mesh(config.mesh)
+        program = PretrainingProgram(
+            config, mesh, teacher and teacher.model, teacher and teacher.params
+        )
+        super().__init__(config, program, config.phases, tokenizer, teacher)
+        self.workdir, self.identity = workdir, _identity(config, teacher)
+        self.data_fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
+        self.eval_every, self.save_every = config.eval_every, config.save_every
+        self.program: PretrainingProgram = program
+        self.best_metric = f"eval/{program.objective.best_metric}"
+        self.keep_checkpoints = config.keep_checkpoints
+        if config.distillation.layers and not resumes:
+            self.initial = student_of_teacher(config, program.model)
+        self._evaluation = HeldOutEvaluation(config, program, tokenizer, self._data, others)
+        self._pushes: HubPushes | None = None
+        if config.push_to_hub is not None and hosts.is_first():
+            self._pushes = HubPushes(workdir.path, config.push_to_hub)
+        for line in epochs_of_sources(self.metadata, config.phases):
+            hosts.say(line)
+
+    def _with_model_of_init(
+        self, config: PretrainConfig, tokenizer: Tokenizer, resumed: Workdir | None
+    ) -> PretrainConfig:
+        """Returns `config` with the architecture of the model `config.init` (not None).
+
+        If the run resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the
+        model config stored in run.json there. Otherwise, the model is loaded, and extended to the
+        entries of `tokenizer` and to the rows of the phases.
+        """
+        if resumed is not None:
+            saved = resumed.read()["config"]["model"]
+            return dataclasses.replace(config, model=BertConfig.from_dict(saved))
+        with self._explained_head():
+            self.initial = initial_model(config, tokenizer)
+        model = architecture_of_run(config, self.initial.config)
+        return dataclasses.replace(config, model=model)
+
+    def _check_model(self) -> None:
+        """Checks before training that the model can be exported in the Hugging Face format."""
+        config_to_hf(self.config.model)
+        for index in range(len(self.config.phases)):
+            self.config.check_rope(index)
+        with self._explained_head():
+            architecture(self.config.model, str(self.config.head))
+
+    @contextlib.contextmanager
+    def _explained_head(self) -> Iterator[None]:
+        """A context that replaces `MissingHead` if transformers lacks the sentence-pair head.
+
+        The new ValueError suggests --head masked_lm, because --head does not accept all heads that
+        the message of `MissingHead` suggests.
+        """
+        try:
+            yield
+        except MissingHead as error:
+            if error.head != "pretraining":
+                raise
+            raise ValueError(
+                f"{error.family} has no head for sentence pairs in transformers, but the run needs "
+                "this head (the data was prepared with --objective "
+                f"{self.metadata.objective}). Give --head masked_lm, "
+                "which trains only masked LM on the same data and does not use the labels of "
+                "sentence pairs, or prepare the data with --objective mlm."
+            ) from error
+
+    def _check_data(self, tokenizer: Tokenizer) -> None:
+        model = self.config.model
+        if tokenizer.fingerprint != self.metadata.tokenizer_fingerprint:
+            raise ValueError(
+                f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
+                "restore the original tokenizer, or prepare the data again."
+            )
+        if tokenizer.vocab_size > model.vocab_size:
+            raise ValueError(
+                f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
+                f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
+                f"--model.vocab_size={tokenizer.vocab_size}."
+            )
+        for phase in self.config.phases:
+            if phase.max_length not in self.metadata.max_lengths:
+                raise ValueError(
+                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
+                    f"config has max_length={phase.max_length}: prepare the data with --max_length "
+                    f"{phase.max_length}."
+                )
+
+    def _require_data(self, step: int) -> None:
+        """Waits for the rows of the phase after `step`; those of later phases may come later."""
+        ends = itertools.accumulate(phase.num_steps for phase in self.config.phases)
+        lengths = [
+            phase.max_length
+            for phase, end in zip(self.config.phases, ends, strict=True)
+            if end > step
+        ]
+        for length in lengths[:1]:
+            self._data.require(length)
+        self._data.require_in_background(lengths[1:])
+
+    def initial_params(self) -> Any:
+        """Returns the parameters to start from; None: the run starts from random parameters.
+
+        The parameters are those of the model that --init names, or those copied from the teacher.
+        The first call drops them to free memory; later calls return None.
+        """
+        initial, self.initial = self.initial, None
+        if initial is None:
+            return None
+        source = self.config.init or self.config.distillation.teacher
+        for part in initial.absent:
+            hosts.say(f"{source} has no {part}: it is initialised at random")
+        return with_training_parts(initial.params, self.program.model, self.config.seed)
+
+    def batches(self, index: int, first_batch: int) -> Iterator[Any]:
+        phase, first_row, _ = self.config.phases[index].stage_of(first_batch)
+        batch_size = phase.batch_size
+        self._data.require(phase.max_length)
+        host_rows = sharding.host_rows(self.program.rows, batch_size)
+        batches = train_batches(
+            row_sources(self.config.data, "train", phase.max_length),
+            *row_format(self.config, phase, self.tokenizer, self.metadata.max_sequences),
+            seed=self.config.seed,
+            phase=index,
+            batch_size=batch_size,
+            first_row=first_row,
+            host_rows=host_rows,
+            num_threads=self.config.reader_threads,
+        )
+        for batch in batches:
+            yield sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
+
+    def rows_of_batch(self, index: int, batch: int) -> tuple[int, int]:
+        stage, row, _ = self.phases[index].stage_of(batch)
+        return row, row + stage.batch_size - 1
+
+    def after_step(self, step: int, state: TrainState) -> None:
+        """Pushes the model to the branch step-N of the Hub, every `push_every` steps."""
+        every = self.config.push_every
+        if not every or step % every:
+            return
+        with activity.doing(activity.SAVING):
+            params = hosts.fetch(state.params, self.program.mesh)
+
+            def write() -> None:
+                assert self._pushes is not None
+                self._write_model(self._pushes.folder_of(step), params, step)
+                self._pushes.start()
+
+            hosts.on_first(write)
+
+    def write_model(self, state: TrainState) -> None:
+        """Writes the model directory of the finished run, and pushes it if that is asked for."""
+        params = hosts.fetch(state.params, self.program.mesh)
+
+        model, repository = self.workdir.model, self.config.push_to_hub
+        hosts.on_first(lambda: self._write_model(model, params, self.num_steps))
+        if repository is None:
+            return
+
+        def push() -> None:
+            assert self._pushes is not None
+            self._pushes.finish()
+            push_folder(model, repository)
+
+        hosts.on_first_patiently(push)
+
+    def _write_model(self, folder: Path, params: Any, step: int) -> None:
+        phases = map(dataclasses.asdict, self.config.phases)
+        head, model = str(self.config.head), model_at(self.config.model, phases, step)
+        write_model(self.workdir, folder, params, model, self.tokenizer, head, step)
+
+    def progress(self, index: int, next_batch: int) -> dict[str, Any]:
+        """Returns {"phase": index, "row": first row, within the phase, of the next batch}."""
+        _, row, _ = self.config.phases[index].stage_of(next_batch)
+        return {"phase": index, "row": row}
+
+    def resume(self, progress: Mapping[str, Any]) -> None:
+        del progress
+
+    def stops_early(self) -> bool:
+        return False
+
+    def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
+        del checkpoints
+        return state
+
+    def claimed(self) -> None:
+        pass
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """Returns those differences from the saved config that prevent the run from resuming.
+
+        `changed` describes each difference. The phases may differ if the rows and learning rates of
+        all finished steps stay the same; if not, the returned list ends with the reason.
+        """
+        refused = [change for change in changed if not change.startswith("phases.")]
+        if len(refused) < len(changed):
+            try:
+                before = tuple(Phase(**phase) for phase in saved["phases"])
+            except (TypeError, ValueError):  # written by a version with other fields
+                return changed
+            reason = difference_before(self.config.optimizer, before, self.config.phases, step)
+            refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
+        return refused
+
+    def evaluate(
+        self, params: Any, phase: Phase, check: Callable[[], None] = never_stopped
+    ) -> dict[str, float]:
+        """Returns {"eval/...": value}, the mean losses and metrics over held-out rows.
+
+        "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
+        lowest loss that a model without context could have. The held-out rows have the length of
+        the rows in the phase; the result is {} if the data has no held-out rows of this length. In
+        a mixture, the means are over rows drawn by the weights, and "eval/..._loss_NAME" are the
+        losses of each source. "eval/..._loss_NAME" are also the losses on the other data of
+        `config.eval_data`.
+        """
+        metrics = self._evaluation.evaluate(params, phase, *self.program.constants, check=check)
+        return {f"eval/{key}": value for key, value in metrics.items()}
+
+    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+        """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
+
+        `params` are parameters on the devices. Always returns True: later evaluations of the phase
+        need no compilation.
+        """
+        self._evaluation.compile(params, phase, *self.program.constants)
+        return True
+
+    def flops_per_row(self, phase: Phase) -> float:
+        """Returns the FLOP (floating-point operations) per row of an update.
+
+        In rows of several sequences, attention is counted only within each sequence.
+        """
+        packed = self.metadata.max_sequences > 1
+        attended = self.metadata.attended(phase.max_length) if packed else None
+        return self.program.flops_per_row(phase, attended)
+
+    def flops_per_step(self, phase: Phase) -> float:
+        return self.flops_per_row(phase) * phase.batch_size
+
+
+def _identity(config: PretrainConfig, teacher: Teacher | None) -> dict[str, Any]:
+    identity = identity_of(config, teacher)
+    weights = identity.pop("teacher_weights", None)
+    distillation = identity["distillation"] | {"teacher_weights": weights}
+    return identity | {"distillation": distillation if weights else None}
+
+
+def _check_places(config: PretrainConfig) -> None:
+    if not config.data or not config.workdir or not config.phases:
+        raise ValueError(
+            f"The config lacks data, workdir or phases (data={config.data!r}, "
+            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
+            "--workdir."
+        )
+
+
+def write_model(
+    workdir: Workdir,
+    folder: Path,
+    params: Any,
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    head: str,
+    step: int,
+) -> None:
+    """Writes a model directory to `folder`, with a model card that states the number of steps.
+
+    Args:
+        workdir: the workdir of the run, which has its config and its last evaluation.
+        folder: the model directory, a folder in the workdir.
+        params: the parameters, numpy arrays.
+        model: the config of the model.
+        tokenizer: the tokenizer, which is saved with the model.
+        head: the name of the head.
+        step: the number of steps after which the parameters were saved.
+
+    Raises:
+        NotFinite: a parameter is NaN or infinite.
+    """
+    check_finite(params, f"The model of step {step}")
+    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
+    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
+    save_hf(folder, params, model, tokenizer, head=head, card=card)
+    name = folder.relative_to(workdir.path)
+    print(f"model of step {step:,} written to {workdir.address}/{name}")
 
 
 def pretrain(config: PretrainConfig) -> Path:
@@ -54,17 +474,12 @@ def pretrain(config: PretrainConfig) -> Path:
     ):
         hosts.on_first(lambda: check_installed(config.track))
         hosts.on_first_patiently(lambda: create_repository_of(config))
-        while True:
-            hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
-            run = hosts.on_all(lambda: PretrainingRun(config, workdir))
-            with contextlib.suppress(RolledBack):
-                state = run.train()
-                break
-            hosts.on_first(workdir.publish)
-            hosts.on_all(workdir.refresh)
+        job, state = train(
+            lambda: PretrainingJob(config, workdir), workdir, overwrite=config.overwrite
+        )
         with activity.doing(activity.SAVING):
-            run.write_model(state)
-    return place(run.workdir.address) / run.workdir.model.name
+            job.write_model(state)
+    return place(workdir.address) / workdir.model.name
 
 
 def export(

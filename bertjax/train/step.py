@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,163 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.train.loss_history import is_spike, recorded
-from bertjax.train.schedule import Schedule
-from bertjax.train.state import TrainState, split_params
+from bertjax.model import BertWithHead
+from bertjax.model.bert import MODEL_INPUTS
+from bertjax.model.embedding_losses import GLOBAL
+from bertjax.model.losses import Objective
+from bertjax.train.optimizer import Schedule
+
+# A spike is defined by the mean and the standard deviation over this number of last steps, as in
+# OLMo's SkipStepOptimizer. Until half as many steps are recorded, no step counts as a spike.
+HISTORY = 128
+
+
+class LossHistory(NamedTuple):
+    """The losses and gradient norms of the last 128 (`HISTORY`) steps in which both were finite.
+
+    The history is a part of the train state, so checkpoints store it.
+
+    Attributes:
+        losses: the losses of the last recorded steps, float [HISTORY].
+        grad_norms: the gradient norms of the last recorded steps, float [HISTORY].
+        sigma: the number of standard deviations by which a loss or gradient norm must exceed the
+            mean to count as a spike, float scalar; 0: no step counts as a spike. `sigma` is an
+            array, so that a change of its value needs no recompilation.
+        num_steps: the number of steps recorded so far, int32 scalar; the i-th of them, from 0, was
+            written at index i % HISTORY of both arrays.
+    """
+
+    losses: jax.Array
+    grad_norms: jax.Array
+    sigma: jax.Array
+    num_steps: jax.Array
+
+
+def empty_history(skip_spikes: float) -> LossHistory:
+    """Returns a `LossHistory` without recorded steps, whose `sigma` is `skip_spikes`."""
+    # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
+    losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
+    sigma = jnp.asarray(skip_spikes, jnp.float32)
+    return LossHistory(losses, grad_norms, sigma, jnp.zeros((), jnp.int32))
+
+
+def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
+    """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
+
+    The scalar `loss` is a spike if it exceeds the mean loss in `history` by more than
+    `history.sigma` standard deviations of these losses; the same holds for `grad_norm`. While fewer
+    than HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is that of
+    OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    """
+    known = jnp.arange(HISTORY) < history.num_steps
+    size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
+
+    def is_over(values: jax.Array, value: Any) -> jax.Array:
+        mean = jnp.sum(jnp.where(known, values, 0)) / jnp.maximum(size, 1)
+        squares = jnp.sum(jnp.where(known, jnp.square(values - mean), 0))
+        return value > mean + history.sigma * jnp.sqrt(squares / jnp.maximum(size - 1, 1))
+
+    over = is_over(history.losses, loss) | is_over(history.grad_norms, grad_norm)
+    return over & (history.num_steps >= HISTORY // 2) & (history.sigma > 0)
+
+
+def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
+    """Returns `history` with the scalars `loss` and `grad_norm` added if `is_finite` is True.
+
+    If `is_finite` is False, `history` is returned unchanged. Spikes are recorded as well, so that a
+    loss that stays at a higher level soon no longer counts as a spike.
+    """
+    at = history.num_steps % HISTORY
+    longer = LossHistory(
+        history.losses.at[at].set(loss),
+        history.grad_norms.at[at].set(grad_norm),
+        history.sigma,
+        history.num_steps + 1,
+    )
+    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), longer, history)
+
+
+@flax.struct.dataclass
+class TrainState:
+    """The state that a train step updates, as a pytree of arrays."""
+
+    step: jax.Array
+    """The number of train steps so far, including skipped updates; an int32 scalar."""
+    params: Any
+    """The parameters, a tree of float32 arrays."""
+    opt_state: Any
+    """The state of the optimizer, as Optax defines it."""
+    history: LossHistory
+    """The losses and gradient norms of the last steps in which both were finite, and the threshold
+    above which a loss or gradient norm is a spike."""
+
+
+def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits `params` by top-level keys; returns (trained parameters, `frozen` parameters)."""
+    trained = {name: part for name, part in params.items() if name not in frozen}
+    return trained, {name: part for name, part in params.items() if name in frozen}
+
+
+def create_train_state(
+    params: Any,
+    tx: optax.GradientTransformation,
+    frozen: Collection[str] = (),
+    *,
+    skip_spikes: float = 0.0,
+) -> TrainState:
+    """Creates the training state before the first step.
+
+    Args:
+        params: the initial parameters.
+        tx: the optimizer.
+        frozen: the top-level keys of parameters that are not trained and have no optimizer state.
+        skip_spikes: the number of standard deviations by which a loss or gradient norm must exceed
+            the mean of the last steps to count as a spike; 0: nothing counts as a spike.
+    """
+    opt_state = tx.init(split_params(params, frozen)[0])
+    step = jnp.zeros((), jnp.int32)
+    return TrainState(step, params, opt_state, empty_history(skip_spikes))
+
+
+# The key of the teacher's parameters in `params`, and of the teacher's outputs in `outputs`.
+TEACHER = "teacher"
+
+
+def make_loss_fn(
+    model: BertWithHead, objective: Objective | None = None, teacher: BertWithHead | None = None
+):
+    """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
+
+    In the returned function, `weights` maps each loss to its total weight in the global batch, such
+    as the number of masked tokens, by which the sum of the loss is divided. `dropout` is a
+    `step.DropoutKey`, a PRNG key with the indices of the rows, or None (no dropout). `sums` maps
+    each loss or metric to (sum of weighted values, sum of weights).
+
+    Args:
+        model: the model to train.
+        objective: the objective to minimise; None: the pretraining objective of the model's head.
+        teacher: the teacher for distillation, which reads the same batch without dropout; None: no
+            distillation. The teacher's parameters are `params[TEACHER]`, and `objective.sums`
+            receives the teacher's outputs as `outputs[TEACHER]`.
+    """
+    objective = objective or model.objectives["pretraining"]
+    keys = (*MODEL_INPUTS, *objective.inputs)
+
+    def loss_fn(params, batch, weights, dropout):
+        inputs = {key: batch[key] for key in keys}
+        params, teacher_params = split_params(params, (TEACHER,))
+        random = {}
+        if model.is_random and dropout is not None:
+            random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
+        outputs: Any = model.apply({"params": params}, **inputs, **random)
+        if teacher is not None:
+            taught = teacher.apply({"params": teacher_params[TEACHER]}, **inputs)
+            outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}
+        sums = objective.sums(outputs, batch)
+        return objective.loss(sums, weights), sums
+
+    return loss_fn
+
 
 Batch = dict[str, jax.Array]
 
@@ -241,3 +396,107 @@ def with_seed(
 ) -> Callable[[TrainState, Batch], Any]:
     """Returns `compiled_step` with fixed seed and constants: (state, batch) -> (state, metrics)."""
     return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)
+
+
+class Split(NamedTuple):
+    """How a global batch is computed.
+
+    Attributes:
+        examples: the maximum number of examples of a global batch.
+        accumulation_steps: the number of microbatches of a device, computed one after the other.
+        axis: the mesh axis whose devices hold different rows, if the loss function runs within a
+            `shard_map` over this axis; None: it sees the rows of all devices.
+        devices: the number of devices on the axis.
+    """
+
+    examples: int
+    accumulation_steps: int = 1
+    axis: str | None = None
+    devices: int = 1
+
+
+def make_global_loss_fn(model: BertWithHead, objective: Objective, split: Split):
+    """Returns `loss_fn(params, batch, weights, dropout) -> (loss, sums)` as `make_loss_fn` does.
+
+    On several devices, each of them computes the losses of a part of the examples, so that the sum
+    over the devices is the loss of the global batch.
+
+    Args:
+        model: the model to train, whose outputs per sequence the objective takes.
+        objective: the objective to minimise, which compares the examples of a batch.
+        split: the microbatches and devices that a batch is split over.
+    """
+
+    def loss_fn(params, batch, weights, dropout):
+        def encode(micro):
+            inputs, rows = micro
+            random = {}
+            if model.is_random and dropout is not None:
+                random = {"rngs": {"dropout": dropout.key}, "dropout_rows": rows}
+            outputs: Any = model.apply({"params": params}, **inputs, **random)
+            return {name: outputs[name] for name in model.sequence_outputs}
+
+        inputs = {key: batch[key] for key in (*MODEL_INPUTS, *objective.inputs)}
+        rows = None if dropout is None else dropout.rows
+        outputs = _in_microbatches(encode, (inputs, rows), split.accumulation_steps)
+        sums = objective.sums(*_by_example(outputs, batch, split))
+        return objective.loss(sums, weights), sums
+
+    return loss_fn
+
+
+def _in_microbatches(encode, arrays: Any, steps: int) -> dict[str, jax.Array]:
+    """Applies `encode` to arrays [b, ...] in `steps` microbatches; returns its outputs [b, ...].
+
+    The backward pass applies `encode` to each microbatch again.
+    """
+    if steps == 1:
+        return encode(arrays)
+
+    def body(carry, micro):
+        return carry, jax.checkpoint(encode, prevent_cse=False)(micro)
+
+    # As in `step`, microbatches are cut so that each row stays on its device.
+    micro = jax.tree.map(lambda x: x.reshape(-1, steps, *x.shape[1:]).swapaxes(0, 1), arrays)
+    outputs = jax.lax.scan(body, None, micro)[1]
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)
+
+
+def _by_example(
+    outputs: dict[str, jax.Array], batch: dict[str, jax.Array], split: Split
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns (outputs, batch) for the `sums` of an objective that compares examples.
+
+    Args:
+        outputs: arrays [b, K, ...] of the sequences in the rows of this device.
+        batch: the batch, whose `label_weights` are [b, E]; E examples have K/E sequences each.
+        split: the microbatches and devices.
+    """
+    examples = batch["label_weights"].shape[1]
+    per_example = batch["example_ids"].shape[1] // examples
+    ids = batch["example_ids"][:, ::per_example].reshape(-1)
+    count = -(-split.examples // split.devices) * split.devices
+
+    def collected(x: jax.Array) -> jax.Array:
+        whole = jnp.zeros((count, *x.shape[1:]), x.dtype)
+        # Unused places of a row have the index -1, which would mean the last example.
+        whole = whole.at[jnp.where(ids < 0, count, ids)].set(x, mode="drop")
+        return whole if split.axis is None else jax.lax.psum(whole, split.axis)
+
+    everything = {
+        key: collected(x.reshape(len(ids), per_example, *x.shape[2:])) for key, x in outputs.items()
+    }
+    labels = {
+        key: collected(batch[key].reshape(len(ids), *batch[key].shape[2:]))
+        for key in ("labels", "label_weights")
+    }
+    first = 0 if split.axis is None else jax.lax.axis_index(split.axis) * (count // split.devices)
+
+    def own(x: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(x, first, count // split.devices)
+
+    indices = first + jnp.arange(count // split.devices)
+    return (
+        {**{key: own(x) for key, x in everything.items()}, GLOBAL: everything},
+        {**{key: own(x) for key, x in labels.items()}, "example_ids": indices, GLOBAL: labels},
+    )

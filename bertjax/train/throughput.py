@@ -24,15 +24,14 @@ from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.roofline import Roofline, forward_products
-from bertjax.train.loop import fit
-from bertjax.train.pretraining_program import (
+from bertjax.record.logger import STEPS_AHEAD
+from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.program import (
     PretrainingProgram,
     max_predictions,
     random_rows,
     with_head,
 )
-from bertjax.train.pretraining_run import PretrainingRun
-from bertjax.train.step import with_seed
 
 ROUNDS = 5
 
@@ -94,12 +93,12 @@ class Subject:
         phase = config.phases[index]
         if config.data:
             with tempfile.TemporaryDirectory() as empty:
-                run = PretrainingRun(dataclasses.replace(config, workdir=empty))
-            self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
-            self.state: Any = run.new_state()
-            self.step = run.train_step(phase)
-            self.batches = run.batches(index, phase.batch_size_warmup_steps)
-            self.predictions = max_predictions(run.config, phase, run.metadata.max_sequences)
+                job = PretrainingJob(dataclasses.replace(config, workdir=empty))
+            self.program, self.flops_per_row = job.program, job.flops_per_row(phase)
+            self.state: Any = job.new_state()
+            self.step = self.program.seeded_step(phase)
+            self.batches = job.batches(index, phase.batch_size_warmup_steps)
+            self.predictions = max_predictions(job.config, phase, job.metadata.max_sequences)
             return
         if config.distillation.teacher is not None:
             raise ValueError(
@@ -110,8 +109,7 @@ class Subject:
         program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
         self.flops_per_row = program.flops_per_row(phase)
         self.state = program.new_state()
-        step = program.for_phase(phase).train_step(phase.accumulation_steps)
-        self.step = with_seed(step, config.seed)
+        self.step = program.seeded_step(phase)
         self.batches = self._random_batches(config, phase)
         self.predictions = max_predictions(config, phase)
 
@@ -129,22 +127,15 @@ class Subject:
             the fraction of the time in which the loop waited for the next batch.
         """
         waited, tokens = 0.0, []
-
-        def batches() -> Iterator[Any]:
-            nonlocal waited
-            while True:
-                begin = time.perf_counter()
-                batch = next(self.batches)
-                waited += time.perf_counter() - begin
-                yield batch
-
-        def count(_: int, __: Any, metrics: dict[str, Any]) -> None:
-            tokens.append(metrics["tokens"])
-
         begin = time.perf_counter()
-        self.state, _ = fit(
-            self.state, self.step, batches(), step=0, num_steps=steps, hooks=(count,)
-        )
+        for _ in range(steps):
+            asked = time.perf_counter()
+            batch = next(self.batches)
+            waited += time.perf_counter() - asked
+            self.state, metrics = self.step(self.state, batch)
+            tokens.append(metrics["tokens"])
+            if len(tokens) > STEPS_AHEAD:
+                jax.block_until_ready(tokens[-1 - STEPS_AHEAD])
         jax.block_until_ready(self.state)
         seconds = time.perf_counter() - begin
         return {

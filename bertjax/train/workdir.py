@@ -1,23 +1,32 @@
 """The workdir of a run: its paths (`base.workdir_files`), its config and a lock."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.addresses import place, remove_folder
+import jax
+
+from bertjax.base.addresses import naming_bucket_errors, place, remove_folder
 from bertjax.base.checksums import set_damaged_aside, steps_in
-from bertjax.base.files import naming_write_errors, set_aside
-from bertjax.base.lock import Lock
+from bertjax.base.files import is_remote, naming_write_errors, set_aside
+from bertjax.base.lock import Lock, Locked
 from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
 from bertjax.base.workdir_files import (
     CHECKPOINTS,
+    DAMAGED,
     LOCK_FILE,
+    PENDING,
+    REPLACED,
     RESULTS,
+    ROLLED_BACK,
     RUN_FILE,
     TRACKERS_FOLDER,
 )
-from bertjax.cloud.mirror import LIST_FILE, Mirror
-from bertjax.config import differences
+from bertjax.cloud.bucket_lock import BucketLock
+from bertjax.cloud.mirror import LIST_FILE, Mirror, mirror_folder
+from bertjax.config import DistributedConfig, differences
 from bertjax.devices import hosts
 from bertjax.record.metrics import read_lines
 
@@ -28,7 +37,8 @@ MAY_CHANGE = (
     "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
     "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
     "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
-    "push_to_hub push_every hub_private track track_project"
+    "push_to_hub push_every hub_private track track_project "
+    "untrained_positions"  # of older versions
 ).split()
 
 
@@ -295,3 +305,79 @@ class Workdir:
     def release(self) -> None:
         """Unlocks the workdir for other processes; the lock also ends when this process ends."""
         self._lock.release()
+
+
+CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
+MEETING_PLACE = "hosts"
+
+
+def connect(config: DistributedConfig, address: str | Path) -> None:
+    """Connects the hosts of a run, which meet in its workdir, on a disk or in a bucket.
+
+    `config` says how the processes find each other, and `address` is the workdir.
+
+    Raises:
+        ImportError, OSError: the bucket cannot be read or written.
+    """
+    with naming_bucket_errors(address, "written"):
+        hosts.connect(config, place(address) / MEETING_PLACE)
+
+
+@contextlib.contextmanager
+def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
+    """Yields the workdir at `address`, a local path or a folder in a bucket.
+
+    Every host must enter this context. For a folder in a bucket, the first host has the lock of the
+    folder until the end of the `with` block, and uploads what the run writes.
+
+    Args:
+        address: the --workdir of a run.
+        direct: whether checkpoints in gs:// buckets are read and written without local copies.
+
+    Raises:
+        Locked: another run is writing to the folder in the bucket.
+        OSError: the bucket cannot be read or written.
+        ValueError: several hosts would need local copies of the checkpoints.
+    """
+    if not is_remote(address):
+        yield Workdir(Path(address))
+        return
+    address = os.fspath(address).rstrip("/")
+    direct = direct and address.startswith("gs://")
+    if not direct and jax.process_count() > 1:
+        raise ValueError(
+            f"--workdir {address} cannot be used by {jax.process_count()} processes, which all "
+            "write parts of each checkpoint: use one process (it drives all GPUs of its machine), "
+            "a file system that all hosts share or, for pretraining, a gs:// bucket."
+        )
+    lock = BucketLock(
+        f"{address}/{LOCK_FILE}",
+        place=address,
+        what="run",
+        remedy="wait until it ends, stop it, or choose another --workdir",
+    )
+    mirror = Mirror(
+        mirror_folder(address, jax.process_index()),
+        address,
+        without=(PENDING, *(CHECKPOINT_FOLDERS if direct else ())),
+        check=lock.check,
+    )
+    try:
+        hosts.on_first_patiently(lock.take)
+        hosts.on_all(mirror.pull)
+        if hosts.is_first():
+            mirror.start()
+        yield Workdir(mirror.folder, mirror, direct=direct)
+    except BaseException:
+        if hosts.is_first() and lock.held:
+            try:
+                mirror.close()
+            except (OSError, Locked) as error:  # the error of the run is what the user must see
+                print(f"warning: {error}", flush=True)
+        lock.release()
+        raise
+    try:
+        if hosts.is_first():
+            mirror.close()
+    finally:
+        lock.release()

@@ -6,7 +6,7 @@ import numpy as np
 from figure import COLOURS, main
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, load_config_file
-from bertjax.train.schedule import make_schedule
+from bertjax.train.optimizer import make_schedule
 
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
 RECIPES = ("bert_base", "roberta_base", "albert_base", "distilbert")

@@ -54,9 +54,8 @@ from bertjax.tasks.question_answering import windows as library_windows
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.tokenization import extend
-from bertjax.train.objective import make_loss_fn
-from bertjax.train.optimizer import make_optimizer
-from bertjax.train.schedule import make_schedule
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.step import make_loss_fn
 from bertjax.weights import init_params
 
 MODEL = os.environ.get("BERTJAX_NOTEBOOK_MODEL", "bertjax:tiny")

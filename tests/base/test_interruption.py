@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,7 +65,11 @@ def test_a_signal_whose_exception_other_code_catches_is_raised_at_the_end():
 def test_a_signal_that_was_ignored_before_remains_ignored(number):
     before = signal.signal(number, signal.SIG_IGN)  # as by nohup, or in the background of a script
     try:
-        with signals_raise("SIGINT"), StopSignal() as stop, signals_deferred():
+        with (
+            signals_raise("SIGINT"),
+            StopSignal(SimpleNamespace(saved_step=0)) as stop,
+            signals_deferred(),
+        ):
             os.kill(os.getpid(), number)
             assert signal.getsignal(number) is signal.SIG_IGN
         assert not stop.received

@@ -11,12 +11,13 @@ from bertjax.config import (
     FinetuneConfig,
     Phase,
     PretrainConfig,
+    config_from,
     config_names,
     load_config_file,
 )
 from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
-from bertjax.train.schedule import make_schedule
+from bertjax.train.optimizer import make_schedule
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "pretrain").glob("[!_]*.py"))
 
@@ -182,3 +183,8 @@ def test_only_a_config_in_the_grid_of_the_paper_claims_to_be(path):
 
 def test_some_configs_claim_to_be_in_the_grid_of_the_paper():
     assert any(CLAIM in " ".join(path.read_text().split()) for path in TASK_CONFIGS)
+
+
+def test_a_field_that_was_removed_is_named_with_the_reason():
+    with pytest.raises(TypeError, match="are no longer fitted before the first step"):
+        config_from(PretrainConfig, None, {"untrained_positions": "keep"})

@@ -14,7 +14,7 @@ from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_remat, choose_unroll
 from bertjax.model import BertConfig, BertForPreTraining
 from bertjax.model.encoder import REMAT_POLICIES
-from bertjax.train.pretraining_program import PretrainingProgram, batch_shapes
+from bertjax.train.program import PretrainingProgram, batch_shapes
 from bertjax.weights import init_params
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.config import MeshConfig
 from bertjax.devices import sharding
-from bertjax.train.state import create_train_state
+from bertjax.train.step import create_train_state
 
 
 def test_the_data_axis_takes_the_devices_that_the_others_leave():

@@ -13,7 +13,7 @@ from bertjax.tasks import Example
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.training_data import TrainingData
-from bertjax.train.data_summary import summary
+from bertjax.train.experiments import summary
 
 
 def report_of(labels, golds, answers):

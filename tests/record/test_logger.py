@@ -8,7 +8,7 @@ from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
 from bertjax.record import logger as hooks
 from bertjax.train import evaluate as module
-from bertjax.train.run_facts import device_text
+from bertjax.train.run import device_text
 
 
 class Lines:
@@ -37,10 +37,10 @@ def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch)
     }
     logger.start_phase(10.0, 100.0)
     for step in (1, 2, 3):
-        logger(step, None, metrics)
+        logger(step, metrics)
     logger.start_phase(40.0, 100.0)
     for step in (4, 5, 6):
-        logger(step, None, metrics)
+        logger(step, metrics)
     logger.close()
     (values,) = lines.values
     # The first step of each phase compiles and is not timed: two steps of 10 and two of 40 FLOP.

@@ -211,7 +211,7 @@ def test_without_the_flag_nothing_is_imported():
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from tests.training.test_trackers import Process
+from tests.train.test_trackers import Process
 name, folder, step, until, kill = sys.argv[1:]
 process = Process(name, Path(folder), int(step)).train(int(until))
 if kill == "True":

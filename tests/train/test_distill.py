@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import signal
 
 import jax
 import numpy as np
@@ -12,13 +10,12 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import pretrain
-from bertjax.base.signals import Interrupted
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import train_wordpiece
-from bertjax.train import fit_phases as module
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.pretraining import PretrainingJob
 from bertjax.weights import load_model, save_hf
+from tests.steps import run_until
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def lines_of(workdir):
 
 def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
-    run = PretrainingRun(dataclasses.replace(config, workdir=str(workdir)))
+    run = PretrainingJob(dataclasses.replace(config, workdir=str(workdir)))
     state, _ = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
     return state
@@ -86,22 +83,10 @@ def test_a_taught_student_comes_nearer_to_its_teacher_and_says_so(whole, config)
 
 @pytest.mark.slow
 def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, monkeypatch):
-    fit = module.fit
-
-    def interrupted(*args, hooks, **kwargs):
-        def interrupt(step, state, metrics):
-            if step == 4:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return fit(*args, hooks=(*hooks, interrupt), **kwargs)
-
     # The teacher may have moved meanwhile: it is known by its weights.
     moved = shutil.copytree(config.distillation.teacher, tmp_path / "moved")
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "fit", interrupted)
-        with pytest.raises(Interrupted):
-            pretrain.run(here)
+    run_until(4, lambda: pretrain.run(here), monkeypatch)
     there = dataclasses.replace(config.distillation, teacher=str(moved))
     pretrain.run(dataclasses.replace(here, distillation=there))
     assert lines_of(tmp_path / "run") == lines_of(whole)
@@ -179,7 +164,7 @@ def test_teachers_that_do_not_fit_are_refused(config, teachers, tmp_path, teache
 def test_a_start_that_does_not_fit_is_refused(config):
     here = dataclasses.replace(config, workdir="nowhere", head="pretraining")
     with pytest.raises(ValueError, match="head='pretraining' with distillation.nsp=0"):
-        PretrainingRun(here)
+        PretrainingJob(here)
     with pytest.raises(ValueError, match="leave out --init or --distillation.layers"):
         dataclasses.replace(config, init="somewhere")
     lessons = dataclasses.replace(config.distillation, layers=(0, 1))

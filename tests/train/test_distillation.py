@@ -16,11 +16,15 @@ from bertjax.model.heads import HEADS
 from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.model.soft_targets import soft_targets_loss
 from bertjax.train.distillation import distilled_pretraining, distilled_task
-from bertjax.train.objective import TEACHER, make_loss_fn
-from bertjax.train.optimizer import make_optimizer
-from bertjax.train.schedule import make_schedule
-from bertjax.train.state import create_train_state
-from bertjax.train.step import compile_train_step, make_train_step, with_seed
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.step import (
+    TEACHER,
+    compile_train_step,
+    create_train_state,
+    make_loss_fn,
+    make_train_step,
+    with_seed,
+)
 from bertjax.weights import init_params
 
 ROWS, LENGTH, VOCAB, WIDTH, PREDICTIONS = 16, 8, 11, 6, 3

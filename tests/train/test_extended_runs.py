@@ -2,25 +2,20 @@
 
 import dataclasses
 import json
-import os
-import signal
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
-from bertjax.base.signals import Interrupted
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.tokenization import extend, load_tokenizer, train_wordpiece
-from bertjax.train import fit_phases
-from bertjax.train.initial_model import initial_model
-from bertjax.train.pretraining_run import PretrainingRun
-from bertjax.weights import load_model, save_hf
+from bertjax.train.pretraining import PretrainingJob, initial_model
+from bertjax.train.run import claim
+from bertjax.weights import load_model
 from tests.browser import data_of
+from tests.steps import run_until
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +73,6 @@ def lines_of(workdir: Path) -> list[dict]:
     return [{k: v for k, v in line.items() if not k.endswith(clock)} for line in lines]
 
 
-def run_until(config, stop_after, patch):
-    """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = fit_phases.fit
-
-    def fit(*args, hooks, **kwargs):
-        def interrupt(step, state, metrics):
-            if step == stop_after:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return original(*args, hooks=(*hooks, interrupt), **kwargs)
-
-    patch.setattr(fit_phases, "fit", fit)
-    with pytest.raises(Interrupted):
-        pretrain.run(config)
-    patch.undo()
-
-
 @pytest.mark.slow
 def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
     config, domain, tokenizer, tmp_path, monkeypatch, capsys
@@ -115,7 +93,7 @@ def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
     assert curves["steps"] == [0, 3, 6]
     assert all(curves["values"][f"eval/mlm_loss{name}"][0] for name in ("", "_old"))
 
-    run_until(parts, 5, monkeypatch)
+    run_until(5, lambda: pretrain.run(parts), monkeypatch)
     pretrain.run(parts)
     assert lines_of(Path(parts.workdir)) == lines
     one, other = (
@@ -135,8 +113,8 @@ def test_an_evaluation_before_the_first_step_is_repeated_without_a_checkpoint(co
         workdir=str(tmp_path / "run"),
         phases=(dataclasses.replace(config.phases[0], num_steps=2),),
     )
-    run = PretrainingRun(short)
-    run.claim_workdir()
+    run = PretrainingJob(short)
+    claim(run, run.workdir)
     run.workdir.release()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/mlm_loss": 9.0}\n')
     pretrain.run(short)
@@ -150,7 +128,7 @@ def test_a_mixture_and_other_data_have_different_names(config, domain, tmp_path)
     mixed = dataclasses.replace(
         config, data=str(domain / "mixed"), workdir=str(tmp_path / "run"), eval_at_start=False
     )
-    run = PretrainingRun(mixed)
+    run = PretrainingJob(mixed)
     state = run.new_state()
     found = run.evaluate(state.params, mixed.phases[0])
     names = [name for name in found if name.startswith("eval/mlm_loss")]
@@ -166,7 +144,7 @@ def test_a_run_of_longer_rows_than_the_model_reads_exports_their_length(config, 
         eval_data=(),
         phases=(config.phases[0], dataclasses.replace(config.phases[0], max_length=80)),
     )
-    run = PretrainingRun(longer)
+    run = PretrainingJob(longer)
     assert run.config.model.max_position_embeddings == 80
     # transformers' tokenizer truncates to this length.
     assert run.tokenizer.model_max_length == 80
@@ -186,87 +164,12 @@ def test_rows_longer_than_the_model_reads_get_positions(
         phases=(Phase(num_steps=1, max_length=100, batch_size=8),),
     )
     old = load_model(one_layer, "masked_lm").config.max_position_embeddings
-    loaded, copied_from = initial_model(dataclasses.replace(longer, head="masked_lm"), tokenizer)
+    loaded = initial_model(dataclasses.replace(longer, head="masked_lm"), tokenizer)
     assert old == 64 and loaded.config.max_position_embeddings == 100
-    assert copied_from == (64 if method == "tile" else None)
     assert f"64 -> 100 ({method[:4]}" in capsys.readouterr().out
     asked = dataclasses.replace(config.model, max_position_embeddings=600)
     more = dataclasses.replace(longer, head="masked_lm", model=asked)
-    assert initial_model(more, tokenizer).loaded.config.max_position_embeddings == 600
-
-
-@pytest.fixture(scope="module")
-def trained_model(tmp_path_factory, one_layer) -> Path:
-    """A model of 64 positions with embeddings like trained ones, whose neighbours are similar."""
-    folder = tmp_path_factory.mktemp("trained") / "model"
-    loaded = load_model(one_layer, "masked_lm")
-    flat = flatten_dict(loaded.params)
-    (path,) = (path for path in flat if "position_embeddings" in path)
-    steps = np.random.default_rng(0).normal(size=flat[path].shape)
-    flat[path] = np.float32(0.02 * np.cumsum(steps, axis=0))
-    model, tokenizer = loaded.config, loaded.tokenizer
-    save_hf(folder, unflatten_dict(flat), model, tokenizer, head="masked_lm")
-    return folder
-
-
-def positions_of(state) -> np.ndarray:
-    leaves = jax.tree.leaves_with_path(state.params)
-    return next(np.array(x) for path, x in leaves if "position_embeddings" in str(path))
-
-
-def longer(config, init, folder, *lengths, **fields) -> PretrainConfig:
-    """A run that starts from `init` and has a phase of each of the row lengths."""
-    phases = (dataclasses.replace(config.phases[0], max_length=length) for length in lengths)
-    fields = {"init": str(init), "workdir": str(folder), "eval_data": ()} | fields
-    return dataclasses.replace(config, phases=tuple(phases), **fields)
-
-
-def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
-    config, trained_model, tmp_path
-):
-    run = PretrainingRun(longer(config, trained_model, tmp_path, 80))
-    state = run.new_state()
-    before = positions_of(state)
-    np.testing.assert_array_equal(before[64:], before[:16])
-    after = positions_of(run.begin_phase(0, state))
-    np.testing.assert_array_equal(after[:64], before[:64])
-    assert (after[64:] != before[64:]).any(axis=1).all()
-
-    # A phase that reads no copy leaves them to a later one, which keeps what --init has trained.
-    run = PretrainingRun(longer(config, trained_model, tmp_path, 16, 80))
-    state = run.new_state()
-    assert run.begin_phase(0, state) is state
-    expected = positions_of(run.begin_phase(1, state))
-    np.testing.assert_array_equal(expected[:64], before[:64])
-    # A run that resumes does not open --init again: its checkpoint says what is a copy.
-    resumed = PretrainingRun(longer(config, trained_model, tmp_path, 16, 80))
-    resumed.copied_from = None
-    resumed.resume(json.loads(json.dumps(run.progress(0, 6))))
-    np.testing.assert_array_equal(positions_of(resumed.begin_phase(1, state)), expected)
-
-    run = PretrainingRun(longer(config, trained_model, tmp_path, 80, untrained_positions="keep"))
-    assert run.begin_phase(0, state := run.new_state()) is state
-    # The loss of a head with random weights says nothing about positions.
-    headless = tmp_path / "headless"
-    loaded = load_model(trained_model, "encoder")
-    save_hf(headless, loaded.params, loaded.config, loaded.tokenizer, head="encoder")
-    run = PretrainingRun(longer(config, headless, tmp_path, 80))
-    assert run.begin_phase(0, state := run.new_state()) is state
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_run_remembers_which_positions_are_copies(config, trained_model, tmp_path, monkeypatch):
-    whole, parts = (
-        longer(config, trained_model, tmp_path / name, 16, 80) for name in ("whole", "parts")
-    )
-    pretrain.run(whole)
-    run_until(parts, 6, monkeypatch)
-    pretrain.run(parts)
-    one, other = (
-        load_file(Path(run.workdir) / "model" / "model.safetensors") for run in (whole, parts)
-    )
-    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert initial_model(more, tokenizer).config.max_position_embeddings == 600
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +198,7 @@ def test_data_of_another_vocabulary_is_refused_with_both_remedies(
         config, data=str(other_tokenizer / "data"), eval_data=(), workdir=str(tmp_path / "run")
     )
     with pytest.raises(ValueError, match=r"\(id \d+ was '.*' and is .*train_tokenizer --extend"):
-        PretrainingRun(run)
+        PretrainingJob(run)
     assert not (tmp_path / "run").exists()
 
 
@@ -303,7 +206,7 @@ def test_other_data_that_cannot_be_evaluated_is_refused(config, domain, other_to
     run = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     wrong = dataclasses.replace(run, eval_data=(str(other_tokenizer / "data"),))
     with pytest.raises(ValueError, match=r"another tokenizer \(60 entries\) than .*--tokenizer"):
-        PretrainingRun(wrong)
+        PretrainingJob(wrong)
     phases = (Phase(num_steps=1, max_length=16, batch_size=8),)
     without = domain / "without"
     prepare.run(
@@ -319,4 +222,4 @@ def test_other_data_that_cannot_be_evaluated_is_refused(config, domain, other_to
     )
     wrong = dataclasses.replace(run, eval_data=(str(without),), phases=phases)
     with pytest.raises(ValueError, match="no held-out rows of 16 tokens: .*--eval_fraction"):
-        PretrainingRun(wrong)
+        PretrainingJob(wrong)

@@ -11,7 +11,7 @@ from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import read_shard
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.train.few_shots import draw, shots_of
+from bertjax.train.experiments import draw, shots_of
 
 
 def test_a_draw_is_balanced_and_told_by_its_seed():

@@ -136,17 +136,17 @@ def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
     from bertjax.train import finetuning
 
     stopped = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    evaluate, count = finetuning.FinetuningRun.evaluate, 0
+    evaluate, count = finetuning.FinetuningJob.evaluate, 0
 
-    def stops(self, params, phase=None):
+    def stops(self, params, phase=None, *check):
         nonlocal count
         count += 1
         if count == 2:
             raise KeyboardInterrupt
-        return evaluate(self, params, phase)
+        return evaluate(self, params, phase, *check)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.FinetuningRun, "evaluate", stops)
+        patch.setattr(finetuning.FinetuningJob, "evaluate", stops)
         with pytest.raises(KeyboardInterrupt):
             variants.finetune(stopped)
     again = variants.finetune(stopped)

@@ -14,8 +14,8 @@ from bertjax.data.batches.finetuning_batches import FeatureBatches, row_shape
 from bertjax.tasks import make_task
 from bertjax.tasks.training_data import write_training_data
 from bertjax.train.experiments import task_options
-from bertjax.train.finetuning import FinetuningRun
-from bertjax.train.model_for_task import load_for_task
+from bertjax.train.finetuning import FinetuningJob, load_for_task
+from bertjax.train.workdir import Workdir
 from bertjax.weights import save_hf
 
 pytestmark = pytest.mark.parity
@@ -74,8 +74,8 @@ def compare(torch, transformers, config, folder, steps):
     data = write_training_data(
         task, loaded.tokenizer, config.max_length or 128, folder / "train.array_record"
     )
-    run = FinetuningRun(config, task, loaded, data)
-    state, step = run.new_state(), run.train_step(run.phases[0])
+    run = FinetuningJob(config, task, loaded, data, None, Workdir(folder / "run"))
+    state, step = run.new_state(), run.program.seeded_step(run.phases[0])
     ours = []
     for _, batch in zip(range(steps), run.batches(0, 0), strict=False):
         state, metrics = step(state, batch)

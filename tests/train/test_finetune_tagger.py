@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import os
 import random
 import shutil
-import signal
 from pathlib import Path
 
 import jax
@@ -15,12 +13,11 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import convert, finetune, predict
-from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.convert import ConvertConfig
 from bertjax.predict import PredictConfig
-from bertjax.train import fit_phases
 from bertjax.weights import load_model
+from tests.steps import run_until
 
 # Many trainings: CI runs them beside the fast suite.
 pytestmark = pytest.mark.slow
@@ -135,19 +132,7 @@ def test_the_directory_is_an_encoder_that_tells_of_the_tagger(whole, encoder, tm
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir))
-    original = fit_phases.fit
-
-    def fit(*args, hooks, **kwargs):
-        def interrupt(step, state, metrics):
-            if step == 13:  # between two evaluations
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return original(*args, hooks=(*hooks, interrupt), **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", fit)
-        with pytest.raises(Interrupted):
-            finetune.run(config)
+    run_until(13, lambda: finetune.run(config), monkeypatch)  # between two evaluations
     finetune.run(config)
     for file in ("tagger.safetensors", "model.safetensors"):
         assert (workdir / "model" / file).read_bytes() == (whole / "model" / file).read_bytes()

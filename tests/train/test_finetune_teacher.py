@@ -2,23 +2,21 @@
 
 import dataclasses
 import json
-import os
-import signal
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from bertjax import finetune
-from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.pretrained import load_with_task
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
-from bertjax.train import fit_phases, model_for_task
+from bertjax.train import finetuning
+from bertjax.train.distillation import load_task_teacher
 from bertjax.train.experiments import task_options
-from bertjax.train.teacher import load_task_teacher
 from bertjax.weights import load_model, save_hf
+from tests.steps import run_until
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +77,7 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
 
 def loaded_for(config):
     task = make_task(config.task, task_options(config))
-    return task, model_for_task.load_for_task(config, task)
+    return task, finetuning.load_for_task(config, task)
 
 
 def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved_teacher):
@@ -133,23 +131,6 @@ def test_flags_without_effect_are_refused(config, fields, message):
 def json_lines(path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in x.items() if "per_second" not in k} for x in lines]
-
-
-def run_until(config, step, monkeypatch):
-    """Runs until `step` updates are done, as a SIGTERM then would make it."""
-    fit = fit_phases.fit
-
-    def interrupted(*args, hooks, **kwargs):
-        def interrupt(done, state, metrics):
-            if done == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return fit(*args, hooks=(*hooks, interrupt), **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", interrupted)
-        with pytest.raises(Interrupted):
-            finetune.run(config)
 
 
 @pytest.mark.slow

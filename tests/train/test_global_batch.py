@@ -14,7 +14,7 @@ from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shap
 from bertjax.devices import sharding
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.train import step
-from bertjax.train.global_batch import Split, make_global_loss_fn
+from bertjax.train.step import Split, make_global_loss_fn
 
 EXAMPLES, TEXTS, ROWS = 20, 3, 16
 

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig, Phase
-from bertjax.train.optimizer import decay_mask, make_optimizer
-from bertjax.train.schedule import difference_before, make_schedule
+from bertjax.train.optimizer import decay_mask, difference_before, make_optimizer, make_schedule
 
 
 def params_of(rng):

@@ -12,9 +12,9 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
-from bertjax.train.objective import make_loss_fn
-from bertjax.train.pretraining_program import max_predictions
-from bertjax.train.pretraining_run import PretrainingRun
+from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.program import max_predictions
+from bertjax.train.step import make_loss_fn
 from bertjax.weights import init_params
 
 
@@ -44,7 +44,7 @@ def one_a_row(batch):
     return stack(rows)
 
 
-def packed_run(documents, tokenizer, folder, model, length) -> PretrainingRun:
+def packed_run(documents, tokenizer, folder, model, length) -> PretrainingJob:
     """A run on packed rows of documents that are shorter than a row."""
     input_file = folder / "text.txt"
     input_file.write_text("\n\n".join(documents))
@@ -59,7 +59,7 @@ def packed_run(documents, tokenizer, folder, model, length) -> PretrainingRun:
         text_format="lines",
     )
     prepare.run(data)
-    return PretrainingRun(
+    return PretrainingJob(
         PretrainConfig(
             data=data.output,
             workdir=str(folder / "run"),
@@ -71,7 +71,7 @@ def packed_run(documents, tokenizer, folder, model, length) -> PretrainingRun:
     )
 
 
-def check_equal_to_sequences_alone(run: PretrainingRun) -> None:
+def check_equal_to_sequences_alone(run: PretrainingJob) -> None:
     batch = jax.device_get(next(run.batches(0, 0)))
     alone = one_a_row(batch)
     assert len(alone["input_ids"]) > 1.5 * len(batch["input_ids"])
@@ -99,7 +99,7 @@ def check_equal_to_sequences_alone(run: PretrainingRun) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(corpus, sentences, tmp_path_factory, tiny_config, tokenizer) -> PretrainingRun:
+def run(corpus, sentences, tmp_path_factory, tiny_config, tokenizer) -> PretrainingJob:
     model = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
     folder = tmp_path_factory.mktemp("packed")
     short = [" ".join(sentence.split()[:5]) for sentence in sentences]
@@ -129,7 +129,7 @@ def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
     assert count > 1 and max_predictions(run.config, phase, count) == 10 + count // 2
     assert max_predictions(run.config, phase) == 10
     # So every sequence of the batch has its share, and not only the first ones of full rows.
-    run = PretrainingRun(dataclasses.replace(run.config, phases=(phase,)))
+    run = PretrainingJob(dataclasses.replace(run.config, phases=(phase,)))
     batch = jax.device_get(next(run.batches(0, 0)))
     for row in one_a_row(batch)["masked_weights"]:
         assert row.sum() >= 1
@@ -138,7 +138,7 @@ def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
 @pytest.mark.slow
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
-    before = PretrainingRun(config).evaluate(run.new_state().params, config.phases[0])
+    before = PretrainingJob(config).evaluate(run.new_state().params, config.phases[0])
     pretrain.run(config)
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in metrics.splitlines()]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,13 @@ from bertjax.base.checksums import steps_in
 from bertjax.base.signals import STOPPED, Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.stop import StopSignal
-from bertjax.train import fit_phases, pretraining
+from bertjax.train import pretraining
+from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.held_out import HeldOutEvaluation
-from bertjax.train.loss_history import HISTORY, empty_history, is_spike, recorded
-from bertjax.train.pretraining_run import PretrainingRun
-from bertjax.train.skipped_updates import NotFinite, check_finite
+from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
+from tests.steps import with_states
 
 STEPS = 16
 
@@ -64,26 +66,9 @@ def whole(config, tmp_path_factory):
     return train(config, workdir), lines_of(workdir)
 
 
-def with_states(monkeypatch, change):
-    """Makes the training loop call `change(step, state)` for the state that it trains next."""
-    original = fit_phases.fit
-
-    def fit(state, train_step, batches, *, step, **arguments):
-        at = step
-
-        def changed(state, batch):
-            nonlocal at
-            at += 1
-            return train_step(change(at, state), batch)
-
-        return original(state, changed, batches, step=step, **arguments)
-
-    monkeypatch.setattr(fit_phases, "fit", fit)
-
-
 def with_batches(monkeypatch, is_bad):
     """Makes the loss NaN in the batches of a phase whose number `is_bad` accepts."""
-    original = pretraining.PretrainingRun.batches
+    original = pretraining.PretrainingJob.batches
 
     def batches(self, phase_index, first_step):
         for number, batch in enumerate(original(self, phase_index, first_step), first_step):
@@ -92,7 +77,7 @@ def with_batches(monkeypatch, is_bad):
                 batch = batch | {"masked_weights": weights * jnp.float32(math.nan)}
             yield batch
 
-    monkeypatch.setattr(pretraining.PretrainingRun, "batches", batches)
+    monkeypatch.setattr(pretraining.PretrainingJob, "batches", batches)
 
 
 def break_state(step, state):
@@ -209,7 +194,7 @@ def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     monkeypatch,
 ):
     losses = iter((3.0, 2.0, 2.5, 2.2))  # at steps 4, 8, 12 and 16
-    monkeypatch.setattr(PretrainingRun, "evaluate", lambda *_: {"eval/mlm_loss": next(losses)})
+    monkeypatch.setattr(PretrainingJob, "evaluate", lambda *_: {"eval/mlm_loss": next(losses)})
     train(config, tmp_path / "run", save_every=100, keep_checkpoints=1)
     # Step 4 was the best until step 8; step 16 is the last.
     assert steps_in(tmp_path / "run" / "checkpoints") == [8, 16]
@@ -259,12 +244,13 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 WAITING = """
 import hashlib, sys, time
+from types import SimpleNamespace
 from bertjax.base import signals
 from bertjax.devices import stop
 
 def run():
-    with stop.StopSignal() as signal:
-        signal.saved_step = int(sys.argv[1])
+    with stop.StopSignal(SimpleNamespace(saved_step=int(sys.argv[1]))) as signal:
+        signal.step = int(sys.argv[1])
         print("ready", flush=True)
         # Like a compilation, the first one handles no signal; like a program in Python, the second.
         {work}
@@ -307,10 +293,10 @@ def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
 
 
 def test_a_second_signal_ends_a_run_without_saving():
-    with StopSignal() as stop:
-        stop.nothing_to_lose = False
+    with StopSignal(SimpleNamespace(saved_step=2)) as stop:
+        stop.step = 3
         os.kill(os.getpid(), signal.SIGHUP)
-        assert stop(3) and stop.agreed
+        assert stop() and stop.agreed
         with pytest.raises(Interrupted, match="second signal"):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)

@@ -10,8 +10,8 @@ import pytest
 from bertjax import load_pretrained, pretrain
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig, model_at
 from bertjax.devices import sharding
-from bertjax.train.pretraining_program import PretrainingProgram, random_rows
-from bertjax.train.schedule import difference_before
+from bertjax.train.optimizer import difference_before
+from bertjax.train.program import PretrainingProgram, random_rows
 
 PHASES = (
     Phase(num_steps=4, max_length=16, batch_size=16, global_rope_theta=100.0),

@@ -12,8 +12,9 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat
 from bertjax.data.metadata import RowSource, unigram_entropy
 from bertjax.data.records import Row, write_shard
-from bertjax.train.source_evaluation import HeldOutSources, source_labels
+from bertjax.train.held_out import HeldOutSources, source_labels
 from tests.rows import encode_row
+from tests.steps import after_each_step
 
 MASKING = Masking(
     probability=0.15, max_predictions=5, vocab_size=200, mask_token_id=4, never_masked=(2, 3)
@@ -104,16 +105,12 @@ def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
     last = [line for line in lines_of(whole) if "eval/mlm_loss" in line][-1]
     assert {"eval/mlm_loss_wiki", "eval/mlm_loss_books", "eval/unigram_entropy"} <= last.keys()
 
-    from bertjax.train import fit_phases
-
-    fit = fit_phases.fit
-
-    def stopped(*args, **kwargs):
-        fit(*args, **{**kwargs, "num_steps": 3})
-        raise MemoryError
+    def kill(step):
+        if step == 3:
+            raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit_phases, "fit", stopped)
+        after_each_step(patch, kill)
         with pytest.raises(MemoryError):
             pretrain.run(dataclasses.replace(config, workdir=str(resumed)))
     pretrain.run(dataclasses.replace(config, workdir=str(resumed)))

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.training.test_lamb import separate, stacked_params
 
 from bertjax.config import OptimizerConfig, Phase
-from bertjax.train.optimizer import make_optimizer
-from bertjax.train.schedule import make_peak, make_schedule
+from bertjax.train.optimizer import make_optimizer, make_peak, make_schedule
+from tests.train.test_lamb import separate, stacked_params
 
 B1, B2, EPS = 0.9, 0.98, 1e-6
 

@@ -14,11 +14,15 @@ from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.devices import sharding
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
-from bertjax.train.objective import make_loss_fn
-from bertjax.train.optimizer import make_optimizer
-from bertjax.train.schedule import make_schedule
-from bertjax.train.state import create_train_state
-from bertjax.train.step import DropoutKey, compile_train_step, make_train_step, with_seed
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.step import (
+    DropoutKey,
+    compile_train_step,
+    create_train_state,
+    make_loss_fn,
+    make_train_step,
+    with_seed,
+)
 
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
 # What holds with dropout is what holds without it, and more.

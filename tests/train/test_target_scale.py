@@ -13,7 +13,7 @@ from bertjax.model import HEADS
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.task import Example
-from bertjax.train.target_scale import to_original, to_standardized
+from bertjax.train.finetuning import to_original, to_standardized
 
 TASK = RegressionTask(name="regress", mean=250_000.0, std=140_000.0)
 

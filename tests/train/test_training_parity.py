@@ -10,9 +10,8 @@ from flax.traverse_util import flatten_dict
 from bertjax.config import OptimizerConfig, Phase
 from bertjax.model import BertForPreTraining, named_config
 from bertjax.model.losses import pretraining_weights
-from bertjax.train.objective import make_loss_fn
-from bertjax.train.optimizer import make_optimizer
-from bertjax.train.schedule import make_schedule
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.step import make_loss_fn
 from bertjax.weights import init_params, names, save_hf
 
 pytestmark = pytest.mark.parity

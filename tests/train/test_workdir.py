@@ -9,7 +9,7 @@ from bertjax.base.files import write_json
 from bertjax.base.lock import Locked
 from bertjax.base.workdir_files import BAD_ROWS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
-from bertjax.train.schedule import difference_before
+from bertjax.train.optimizer import difference_before
 from bertjax.train.workdir import Workdir
 from tests.base.test_lock import without_flock
 

@@ -25,7 +25,7 @@ from bertjax.tokenization import (
     train_wordpiece,
 )
 from bertjax.train.experiments import task_options
-from bertjax.train.model_for_task import load_for_task
+from bertjax.train.finetuning import load_for_task
 from bertjax.weights import load_model
 
 # Family: how its tokenizer is trained, and what its examples are.

@@ -13,7 +13,7 @@ from bertjax.model import HEADS, BertForPreTraining
 from bertjax.model.linear import Linear
 from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.weights import init_params, load_model, save_hf
-from bertjax.weights.fill import with_training_parts
+from bertjax.weights.load import with_training_parts
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import safetensors.numpy
 
 from bertjax.base.files import read_json
 from bertjax.config import BertConfig
-from bertjax.weights.fill import fill
 from bertjax.weights.hf import INDEX, open_hf
-from bertjax.weights.load import load_model
+from bertjax.weights.load import fill, load_model
 
 TINY_BERT = Path(__file__).parents[1] / "golden" / "tiny_bert"
 
@@ -52,7 +51,7 @@ def test_a_million_layers_are_compared_with_the_weights_before_anything_is_alloc
 
 def test_nothing_is_allocated_for_a_source_that_lacks_tensors(monkeypatch, model):
     change_config(model, num_hidden_layers=2)  # one layer of the weights is too many
-    monkeypatch.setattr("bertjax.weights.fill.np.empty", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr("bertjax.weights.load.np.empty", lambda *_: pytest.fail("allocated"))
     assert "does not fit the model" in refusal(lambda: load_model(model))
 
 
