@@ -41,11 +41,7 @@ _SHOWN = {activity.STEPPING: "training"}
 
 
 class Ledger:
-    """The ledger of the present process of a run.
-
-    Args:
-        workdir: the local folder of the run.
-        step: the step at which the process starts or resumes.
+    """The ledger of the present process of a run, which starts or resumes at `step`.
 
     Raises:
         OSError: the workdir cannot be written.
@@ -91,7 +87,7 @@ class Ledger:
             self._line["marks"] = [*self._line["marks"], mark][-MARKS:]
 
     def returned_to(self, step: int) -> None:
-        """Notes that this process goes on from an earlier checkpoint, that of `step`."""
+        """Notes that this process goes on from the earlier checkpoint of `step`."""
         with self._busy:
             steps, seconds = _lost(self._present(), step)
             self._line["lost_steps"] += steps
@@ -162,10 +158,10 @@ def _append(workdir: Path, line: Mapping[str, Any]) -> None:
 
 
 def read_ledger(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a run's ended processes, in the order of time.
+    """Returns the lines of a run's ended processes in the order of time, without damaged ones.
 
-    Damaged lines are left out. The keys of a line are "start", "end", "first_step", "last_step",
-    "lost_steps", "lost_seconds" and "seconds" {activity: seconds}.
+    The keys of a line are "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds"
+    and "seconds" {activity: seconds}.
     """
     lines = []
     for line in filter(None, json_lines(workdir / LEDGER)):
@@ -223,8 +219,8 @@ _open: Ledger | None = None
 def begin(workdir: Path, step: int) -> None:
     """Opens the ledger of the run in `workdir`, or notes that the run went back to `step`.
 
-    Only the first host keeps a ledger. If the ledger of another run is open, it is closed, and the
-    time of the new run begins now.
+    Only the first host keeps a ledger. The ledger of another run is closed, and the time of the new
+    run begins now.
     """
     global _open
     if not hosts.is_first():
@@ -271,9 +267,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 def started(workdir: Path, facts: Mapping[str, Any]) -> None:
     """Appends the line of a process that starts or resumes the run; call it on the first host.
 
-    Args:
-        workdir: the local folder of the run.
-        facts: JSON values about the run, such as the step from which it trains.
+    `facts` are JSON values about the run, such as the step from which it trains.
     """
     _append_process(workdir, {"start": time.time(), **facts, **environment()})
 
@@ -281,10 +275,7 @@ def started(workdir: Path, facts: Mapping[str, Any]) -> None:
 def ended(workdir: Path, state: str, reason: str = "") -> None:
     """Appends the line of a process that ends; call it on the first host.
 
-    Args:
-        workdir: the local folder of the run.
-        state: the state of the run then, `FINISHED` or "stopped".
-        reason: why the process stopped; "" if the run is finished.
+    `state` is `FINISHED` or "stopped", and `reason` why the process stopped.
     """
     _append_process(workdir, {"end": time.time(), "state": state, "reason": reason})
 
@@ -294,9 +285,6 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
 
     "ended" of a process is its last line; None: it is still running, or it was killed. Damaged
     lines are left out, and a missing file counts as an empty one.
-
-    Args:
-        workdir: the local folder of the run, or of a copy of its files.
     """
     processes: list[dict[str, Any]] = []
     for line in filter(None, json_lines(workdir / PROCESSES)):
@@ -315,10 +303,7 @@ def has_finished(workdir: Path) -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """Returns the command, the hardware and the versions of this process, as JSON values.
-
-    "memory_bytes" is the memory of the host in bytes; None: unknown.
-    """
+    """Returns the command, the hardware and the versions of this process, as JSON values."""
     versions = {"bertjax": bertjax.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -353,7 +338,6 @@ def _memory() -> int | None:
 
 
 def _append_process(workdir: Path, line: Mapping[str, Any]) -> None:
-    """Appends a line; a failure is a warning, because no run depends on this file."""
     try:
         with (workdir / PROCESSES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -32,15 +32,10 @@ VALUE_WIDTH, CHANGE_WIDTH = len("12.345"), len("(+1.234)")
 
 
 class Cell(NamedTuple):
-    """A metric of an evaluation, as texts.
+    """A metric of an evaluation as texts: its plain name, its value, and its change in parentheses.
 
-    Attributes:
-        label: its plain name, such as "MLM loss".
-        value: its value, in at least `VALUE_WIDTH` characters.
-        change: the change of the value since the evaluation before, in parentheses; blank if there
-            is none.
-        width: the width in characters of the column of the value and the change, whether there is
-            a change or not.
+    `change` is blank if there is none; `width` is the width of the column of value and change, in
+    characters.
     """
 
     label: str
@@ -66,10 +61,7 @@ def held_out_label(name: str) -> str:
 
 
 def in_percent(key: str) -> bool:
-    """Returns whether a metric, without "eval/" or "train/", is shown in per cent.
-
-    These are fractions, and correlations.
-    """
+    """Returns whether a metric, without "eval/" or "train/", is shown in per cent."""
     if key in _NUMBERS or key.endswith("entropy") or _OF_SOURCE.fullmatch(key):
         return False
     return is_fraction(key)
@@ -90,13 +82,7 @@ def learning_rate(value: float) -> str:
 
 
 def value_text(key: str, value: float) -> str:
-    """Returns the value of a metric as text, such as "87.5%".
-
-    Args:
-        key: the name of the metric without "eval/" or "train/", which tells whether it is a
-            fraction or a correlation, shown in per cent.
-        value: its value; a fraction is between 0 and 1.
-    """
+    """Returns the value of a metric, named without "eval/" or "train/", such as "87.5%"."""
     return f"{100 * value:.1f}%" if in_percent(key) else number(value)
 
 
@@ -110,13 +96,10 @@ def _change(key: str, value: float, before: float | None) -> str:
 
 
 def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cell]:
-    """Returns the cells of the metrics of an evaluation, compared with those of the last one.
+    """Returns the cells of the metrics of an evaluation, compared with those of the one before.
 
-    The loss of each objective comes before its accuracy. Counts of examples are left out.
-
-    Args:
-        metrics: {name without "eval/": value}.
-        before: the metrics of the evaluation before; {} if there was none.
+    The loss of each objective comes before its accuracy. Counts of examples are left out. The names
+    are without "eval/".
     """
     return [
         _cell(key, metrics[key], before)
@@ -152,13 +135,7 @@ def main_accuracy(metrics: Mapping[str, float]) -> str | None:
 
 
 def in_lines(widths: Sequence[int], room: int, gap: int = 2) -> list[list[int]]:
-    """Divides the columns of a table among lines, in order; returns the indices of each line.
-
-    Args:
-        widths: the widths of the columns in characters.
-        room: the largest width of a line in characters; a wider column has a line of its own.
-        gap: the number of characters between two columns.
-    """
+    """Divides columns among lines of `room` characters; returns the indices of each line."""
     lines: list[list[int]] = [[]]
     used = 0
     for index, width in enumerate(widths):

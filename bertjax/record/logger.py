@@ -29,11 +29,10 @@ class MetricLogger:
         num_steps: the number of steps of the whole run.
         name: the name of the run, for the terminal.
         step: the step at which the run starts or resumes.
-        pending: the sums of metrics not yet logged, from a checkpoint; None: a new run.
-        loss_weights: {name of a loss: its factor in the total loss}; if the train step returns no
-            metric "loss", this metric is the sum of the losses times these factors. None: {}.
-        last_evaluation: the metrics of the last evaluation of a resumed run, which the terminal
-            compares the next one with; None: there is none.
+        pending: the sums of metrics not yet logged, from a checkpoint.
+        loss_weights: {name of a loss: its factor in the total loss}, if the train step returns no
+            metric "loss".
+        last_evaluation: the metrics with which the terminal compares the next evaluation.
     """
 
     def __init__(
@@ -65,11 +64,10 @@ class MetricLogger:
         )
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Begins a phase, a part of the run whose steps need other numbers of FLOP.
+        """Begins a phase, whose steps take `flops_per_step` FLOP on all devices together.
 
-        The MFU (model FLOP utilisation) is computed from `flops_per_step`, the FLOP of a step on
-        all devices, and `peak_flops`, the peak FLOP/s of all devices. The first step of a phase
-        includes compilation and is not timed.
+        The model FLOP utilisation compares them with `peak_flops`, in FLOP/s of all devices. The
+        first step of a phase includes compilation and is not timed.
         """
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
@@ -81,10 +79,7 @@ class MetricLogger:
         self._since = None
 
     def __call__(self, step: int, metrics: dict[str, Any]) -> None:
-        """Notes the `metrics` of `step`, and writes their means if a log line is due.
-
-        The metrics stay on the device until they are written.
-        """
+        """Notes the `metrics` of `step`, on the device; writes their means if a log line is due."""
         self._unread.append({**metrics, "timed": self._since is not None})
         if self._since is None:
             jax.block_until_ready(metrics)
@@ -111,7 +106,6 @@ class MetricLogger:
         return add_sums([self._sums, *unread])
 
     def _means(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the means of `sums`, and their weighted sum "loss" if it is not one of them."""
         values = means(dict(sums))
         if "loss" not in values and values:
             values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
@@ -139,12 +133,12 @@ class MetricLogger:
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Syncs the metric files to disk, so that no written metric is lost in a machine crash."""
+        """Syncs the metric files to the disk."""
         if self._writer is not None:
             self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes `values`, {metric: number} of a step, to files, trackers and the terminal."""
+        """Writes {metric: number} of a step to files, trackers and the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)

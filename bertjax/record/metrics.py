@@ -48,12 +48,9 @@ with _without("torch"):
 
 
 class Lines(NamedTuple):
-    """The content of metrics.jsonl.
+    """The content of metrics.jsonl: its complete lines, {"step": step, metric: value} each.
 
-    Attributes:
-        lines: the complete lines, each as {"step": step, metric: value}.
-        damaged: whether the file contains anything other than complete lines and a truncated last
-            line.
+    `damaged` is whether it holds anything else, but for a truncated last line.
     """
 
     lines: list[dict[str, Any]]
@@ -84,10 +81,7 @@ def _in_json(value: Any) -> Any:
 
 
 def cut_json_lines(path: Path, step: int, *, evaluation_due: bool = False) -> list[dict[str, Any]]:
-    """Removes the lines from metrics.jsonl that a resumed run writes again.
-
-    A truncated last line and damaged content are removed as well. The remaining lines are returned,
-    each as {"step": step, metric: value}.
+    """Removes damage and the lines that a resumed run writes again; returns the lines that stay.
 
     Args:
         path: the path of metrics.jsonl.
@@ -119,13 +113,10 @@ def _text_of(line: Mapping[str, Any]) -> str:
 
 
 def shown_events(directory: Path) -> dict[tuple[int, str], float]:
-    """Returns {(step, tag): value} of the scalars that TensorBoard shows of a run.
+    """Returns {(step, tag): value} of the scalars that TensorBoard shows of the run in `directory`.
 
     TensorBoard reads the files in the order of their names, each one up to the first damage. An
     event that says that the run started at a step hides earlier events of this and of later steps.
-
-    Args:
-        directory: the folder of the event files.
     """
     shown: dict[tuple[int, str], float] = {}
     for path in sorted(directory.glob(EVENT_FILES)):
@@ -150,7 +141,6 @@ def _events_in(content: bytes) -> Iterator[Any]:
 
 
 def _to_record(data: bytes) -> bytes:
-    """Returns a record of the format TFRecord: length, its CRC, `data`, and its CRC."""
     length = struct.pack("<Q", len(data))
     return length + _crc(length) + data + _crc(data)
 
@@ -161,12 +151,11 @@ def _crc(data: bytes) -> bytes:
 
 @functools.cache
 def _tag_of(key: str) -> str:
-    """Returns the TensorBoard tag of a metric: the name `key` with special characters replaced."""
     return scalar(key, 0.0).value[0].tag
 
 
 def _numbers_in(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that TensorBoard shows; null, which stands for NaN in JSON, is NaN."""
+    """Returns the metrics that TensorBoard shows; null, which is NaN in JSON, becomes NaN."""
     return {
         key: math.nan if value is None else value
         for key, value in metrics.items()
@@ -177,22 +166,19 @@ def _numbers_in(metrics: Mapping[str, Any]) -> dict[str, float]:
 class MetricWriter:
     """Appends metrics to `metrics.jsonl` and to a TensorBoard event file in a directory.
 
-    Each line is passed to the operating system without a buffer, so that no line is lost if the
-    process is killed. `flush` also syncs the files to the disk, so that no line is lost if the
-    machine crashes.
+    Each line is passed to the operating system without a buffer, so that a kill loses none; after
+    `flush`, a crash of the machine loses none, either.
 
     Args:
         directory: the directory of both files; it is created if it does not exist.
-        step: the step from which the run resumes; 0: a new run. Lines of steps after `step` are
-            removed first, because the resumed run writes them again, and TensorBoard is told to
-            hide their events. Events that are missing are written again from `metrics.jsonl`.
-        evaluation_due: whether the run evaluates `step` again, because the checkpoint of `step` was
-            saved without an evaluation; if so, logged metrics of an evaluation of `step` are
-            removed as well.
+        step: the step from which the run resumes; 0: a new run. Lines of later steps are removed
+            first, and TensorBoard is told to hide their events; events that are missing are written
+            again from `metrics.jsonl`.
+        evaluation_due: whether the run evaluates `step` again, so that its evaluation is removed.
         publish: called at the end of each `flush`; uploads the files of a workdir in a bucket.
 
     Raises:
-        OSError: a file cannot be written; the message names the file.
+        OSError: here and in all methods, a file cannot be written; the message names the file.
     """
 
     def __init__(
@@ -229,20 +215,12 @@ class MetricWriter:
             self._append_event(step=step, summary=scalar(key, value))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes the metrics of a step as one line of JSON and one TensorBoard event per number.
-
-        Raises:
-            OSError: the disk is full or fails; the message names the file.
-        """
+        """Writes the metrics of a step as one line of JSON and one TensorBoard event per number."""
         _append(self._lines, to_line(step, metrics).encode())
         self._append_scalars(step, metrics)
 
     def flush(self) -> None:
-        """Syncs both metric files to the disk; must be called before each checkpoint is saved.
-
-        Raises:
-            OSError: the disk is full or fails; the message names the file.
-        """
+        """Syncs both files to the disk; must be called before each checkpoint is saved."""
         for file in (self._lines, self._events):
             with naming_write_errors(str(file.name)):
                 os.fsync(file.fileno())
@@ -263,7 +241,7 @@ def _new_event_file(directory: Path, step: int) -> Path:
 
 
 def _opened(path: Path) -> io.FileIO:
-    """Opens a file for appending without a buffer, because a killed process loses its buffers."""
+    """Opens a file for appending without a buffer, because a kill loses buffers."""
     with naming_write_errors(path):
         return path.open("ab", buffering=0)
 

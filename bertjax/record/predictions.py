@@ -47,10 +47,7 @@ def split_prefix(split: str) -> str:
 
 
 def split_label(split: str) -> str:
-    """Returns what printed tables call a split: "held-out" for "dev", "test" for "test".
-
-    A dev split that is one of several has its name as well, as in "held-out (mismatched)".
-    """
+    """Returns what printed tables call a split: "held-out", "held-out (mismatched)" or "test"."""
     kind, _, name = split.partition("_")
     return {"dev": "held-out"}.get(kind, kind) + (f" ({name})" if name else "")
 
@@ -62,21 +59,13 @@ def score_label(key: str) -> str:
 
 
 def best_metric(task: Task) -> str:
-    """Returns the name of the dev metric that selects the best checkpoint, such as "accuracy".
-
-    If the task has several dev splits, the name has the prefix of the first one, as in
-    "matched_accuracy".
-    """
+    """Returns the dev metric that selects the best checkpoint, such as "matched_accuracy"."""
     dev = splits_of(task, "dev")
     return (split_prefix(dev[0]) if dev else "") + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
-    """Returns the key, such as "dev/accuracy", of the metric by which runs are compared.
-
-    The key is one of the scores of a run, and names the task's best metric on its first dev split.
-    The result is None if the task has no dev split.
-    """
+    """Returns the score that compares runs, such as "dev/accuracy"; None without a dev split."""
     dev = splits_of(task, "dev")
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
@@ -84,7 +73,7 @@ def grading_metric(task: Task) -> str | None:
 def selected_by(task: Task, metric: str | None) -> Task:
     """Returns a copy of the task in which the dev metric `metric` selects the best checkpoint.
 
-    If `metric` is None or "last", which selects the last step, the task is returned unchanged.
+    None, and "last", which selects the last step, change nothing.
 
     Raises:
         ValueError: the task does not have this metric, or has no dev split.
@@ -103,11 +92,9 @@ def selected_by(task: Task, metric: str | None) -> Task:
 
 
 def best_run(scores: Scores, metric: str | None) -> str:
-    """Returns the name of the run whose score `metric`, such as "dev/accuracy", is the best.
+    """Returns the first of the runs, {name: scores}, whose score `metric` is the best.
 
-    `scores` is {name of a run: {metric: score}}. The best score is the highest or, for losses and
-    errors, the lowest. If several runs are equally good, the first of them is returned; if `metric`
-    is None, the first run.
+    The lowest loss or error is the best, and the highest of other scores.
     """
     sign = 1 if metric is None or higher_is_better(metric) else -1
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
@@ -116,8 +103,7 @@ def best_run(scores: Scores, metric: str | None) -> str:
 def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
     """Prints a table with the scores of each run on `task`.
 
-    For several runs, also prints the mean and standard deviation of each score and, unless it is
-    None, `best`, the name of the run that was selected by its score on the dev split.
+    For several runs, it has means and standard deviations, and the name of the `best` one follows.
     """
     names = sorted({key for run in scores.values() for key in run})
     if not names:
@@ -142,7 +128,6 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats the score `value` of the metric `key`: fractions and correlations in percent."""
     if is_fraction(key):
         return f"{100 * value:.2f}"
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -153,11 +138,8 @@ def model_facts(
 ) -> list[tuple[str, Any]]:
     """Returns (name, value) pairs for the model card of a fine-tuned model.
 
-    Args:
-        config: the config of the run.
-        updates: the number of updates with which the exported parameters were trained.
-        features: the number of training features (encoded examples).
-        scores: the scores of the model, {split/metric: score}.
+    `updates` are those of the exported parameters, `features` the encoded training examples, and
+    `scores` {split/metric: score}.
     """
     return [
         ("task", config.task),
@@ -173,13 +155,7 @@ def model_facts(
 
 
 def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
-    """Says which checkpoint is the best one, and how many evaluations are as good as its own.
-
-    Args:
-        values: {step: value} of all evaluations.
-        step: the step of the best checkpoint, which is the last one of equally good ones.
-        metric: the name of the metric, such as "eval/accuracy".
-    """
+    """Says which checkpoint is the best, and how many of {step: value} are as good as its own."""
     name, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
     if count < 2:
         return f"that of step {step}, which has the best {name}"
@@ -188,21 +164,13 @@ def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
 
 WIDTH = 80
 # Numbers of classes and of confusions that are printed; the files contain all of them.
-MOST_CLASSES, MOST_CONFUSIONS = 40, 15
+MOST_CLASSES, PRINTED_CONFUSIONS = 40, 15
 
 
 class ClassScores(NamedTuple):
-    """Precision, recall and F1 of a class or entity type, as fractions.
+    """Precision, recall and F1 of a class or entity type, as fractions; 0 if the denominator is 0.
 
-    A score whose denominator is 0 is 0.
-
-    Attributes:
-        name: the name of the class or entity type.
-        precision: the fraction of the predictions of the class that are correct.
-        recall: the fraction of the examples or entities of the class that are found.
-        f1: the harmonic mean of precision and recall.
-        support: the number of examples labelled with the class, or of labelled entities of the
-            type.
+    `support` is the number of labelled examples or entities.
     """
 
     name: str
@@ -218,9 +186,6 @@ class ClassReport:
     Tasks with one class per example have a confusion matrix and scores per class, tasks with
     several labels per example have scores per label, and the tagging of entities has scores per
     entity type. For other tasks, nothing is counted, and the report is false as a bool.
-
-    Args:
-        task: the task.
     """
 
     def __init__(self, task: Task):
@@ -249,11 +214,7 @@ class ClassReport:
             yield example, prediction
 
     def _count(self, labels: list[tuple], predicted: list[tuple]) -> None:
-        """Counts the labels, predicted labels and right predictions of one example.
-
-        `labels` and `predicted` contain tuples, which are counted by their last element, the class
-        or the entity type. A label is predicted right if `predicted` contains an equal tuple.
-        """
+        """Counts tuples by their last element, a class or entity type, and those in both lists."""
         self._labels.update(entry[-1] for entry in labels)
         self._predicted.update(entry[-1] for entry in predicted)
         self._right.update(entry[-1] for entry in set(labels) & set(predicted))
@@ -281,10 +242,9 @@ class ClassReport:
         return rows
 
     def print(self, title: str) -> None:
-        """Prints tables headed `title`: the scores and, for classes, the confusion matrix.
+        """Prints the scores and, for classes, the confusion matrix.
 
-        A confusion matrix that is wider than `WIDTH` characters is replaced by a table of the most
-        frequent wrong predictions.
+        A matrix wider than `WIDTH` characters is replaced by the most frequent wrong predictions.
         """
         rows = self.scores()
         console = Console(width=WIDTH)
@@ -307,7 +267,7 @@ class ClassReport:
             console.print(shown if shown.row_count else f"{title}: no wrong prediction")
 
     def _matrix(self, title: str) -> Table | None:
-        """Returns the confusion matrix as a table; None if it is wider than `WIDTH` characters."""
+        """Returns the confusion matrix; None if it is wider than `WIDTH` characters."""
         names = self._task.labels
         cells = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
         columns = zip(names, *cells, strict=True)
@@ -320,22 +280,20 @@ class ClassReport:
         return table
 
     def _confusions(self, title: str) -> Table:
-        """Returns a table of the most frequent wrong predictions."""
         wrong = [(pair, n) for pair, n in self.confusion.most_common() if pair[0] != pair[1]]
-        table = Table(title=f"{title}: confusions", caption=_rest(len(wrong), MOST_CONFUSIONS))
+        caption = _rest(len(wrong), PRINTED_CONFUSIONS)
+        table = Table(title=f"{title}: confusions", caption=caption)
         for heading in ("label", "predicted"):
             table.add_column(heading, overflow="fold")
         table.add_column("examples", justify="right")
-        for (gold, answer), count in wrong[:MOST_CONFUSIONS]:
+        for (gold, answer), count in wrong[:PRINTED_CONFUSIONS]:
             table.add_row(escape(gold), escape(answer), f"{count:,}")
         return table
 
     def write(self, folder: Path, split: str) -> None:
-        """Writes the scores of each class to SPLIT.report.json in `folder`, where SPLIT is `split`.
+        """Writes SPLIT.report.json and, for tasks with one class per example, SPLIT.confusion.csv.
 
-        If every example has one label, the confusion matrix is also written, to
-        SPLIT.confusion.csv: the number of examples with each label (row) and predicted label
-        (column).
+        The rows of the confusion matrix are labels, and its columns predictions.
         """
         write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
         if not self.confusion:
@@ -381,15 +339,7 @@ CLASS_KINDS: Mapping[str, str] = {
 
 
 class Decision(NamedTuple):
-    """One decision of a model on a labelled example.
-
-    Attributes:
-        gold: the right answer.
-        predicted: the answer of the model.
-        probability: the probability that the model gives to its answer.
-        is_right: whether the two answers agree.
-        word: the index of the word that the decision is about; None: the whole example.
-    """
+    """One decision of a model on a labelled example; `word`: the index of its word, if any."""
 
     gold: str
     predicted: str
@@ -400,9 +350,6 @@ class Decision(NamedTuple):
 
 class PredictionSummary:
     """Summarises the predictions for the labelled examples of a split.
-
-    Args:
-        task: the task, whose label kind determines what a decision is.
 
     Attributes:
         examples: the number of labelled examples so far.
@@ -467,7 +414,6 @@ class PredictionSummary:
         fields: dict[str, Any],
         decision: Decision | None = None,
     ) -> None:
-        """Keeps a mistake if it is among the `MOST_MISTAKES` worst ones."""
         order = -(self._decisions or self.examples)
         full = len(self._mistakes) >= MOST_MISTAKES
         if full and (badness, order) <= self._mistakes[0][:2]:
@@ -481,9 +427,7 @@ class PredictionSummary:
     def content(self, scores: Mapping[str, float], classes: ClassReport) -> dict[str, Any]:
         """Returns the summary of the predictions that `observe` has seen, as JSON values.
 
-        Args:
-            scores: {metric: value} of the split.
-            classes: the report of the same predictions, with the confusion matrix.
+        `scores` is {metric: value} of the split, and `classes` the report of the same predictions.
         """
         kind = self._task.label_kind
         kind = "regression" if kind in NUMBER_KINDS else kind
@@ -526,17 +470,7 @@ class PredictionSummary:
     def write(
         self, folder: Path, split: str, scores: Mapping[str, float], classes: ClassReport
     ) -> None:
-        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label.
-
-        Args:
-            folder: the folder of the file.
-            split: the name of the split.
-            scores: {metric: value} of the split.
-            classes: the report of the same predictions, with the confusion matrix.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label."""
         if self.examples:
             write_json(folder / f"{split}{SUFFIX}", self.content(scores, classes))
 
@@ -546,9 +480,7 @@ def confusion_of(
 ) -> dict[str, dict[str, Any]]:
     """Returns {"confusion": matrix} or, of many classes, {"confusions": most frequent mistakes}.
 
-    Args:
-        labels: the names of all classes.
-        counts: {(label, predicted label): number of examples}.
+    `counts` is {(label, predicted label): number of examples}.
     """
     names = list(labels)
     if len(names) <= MATRIX_CLASSES:
@@ -560,7 +492,6 @@ def confusion_of(
 
 
 def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator[Decision]:
-    """Yields what the model decided on a labelled example, one decision per label or word."""
     label: Any = example.label
     if task.label_kind == "classes":
         name = prediction["label"]

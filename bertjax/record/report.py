@@ -53,8 +53,7 @@ class Curve:
     Attributes:
         count: the number of values that were added.
         width: the number of steps of a bucket.
-        first_gap: the first step whose value was not finite (None); None if there is no such step.
-        gaps: the number of such steps.
+        gaps, first_gap: the number of steps whose value was not finite, and the first of them.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,6 @@ class Curve:
             bucket[4] = point
 
     def _halve(self) -> None:
-        """Makes buckets wider until at most `MOST_BUCKETS` are left."""
         while len(self._buckets) > MOST_BUCKETS:
             self.width *= 2
             merged: list[list[Any]] = []
@@ -109,13 +107,9 @@ class RunMetrics:
 
     Attributes:
         train: {metric: its curve}, with names such as "train/loss".
-        eval_steps: the steps of all evaluations.
-        evals: {metric: values of the evaluations}, with names such as "eval/loss"; None where an
-            evaluation has no such value.
-        skipped: the first `MOST_SKIPPED` lines of skipped updates.
-        num_skipped: the number of all skipped updates.
-        lines: the number of readable lines.
-        damaged: the number of damaged lines.
+        eval_steps, evals: the steps of all evaluations, and {metric: its values there or None}.
+        skipped: the first `MOST_SKIPPED` of `num_skipped` lines of skipped updates.
+        lines, damaged: the numbers of readable and of damaged lines.
         last_step: the last logged step; 0 if there is none.
     """
 
@@ -129,10 +123,7 @@ class RunMetrics:
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the metrics of one line of metrics.jsonl.
 
-        Args:
-            step: the step of the line.
-            values: the other items of the line; those that are no numbers are ignored. NaN and
-                infinity are kept as None, since JSON has neither.
+        Values that are no numbers are ignored; NaN and infinity are kept as None.
         """
         self.lines += 1
         self.last_step = max(self.last_step, step)
@@ -167,11 +158,7 @@ class RunMetrics:
 
 
 def read_metrics(path: Path) -> RunMetrics:
-    """Reads metrics.jsonl line by line; a missing file counts as an empty one.
-
-    A damaged line is counted and left out; an incomplete last line, which the run may be writing
-    now, is left out.
-    """
+    """Reads metrics.jsonl line by line; damaged lines are counted and left out."""
     metrics = RunMetrics()
     for line in json_lines(path):
         if line is None or type(line.get("step")) is not int:
@@ -194,8 +181,7 @@ def hints_of(
 
     Args:
         metrics: the metrics of the run.
-        splits: the summaries of its predictions (`prediction_summary`), with "split" the name of
-            each.
+        splits: the summaries of its predictions, with "split" the name of each.
         first_step: the step after which the last phase begins; evaluations of earlier phases have
             rows of another length, whose losses cannot be compared.
     """
@@ -293,7 +279,7 @@ def state_of(
 
     Args:
         workdir: the local folder of the run.
-        processes: the processes of the run (`journal.read_processes`).
+        processes: what `journal.read_processes` returns.
         ledger: the lines of the ledger, with that of the present process.
         logged: the last step in metrics.jsonl.
         total: the number of steps of the run; None: unknown.
@@ -336,13 +322,11 @@ def _reason(ended: Mapping[str, Any] | None) -> str:
 
 
 def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns where processes continued the run: {"kind", "step", "time", "reason", "since"}.
+    """Returns where `processes` continued the run: {"kind", "step", "time", "reason", "since"}.
 
-    "kind" is "resumed", "started again" (from step 0), "rolled back", or "extended" if the run had
-    been finished and has got more steps; a process that found it finished is no event. "time" is in
-    seconds since 1970, "reason" says why the process before had ended ("" for an extended run), and
-    "since" is the time at which that process had started. `processes` are those of
-    `journal.read_processes`.
+    "kind" is "resumed", "started again" (from step 0), "rolled back", or "extended" if the finished
+    run has got more steps. "time" is in seconds since 1970, "since" the start of the process
+    before, and "reason" why that process had ended ("" for an extended run).
     """
     events = []
     for before, process in zip(processes, processes[1:], strict=False):
@@ -368,15 +352,7 @@ def notes_of(
     ledger: Sequence[Mapping[str, Any]],
     status: Mapping[str, Any],
 ) -> list[str]:
-    """Returns sentences on what a reader should know: damage, stops, rollbacks, bad rows.
-
-    Args:
-        workdir: the local folder of the run.
-        metrics: the metrics of the run.
-        processes: the processes of the run (`journal.read_processes`).
-        ledger: the lines of the ledger, with that of the present process.
-        status: what `state_of` returns.
-    """
+    """Returns sentences on what a reader should know: damage, stops, rollbacks, bad rows."""
     notes = []
     if metrics.damaged:
         notes.append(
@@ -405,7 +381,6 @@ def notes_of(
 
 
 def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> str:
-    """Says how a process continued the run; "" for a rollback, which has a note of its own."""
     step, reason = f"{event['step']:,}", event["reason"]
     why = f" The process before had stopped: {reason}." if reason else ""
     if event["kind"] == "extended":
@@ -437,7 +412,6 @@ def _rollbacks(workdir: Path) -> list[str]:
 
 
 def _files(workdir: Path) -> list[str]:
-    """Returns notes on bad rows of the user's data and on damaged checkpoints, if any."""
     notes = []
     bad = workdir / BAD_ROWS
     if bad.is_file():
@@ -463,10 +437,7 @@ def has_run(folder: Path) -> bool:
 
 
 def files_of_report(names: Iterable[str]) -> list[str]:
-    """Returns those files of a workdir, in a bucket, that its report reads.
-
-    `names` are relative to the workdir, or to the parent folder of several workdirs.
-    """
+    """Returns those files of a workdir, in a bucket, that its report reads."""
     files = {
         METRICS,
         RUN_FILE,
@@ -486,12 +457,7 @@ def files_of_report(names: Iterable[str]) -> list[str]:
 
 
 def report_page(runs: Sequence[Mapping[str, Any]], *, written: float | None = None) -> str:
-    """Returns the report of runs as one HTML page.
-
-    Args:
-        runs: what `run_data` returns for each run.
-        written: the time that the page says, in seconds since 1970; None: now.
-    """
+    """Returns the report of runs (`run_data`) as one HTML page, written at a time (None: now)."""
     data = {
         "written": time.time() if written is None else written,
         "runs": runs,
@@ -557,10 +523,7 @@ def run_data(
 
 
 def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the config fields in which runs differ: {"field": name, "values": one per run}.
-
-    The workdir is left out; the value of a run without such a field is None.
-    """
+    """Returns the fields, but for the workdir, in which runs differ: {"field", "values"} each."""
     tables = [{row["field"]: row["value"] for row in run["config"]} for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [{"field": name, "values": [table.get(name) for table in tables]} for name in names]
@@ -568,7 +531,6 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def _names(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns how the page shows each metric: {name without its prefix: {"label", "percent"}}."""
     names = set[str]()
     for run in runs:
         logged = (*run["train"], *run["eval"]["values"], *run["scores"])
@@ -646,7 +608,6 @@ def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """Says in a sentence what the run is."""
     if not config:
         return "A run whose config is not known."
     size = f"{facts['parameters']:,} parameters" if facts.get("parameters") else ""
@@ -669,12 +630,10 @@ def _best(
     phases: Sequence[Mapping[str, Any]],
     is_pretraining: bool,
 ) -> dict[str, Any] | None:
-    """Returns the best evaluation by the metric that selects the best checkpoint.
+    """Returns the best evaluation of the last phase, by the metric that selects checkpoints.
 
-    "equal" is the number of evaluations with its value, of which it is the last.
-
-    Of several phases, only the evaluations of the last one that was evaluated are compared, because
-    rows of other lengths have other losses.
+    Rows of other lengths, in other phases, have other losses. "equal" is the number of evaluations
+    with its value, of which it is the last.
     """
     known = (facts.get("best_metric"), *BEST_METRICS, *metrics.evals)
     name = next((name for name in known if name in metrics.evals), None)
@@ -701,13 +660,12 @@ def _best(
 
 
 def _start_of_last_phase(metrics: RunMetrics, phases: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step after which the last phase that was evaluated begins; -1 without phases."""
+    """Returns the step after which the last evaluated phase begins; -1 without phases."""
     last = metrics.eval_steps[-1] if metrics.eval_steps else 0
     return max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
-    """Returns the summaries of the predictions, those of dev splits first."""
     folder = workdir / "predictions"
     splits = {path.name.removesuffix(SUFFIX): _json(path) for path in folder.glob(f"*{SUFFIX}")}
     for path in folder.glob("*.report.json"):  # written by a version without summaries
@@ -737,7 +695,7 @@ def _old_summary(folder: Path, split: str) -> dict[str, Any] | None:
 
 
 def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> int | None:
-    """Returns the last step whose logged evaluation has these scores, of a dev split; or None."""
+    """Returns the last step whose logged evaluation has the scores of a dev split, or None."""
     names = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}
     if not names or not split.startswith("dev") or not names.keys() <= metrics.evals.keys():
         return None
@@ -748,7 +706,6 @@ def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> in
 
 
 def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the config as rows: field, value as JSON, and whether it is not the default."""
     try:
         default = FinetuneConfig(task=config["task"]) if "task" in config else PretrainConfig()
         defaults = _flat(json.loads(json.dumps(dataclasses.asdict(default), default=str)))
@@ -793,12 +750,8 @@ _runs: dict[Path, "ReportWriter"] = {}
 class ReportWriter:
     """Writes the report of a run, as a listener of its metrics.
 
-    Args:
-        workdir: the local folder of the run.
-        address: what messages and the page call the workdir.
-
-    Attributes:
-        seconds: the seconds that the last report took.
+    `address` is what messages and the page call the workdir; `seconds`, how long the last report
+    took.
     """
 
     def __init__(self, workdir: Path, address: str):
@@ -809,12 +762,7 @@ class ReportWriter:
         self.seconds = 0.0
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Notes metrics that were written to metrics.jsonl; writes the report if that is due.
-
-        Args:
-            step: the step of the metrics.
-            metrics: {name: value}, with names such as "train/loss".
-        """
+        """Notes metrics that were written to metrics.jsonl; writes the report if that is due."""
         with self._surviving():
             is_due = self._metrics is None or time.monotonic() - self._written >= REFRESH_SECONDS
             if self._metrics is None:
@@ -826,7 +774,7 @@ class ReportWriter:
                     self._write(RUNNING)
 
     def start(self) -> None:
-        """Writes the first report of this process, so that the page can be opened at once."""
+        """Writes the first report of this process."""
         with self._surviving(), activity.doing(activity.SAVING):
             self._write(RUNNING)
 
@@ -861,14 +809,8 @@ class ReportWriter:
 def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter:
     """Notes that this process trains the run in `workdir`, and writes the first report.
 
-    The writer of the reports is returned.
-
-    Only the first host may call this function.
-
-    Args:
-        workdir: the local folder of the run.
-        address: what messages and the page call the workdir, such as its address in a bucket.
-        facts: JSON values about the run, such as the step from which it is trained.
+    Only the first host may call this function. `facts` are JSON values about the run, such as the
+    step from which it is trained.
     """
     writer = _runs[workdir] = ReportWriter(workdir, address)
     with writer._surviving():

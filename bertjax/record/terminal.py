@@ -103,18 +103,12 @@ class Terminal:
         return self._is_live and not self._has_line and due
 
     def set_values(self, values: Mapping[str, float]) -> None:
-        """Sets the training metrics, {name without "train/": value}, of the live line."""
+        """Sets the training metrics, named without "train/", of the live line."""
         if values:
             self._values, self._values_at = dict(values), time.monotonic()
 
     def show(self, step: int, values: Mapping[str, float]) -> None:
-        """Shows metrics of training, of an evaluation or of a skipped update.
-
-        Args:
-            step: the step of the metrics.
-            values: {name: value}; the names have the same prefix, such as "train/", "eval/" or
-                "skipped/".
-        """
+        """Shows metrics of a step; all names begin with "train/", "eval/" or "skipped/"."""
         self._step = step
         kind = next(iter(values), "").partition("/")[0]
         metrics = {key.partition("/")[2]: value for key, value in values.items()}
@@ -145,7 +139,6 @@ class Terminal:
             begin = " " * len(begin)
 
     def _print_row(self, step: int, row: list[Cell]) -> None:
-        """Prints a row of the table, after the header if it differs from the last one."""
         first = max(len(f"{self._num_steps:,}"), len("step"))
         widths = [max(len(cell.label), cell.width) for cell in row]
         lines = in_lines(widths, self._console.width - first - 2)
@@ -172,7 +165,6 @@ class Terminal:
         return f"{self._step / max(self._num_steps, 1):>4.0%}"
 
     def _columns(self) -> list[str]:
-        """Returns the texts of the training metrics in a log file, each of a fixed width."""
         values = self._values
         accuracy = main_accuracy(values)
         speed = values.get("tokens_per_second")
@@ -203,11 +195,7 @@ class Terminal:
 class _Form(NamedTuple):
     """What the live line shows; it depends on the width of the terminal alone, and never changes.
 
-    Attributes:
-        is_named: whether the line begins with the name of the run.
-        names: the metrics that are shown, names of `_LIVE_WIDTHS`.
-        is_short: whether the names of the metrics are abbreviated.
-        bar_width: the width of the bar in characters; 0: there is no bar.
+    `names` are metrics of `_LIVE_WIDTHS`; a `bar_width` of 0 is no bar.
     """
 
     is_named: bool
@@ -238,13 +226,7 @@ _FORMS = (
 
 
 def _form_of(width: int, name_width: int, position_width: int) -> _Form:
-    """Returns the first form of the live line for which a terminal of a width has room.
-
-    Args:
-        width: the width of the terminal in characters.
-        name_width: the width of the name of the run, with a space.
-        position_width: the width of the step and the number of steps.
-    """
+    """Returns the first form of the live line for which a terminal of a width has room."""
     for is_named, names, is_short in _FORMS:
         texts = sum(_LIVE_WIDTHS[name][is_short] + 2 for name in names)
         room = width - name_width * is_named - position_width - texts - 2
@@ -271,7 +253,6 @@ class _Clock:
         self._before = activity.current.seconds()
 
     def did_step(self, step: int) -> None:
-        """Notes the time of a step."""
         self._steps.append((step, self._seconds(activity.STEPPING, activity.INPUT)))
         self._at = time.monotonic()
 
@@ -280,7 +261,7 @@ class _Clock:
         return sum(seconds[name] - self._before[name] for name in activities)
 
     def seconds_left(self, num_steps: int) -> float | None:
-        """Returns the expected seconds until the end; None if too few steps are done to say it."""
+        """Returns the expected seconds until the end; None after too few steps."""
         if len(self._steps) < FIRST_STEPS:
             return None
         steps = list(self._steps)
@@ -294,10 +275,7 @@ class _Clock:
 
 
 def _present_activity() -> str:
-    """Returns what the process is doing, such as "evaluating... 12 s".
-
-    While the process trains, the result is "", unless a part of training has a description.
-    """
+    """Returns what the process does, such as "evaluating... 12 s"; "" while it trains."""
     doing = activity.current.activities[-1]
     seconds = time.monotonic() - doing.since
     if doing.what in (activity.START_UP, activity.STEPPING):
@@ -307,7 +285,6 @@ def _present_activity() -> str:
 
 
 def _live_texts(values: Mapping[str, float], left: float | None, form: _Form) -> list[str]:
-    """Returns the texts of the live line after the bar, those of the metrics that are known."""
     texts, short = {}, form.is_short
     if "loss" in values:
         texts["loss"] = f"{'train' if short else 'training'} loss {number(values['loss'])}"
@@ -329,7 +306,6 @@ def _live_texts(values: Mapping[str, float], left: float | None, form: _Form) ->
 
 
 def _skipped(step: int, metrics: Mapping[str, float]) -> str:
-    """Returns the message about a skipped update."""
     return (
         f"step {step:,}: the update was skipped ({metrics['in_a_row']:.0f} in a row): loss "
         f"{metrics['loss']:.4g}, gradient norm {metrics['grad_norm']:.4g}, rows "

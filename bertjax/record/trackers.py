@@ -31,12 +31,8 @@ from bertjax.record.metrics import read_lines
 class Start(NamedTuple):
     """What a tracker needs to create or continue a run.
 
-    Attributes:
-        run_id: the id, in the tracker, of the run to continue; None: a new run.
-        name: the name of a new run.
-        project: the project (MLflow: experiment) of the run.
-        config: the config of the run, as nested dictionaries of JSON values.
-        folder: an existing folder in the workdir for the files of the tracker.
+    `run_id` is the run, in the tracker, to continue, if any; `project` is MLflow's experiment;
+    `config` holds JSON values; and `folder` exists, for the files of the tracker.
     """
 
     run_id: str | None
@@ -66,9 +62,7 @@ class Line(NamedTuple):
 class Tracker(Protocol):
     """A run in an experiment tracker. All methods may raise any exception.
 
-    Attributes:
-        run_id: the id of the run, with which a later process continues it.
-        position: what the tracker already has of the run.
+    A later process continues the run `run_id`; `position` is what the tracker already has of it.
     """
 
     run_id: str
@@ -134,11 +128,7 @@ class Tracking:
             self._lines.put(Line(step, numbers))
 
     def close(self, *, complete: bool) -> None:
-        """Waits until all lines have been sent, but not long for a tracker that does not answer.
-
-        Args:
-            complete: whether the run is complete; if not, it may be about to be killed.
-        """
+        """Waits until all lines have been sent, or less long for a run that is not complete."""
         self._lines.put(complete)
         self._thread.join(PATIENCE_SECONDS if complete else STOPPED_PATIENCE_SECONDS)
         if self._thread.is_alive():
@@ -195,7 +185,6 @@ class Tracking:
                 return
 
     def _saved(self) -> dict[str, Any]:
-        """Returns what `_save` wrote; {} if there is nothing, or after a rollback."""
         try:
             content = json.loads(self._file.read_bytes())
         except (OSError, ValueError):
@@ -210,11 +199,7 @@ class Tracking:
 
 
 def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list[Tracking]:
-    """Returns the trackers of --track; each continues the run that it has of `workdir`, if any.
-
-    `config` is the config of the run, and `rollbacks` the number of its rollbacks so far, after
-    which trackers show a new run.
-    """
+    """Returns the trackers of --track; each continues the run that it has of `workdir`, if any."""
     content = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     content["command"] = shlex.join(sys.orig_argv)
     return [
@@ -236,14 +221,11 @@ PATIENCE_SECONDS = 60.0
 _PARAMS_PER_REQUEST, _PARAM_LENGTH = 100, 500
 
 
-class WandbTracker:
+class WandbTracker(Tracker):
     """A run of Weights & Biases.
 
     The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
     disk only; a killed process loses a part of that, so each process writes the whole run anew.
-
-    Args:
-        start: what the tracker shows of the run, and the run that it continues.
 
     Raises:
         ValueError: no API key is stored, although WANDB_MODE does not say that none is needed.
@@ -272,21 +254,15 @@ class WandbTracker:
         self.position = Position(self._run.starting_step - 1, None) if resumed else NOTHING
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Passes lines to the process of wandb, which sends them."""
         for step, metrics in lines:
             self._run.log(metrics, step=step)
 
     def finish(self, complete: bool) -> None:
-        """Waits until everything has been sent, for at most `PATIENCE_SECONDS`."""
         self._run.finish(exit_code=0 if complete else 1)
 
 
-class MlflowTracker:
-    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`.
-
-    Args:
-        start: what the tracker shows of the run, and the run that it continues.
-    """
+class MlflowTracker(Tracker):
+    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`."""
 
     def __init__(self, start: Start):
         uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -340,7 +316,6 @@ class MlflowTracker:
         return Position(last, [metric.key for metric in history if metric.step == last])
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Sends lines in one request."""
         now = int(time.time() * 1000)
         metrics = [
             self._metric(key, value, now, step)
@@ -350,16 +325,11 @@ class MlflowTracker:
         self._client.log_batch(self.run_id, metrics=metrics)
 
     def finish(self, complete: bool) -> None:
-        """Marks the run as finished or, if it was stopped, as killed."""
         self._client.set_terminated(self.run_id, status="FINISHED" if complete else "KILLED")
 
 
-class TrackioTracker:
-    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID).
-
-    Args:
-        start: what the tracker shows of the run, and the run that it continues.
-    """
+class TrackioTracker(Tracker):
+    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID)."""
 
     def __init__(self, start: Start):
         # Trackio continues the run of the same name, so that the name must be unique.
@@ -374,12 +344,10 @@ class TrackioTracker:
         self.position = Position(self._run._next_step - 1, None)
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Passes lines to the thread of Trackio, which stores them."""
         for step, metrics in lines:
             self._run.log(metrics, step=step)
 
     def finish(self, complete: bool) -> None:
-        """Waits until all metrics have been stored."""
         del complete
         self._run.finish()
 
@@ -392,11 +360,7 @@ TRACKERS: dict[str, Callable[[Start], Tracker]] = {
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Checks, before a run begins, that the packages of trackers are installed.
-
-    Raises:
-        ImportError: a package is not installed.
-    """
+    """Raises ImportError, before a run begins, if the package of a tracker is not installed."""
     for name in names:
         try:
             spec = importlib.util.find_spec(name)

@@ -40,6 +40,7 @@ def test_scores_are_those_of_scikit_learn_and_fit_80_columns(classes, tmp_path, 
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert ("confusions" in printed) == (classes == 30)
+    assert len(printed.splitlines()) < 2 * classes + 30  # of the confusions, the most frequent ones
     report.write(tmp_path, "dev")
     assert json.loads((tmp_path / "dev.report.json").read_text())[0]["name"] == labels[0]
     rows = list(csv.reader((tmp_path / "dev.confusion.csv").read_text().splitlines()))
