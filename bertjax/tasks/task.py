@@ -7,6 +7,7 @@ predictions, and computes metrics; its subclasses are in `classification`, `tagg
 import abc
 import bisect
 import dataclasses
+import io
 import itertools
 import json
 import pickle
@@ -145,36 +146,62 @@ class Example:
 
 
 class KeptExamples:
-    """All examples of an iterator, which is read at once; they can be read again, many times.
+    """The examples of an iterator, which can be read many times; the iterator is read once.
 
-    They are kept pickled, which takes about the size of the file that they come from: up to
-    `MEMORY` bytes in memory, and more in a temporary file without a name, which the system removes
-    with the process. So a file is parsed once, and may be larger than the memory.
+    They are kept pickled, about as large as the file that they come from: up to `MEMORY` bytes in
+    memory, and more in a temporary file without a name, which the system removes with the process.
+    So a file is parsed once, and may be larger than the memory.
     """
 
     MEMORY = 64 << 20
     BLOCK = 256
 
     def __init__(self, examples: Iterable[Example]):
+        self._unread = iter(examples)
+        self._error: BaseException | None = None
         self._file = tempfile.SpooledTemporaryFile(self.MEMORY)
         self._blocks: list[tuple[int, int] | list[Example]] = []  # (start, size) in the file
-        rest = iter(examples)
-        while block := list(itertools.islice(rest, self.BLOCK)):
-            try:
-                data = pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
-            except RecursionError:  # a column with deeply nested JSON
-                self._blocks.append(block)
-                continue
-            self._blocks.append((self._file.tell(), len(data)))
-            self._file.write(data)
 
     def __iter__(self) -> Iterator[Example]:
-        for block in self._blocks:
-            if isinstance(block, tuple):
-                start, size = block
-                self._file.seek(start)
-                block = pickle.loads(self._file.read(size))
+        for index in itertools.count():
+            block = self._kept(index) if index < len(self._blocks) else self._read()
+            if not block:
+                return
             yield from block
+
+    def _read(self) -> list[Example]:
+        """Reads and keeps the next block."""
+        if self._error is not None:
+            raise self._error
+        try:
+            block = list(itertools.islice(self._unread, self.BLOCK))
+        except BaseException as error:
+            self._error = error
+            raise
+        try:
+            # Of the fields, not of the examples: nothing but built-in types is unpickled.
+            data = pickle.dumps([vars(example) for example in block], pickle.HIGHEST_PROTOCOL)
+        except RecursionError:  # a column with deeply nested JSON
+            self._blocks.append(block)
+            return block
+        if block:
+            start = self._file.seek(0, io.SEEK_END)
+            self._file.write(data)
+            self._blocks.append((start, len(data)))
+        return block
+
+    def _kept(self, index: int) -> list[Example]:
+        block = self._blocks[index]
+        if isinstance(block, list):
+            return block
+        start, size = block
+        self._file.seek(start)
+        examples = []
+        for fields in pickle.loads(self._file.read(size)):
+            example = object.__new__(Example)  # half the time of `Example(**fields)`
+            example.__dict__.update(fields)
+            examples.append(example)
+        return examples
 
     def __del__(self):
         self._file.close()

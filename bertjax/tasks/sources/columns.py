@@ -101,14 +101,12 @@ class Columns:
     """Names of the columns of a user's file; a column whose name is None or () is guessed.
 
     Attributes:
-        text: the column of the text, of the first text of a pair or, in tagging, of the words.
-        pair: the column of the second text of a pair or, in multiple choice, of a text that is put
-            before every choice.
-        label: the column of the label or labels; for embeddings, of the score of a pair.
-        id: the column of the example's id.
-        choices: one column per choice, or (JSON and Parquet only) one column with lists of choices.
-        negatives: for embeddings, one column per hard negative, or (JSON and Parquet only) one
-            column with lists of them.
+        text: the text, the first text of a pair or, in tagging, the words.
+        pair: the second text of a pair or, in multiple choice, a text before every choice.
+        label: the label or labels; for embeddings, the score of a pair.
+        id: the example's id.
+        choices: one column per choice, or (JSON and Parquet only) one with lists of choices.
+        negatives: for embeddings, the same with hard negatives.
     """
 
     text: str | None = None
@@ -120,27 +118,27 @@ class Columns:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The command-line flags of the fields of `Columns` that are set."""
+        """The command-line flags of the fields that are set."""
         values = dataclasses.asdict(self).items()
         return tuple(flag_of(field) for field, value in values if value is not None and value != ())
 
     def named(self) -> tuple[str, ...]:
-        """Returns the column names that are set, over all fields of `Columns`."""
+        """Returns the column names that are set, of all fields."""
         single = (self.text, self.pair, self.label, self.id)
         several = (*self.choices, *self.negatives)
         return tuple(name for name in (*single, *several) if name is not None)
 
 
 def flag_of(field: str) -> str:
-    """Returns the command-line flag that sets the field `field` of `Columns`."""
+    """Returns the command-line flag that sets a field of `Columns`."""
     return _FLAGS.get(field, f"--{field}_column")
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Checks that `table`, a user's file, has all columns in `columns`.
+    """Checks that a user's file has all of `columns`.
 
     Raises:
-        ValueError: the file lacks a column; the message suggests the nearest name.
+        ValueError: it lacks one; the message suggests the nearest name.
     """
     for name in columns:
         if name not in table.columns:
@@ -156,12 +154,11 @@ def find_columns(
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
-    The message is "" if no column is guessed. A column that the user does not name is guessed by
-    usual names, such as "text" or "label". Except in tagging, the position decides if no column has
-    a usual name: the last unused column is taken as the label if `labelled`, and the first unused
-    column that holds texts, else the first unused one, as the text. For embeddings, the two texts
-    may be the only two columns that hold texts; a column of scores must hold numbers, and is only
-    guessed if there are no hard negatives.
+    A column that the user does not name is guessed by usual names, such as "text" or "label".
+    Except in tagging, the position decides if no column has a usual name: the last unused column is
+    taken as the label if `labelled`, and the first unused column that holds texts, else the first
+    unused one, as the text. For embeddings, the two texts may be the only two columns that hold
+    texts; a column of scores must hold numbers, and is only guessed if there are no hard negatives.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
@@ -211,7 +208,6 @@ def is_usual_text(name: str) -> bool:
 
 
 def _free(columns: Sequence[str], named: Columns) -> dict[str, str]:
-    """Returns {name as `plain` writes it: name} of the columns that `named` does not use."""
     taken = named.named()
     return {plain(name): name for name in reversed(columns) if name not in taken}
 
@@ -241,10 +237,7 @@ def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Co
 
 
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
-    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1".
-
-    `free` maps the name of each column, as `plain` returns it, to the name in the file.
-    """
+    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1"."""
     for name in CHOICE_LISTS:
         if name in free:
             return (free[name],)
@@ -281,15 +274,7 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
 
 
 def _refuse_headerless(table: Table, columns: Columns) -> None:
-    """Checks that the first row of a file is a header.
-
-    Args:
-        table: the file.
-        columns: the columns that were found in it.
-
-    Raises:
-        ValueError: the first row looks like an example.
-    """
+    """Raises ValueError if the first row looks like an example."""
     label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
@@ -304,10 +289,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
 
 
 def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
-    """Raises ValueError if a column that is not used holds texts.
-
-    If `pairs` is True, the message says that they may be the second texts of pairs.
-    """
+    """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`."""
     unused = [name for name in table.columns if name and name not in columns.named()]
     texts = [name for name in unused if _holds_texts(table, name)]
     if texts:
@@ -337,13 +319,12 @@ def _holds_texts(table: Table, column: str) -> bool:
 
 
 def _holds_numbers(table: Table, column: str) -> bool:
-    """Returns whether the values are numbers, apart from empty ones."""
     known = [value for value in table.first_values(column) if value not in (None, "")]
     return bool(known) and all(read_number(str(value)) is not None for value in known)
 
 
 def _holds_dates(values: Sequence[Any]) -> bool:
-    """Returns whether `values` are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
+    """Returns whether all are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
 
     def is_date(value: Any) -> bool:
         try:
@@ -360,11 +341,7 @@ def _describe(
 ) -> str:
     """Returns the message about the guessed columns, which names the flags that replace them.
 
-    Args:
-        table: the file.
-        named: the column names that the user sets.
-        columns: the columns that were found in it.
-        words: {field of `Columns`: what the message calls it}; None: fields have their own names.
+    `words` are what the message calls the fields of `Columns`, if not by their names.
     """
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
@@ -397,12 +374,6 @@ _WORDS = {
 
 
 def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
-    """Finds the columns of a file of pairs, for `find_columns`.
-
-    Raises:
-        ValueError: a column is missing or cannot be guessed, both scores and hard negatives are
-            named, or the first row is not a header.
-    """
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
@@ -435,7 +406,6 @@ def _negatives(free: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _with_texts(table: Table, columns: Columns, free: Mapping[str, str]) -> Columns:
-    """Adds the columns of the two texts to `columns`; raises ValueError if they are unknown."""
     if columns.text is not None and columns.pair is not None:
         return columns
     if columns.text is None and columns.pair is None and (both := _pair(free, "embed")):

@@ -56,15 +56,10 @@ class ConllSource(OfficialFiles):
     """Reads the files of CoNLL-2003, which may have their official names or other usual names."""
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files of CoNLL-2003 in `data_dir` or in its subfolder `conll2003`."""
         super().__init__("conll", data_dir, ("conll2003",), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the sentences of a split as examples with tags in IOB2.
-
-        Raises:
-            ValueError: the split does not exist, or a row is malformed; the message names the row.
-        """
+        """Reads the sentences of a split; raises ValueError for a malformed row."""
         return read_conll(self.path(split))
 
 
@@ -165,8 +160,6 @@ def _make(options: TaskOptions) -> TagTask:
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
     """Computes conlleval's metrics of the tags in the last columns of two files.
-
-    `gold` is the file with the correct tags, and `predictions` the file with the predicted tags.
 
     Raises:
         ValueError: the two files differ in words or sentences, have no tags, or are the same file.

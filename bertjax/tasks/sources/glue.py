@@ -23,7 +23,6 @@ from bertjax.tasks.sources.official import (
     OfficialFiles,
     decode,
     existing,
-    reset_counts,
 )
 from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
@@ -76,11 +75,7 @@ class GlueSpec:
 
 
 class GlueSource(OfficialFiles):
-    """Reads the official files of a GLUE task.
-
-    Attributes:
-        spec: the `GlueSpec` of the task.
-    """
+    """Reads the official files of a GLUE task, described by `spec`."""
 
     def __init__(self, spec: GlueSpec, data_dir: Path | str):
         """Finds the task's files in `data_dir`, which is the folder of the task or of all tasks."""
@@ -93,13 +88,9 @@ class GlueSource(OfficialFiles):
             self.splits = tuple(self._paths)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily, in the order of its file.
-
-        Raises:
-            ValueError: the split does not exist, or a row is malformed; the message names the row.
-        """
+        """Reads the examples of a split lazily; raises ValueError for a malformed row."""
         path = self.path(split)
-        reset_counts(self.counts, split)
+        self.counts.reset(split)
         if path.suffix == ".txt":
             return self._read_msr(split, path)
         return read_glue_file(self.spec, path, split, self.counts)
@@ -125,13 +116,9 @@ class GlueSource(OfficialFiles):
 def read_glue_file(
     spec: GlueSpec, path: Path, split: str, counts: Counter[str] | None = None
 ) -> Iterator[Example]:
-    """Reads the examples of a file in GLUE's format, in the order of the rows.
+    """Reads the examples of a file in GLUE's format, which may have any name.
 
-    Args:
-        spec: the `GlueSpec` of the task.
-        path: the file, which may have any name.
-        split: the split of the file; the file has no header if `spec.no_header` has this split.
-        counts: counter to which the numbers of omitted rows are added, under keys "SPLIT: REASON".
+    A file has no header if `spec.no_header` has its split. Omitted rows are counted in `counts`.
 
     Raises:
         ValueError: a row is malformed; the message names the row.
@@ -165,17 +152,15 @@ def read_glue_file(
 
 
 def legible(spec: GlueSpec, text: str) -> str:
-    """Returns `text`, or "?" for an empty text if `spec` says that the task `has_broken_rows`."""
+    """Returns `text`, or "?" for an empty text of a task that `has_broken_rows`."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
-    """Converts `code`, a label in a GLUE file, to a class name or, for regression, to a number.
-
-    `spec` describes the task, and `where` names the row in the message of an error.
+    """Converts a label in a GLUE file to a class name or, for regression, to a number.
 
     Raises:
-        ValueError: the label is not a class of the task, or is not a number for regression.
+        ValueError: it is not a class of the task, or not a number; the message begins with `where`.
     """
     if spec.labels:
         if code in spec.codes:
@@ -251,10 +236,9 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Formats `predictions` as the text of a submission's TSV file, with a header.
+    """Formats {id: class name or score} as the text of a submission's TSV file, with a header.
 
-    `predictions` is {id: class name or score}, and `spec` describes the task. Scores are limited to
-    the range of STS-B's gold scores, 0 to 5.
+    Scores are limited to the range of STS-B's gold scores, 0 to 5.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -275,7 +259,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads {id: class name or score} from the TSV file `path` of predictions for the task `spec`.
+    """Reads {id: class name or score} from a TSV file of predictions for a task.
 
     The file may also give the codes of GLUE's files, such as "1", for classes.
 
@@ -303,11 +287,7 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
 
 
 def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> None:
-    """Adds files to a zip; replaces files of the same names in the zip and keeps other files.
-
-    Args:
-        zip_path: path of the zip, which is created if missing, and replaced atomically otherwise.
-        files: {file name: text of the file}.
+    """Adds {file name: text} to a zip, which is replaced atomically and keeps its other files.
 
     Raises:
         ValueError: the file at `zip_path` is not a zip.
@@ -339,14 +319,10 @@ def _check_zip(path: Path) -> None:
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
-    """Returns a function that writes test predictions to a TSV file and to a zip.
+    """Returns an `Export` that writes test predictions to a TSV file and to a zip.
 
-    The function takes (folder, split, pairs) and yields the (example, prediction) pairs unchanged.
-    It writes no file for splits that are not part of a submission, such as dev.
-
-    Args:
-        spec: the description of the task, with the class names and the names of the TSV files.
-        zip_path: path of the zip; if None, submission.zip in the folder of the predictions.
+    No file is written for splits that are not part of a submission, such as dev. If `zip_path` is
+    None, the zip is submission.zip in the folder of the predictions.
     """
 
     def export(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
@@ -366,8 +342,6 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
 
 def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
     """Computes the metrics of the file `predictions` against `gold`, an official labelled file.
-
-    `spec` describes the task.
 
     Raises:
         ValueError: a file is not in GLUE's format, `gold` has no labels, or the files contain

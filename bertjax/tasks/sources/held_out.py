@@ -1,7 +1,7 @@
 """Chooses the examples of the train split that are held out if there is no dev split.
 
 Either a fraction of the examples is held out, or the examples are divided into folds, each of which
-is held out in one run of a cross-validation.
+is held out in one run of a cross-validation. scikit-learn's splits refuse a class of one example.
 """
 
 import dataclasses
@@ -12,44 +12,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+def _indices_by(keys: Sequence[Hashable]) -> list[list[int]]:
+    """Returns the indices of the examples with each key, in the order in which keys occur."""
+    indices: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        indices.setdefault(key, []).append(index)
+    return [*indices.values()]
+
+
 def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples of each label at random; returns their indices.
 
-    `labels` holds the label of each example. Of a label with two or more examples, at least one is
-    chosen and at least one is not; an example that alone has its label is not chosen. The choice is
-    the same in every run.
+    Of a label with two or more examples, at least one is chosen and at least one is not; an example
+    that alone has its label is not chosen. The choice is the same in every run.
     """
     rng = np.random.default_rng(0)
-    by_label: dict[Hashable, list[int]] = {}
-    for index, label in enumerate(labels):
-        by_label.setdefault(label, []).append(index)
     chosen: list[int] = []
-    for indices in by_label.values():
+    for indices in _indices_by(labels):
         count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
         chosen += rng.permutation(indices)[:count].tolist()
     return frozenset(chosen)
 
 
-def stratified_by_rarest(labels: Sequence[Sequence[Hashable]], fraction: float) -> frozenset[int]:
-    """Chooses examples as `stratified` does, by the rarest of the labels that each example has.
-
-    There may be almost as many combinations of labels as examples, of which `stratified` would
-    choose far more than `fraction`.
-    """
-    return stratified(_rarest(labels), fraction)
-
-
-def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
-    counts = Counter(label for several in labels for label in several)
-    return [min(several, key=lambda label: counts[label], default=None) for several in labels]
-
-
 def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples, evenly over the sorted `values`; returns their indices.
 
-    `values` holds the target of each example. The sorted examples are divided into blocks of about
-    equal size, and one example of each block is chosen at random. The choice is the same in every
-    run.
+    The sorted examples are divided into blocks of about equal size, and one example of each block
+    is chosen at random. The choice is the same in every run.
     """
     rng = np.random.default_rng(0)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -61,15 +50,11 @@ def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
 def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses whole groups with about `fraction` of the examples; returns the examples' indices.
 
-    `groups` holds the group of each example, such as the passage of a question, so that questions
-    about one passage are either all trained on or all evaluated. The groups are chosen at random,
-    but the choice is the same in every run.
+    Questions about one passage, for example, are then either all trained on or all evaluated. The
+    choice is the same in every run.
     """
-    by_group: dict[Hashable, list[int]] = {}
-    for index, group in enumerate(groups):
-        by_group.setdefault(group, []).append(index)
     chosen: list[int] = []
-    members = [*by_group.values()]
+    members = _indices_by(groups)
     for number in np.random.default_rng(0).permutation(len(members))[: len(members) - 1]:
         if len(chosen) >= fraction * len(groups):
             break
@@ -80,34 +65,21 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
 def stratified_folds(labels: Sequence[Hashable], count: int, seed: int) -> np.ndarray:
     """Divides examples into `count` folds with the same numbers of each label, but for one example.
 
-    `labels` holds the label of each example. The folds are drawn with `seed`, and their sizes
-    differ by at most one. Returns the index of the fold of each example, int [N].
+    The sizes of the folds differ by at most one. Returns the fold of each example, int [N].
     """
     rng = np.random.default_rng(seed)
-    by_label: dict[Hashable, list[int]] = {}
-    for index, label in enumerate(labels):
-        by_label.setdefault(label, []).append(index)
-    order = [index for indices in by_label.values() for index in rng.permutation(indices)]
+    order = [index for indices in _indices_by(labels) for index in rng.permutation(indices)]
     folds = np.zeros(len(labels), np.int64)
     # The remainders of all labels are dealt in turn, so that no fold gets all of them.
     folds[np.array(order, np.int64)] = np.arange(len(order)) % count
     return folds
 
 
-def folds_by_rarest(labels: Sequence[Sequence[Hashable]], count: int, seed: int) -> np.ndarray:
-    """Divides examples as `stratified_folds` does, by the rarest of the `labels` of each example.
-
-    There are `count` folds, which are drawn with `seed`. Returns the index of the fold of each
-    example, int [N].
-    """
-    return stratified_folds(_rarest(labels), count, seed)
-
-
 def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
     """Divides examples into `count` folds, each of them evenly over the sorted `values`.
 
-    `values` holds the target of each example. Of every `count` consecutive sorted examples, each
-    fold has one, drawn with `seed`. Returns the index of the fold of each example, int [N].
+    Of every `count` consecutive sorted examples, each fold has one. Returns the fold of each
+    example, int [N].
     """
     rng = np.random.default_rng(seed)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -121,14 +93,10 @@ def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
 def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarray:
     """Divides examples into `count` folds that consist of whole groups, such as passages.
 
-    `groups` holds the group of each example. The groups are shuffled with `seed` and then given,
-    the largest first, to the fold with the fewest examples so far. Returns the index of the fold of
-    each example, int [N].
+    The shuffled groups are given, the largest first, to the fold with the fewest examples so far.
+    Returns the fold of each example, int [N].
     """
-    by_group: dict[Hashable, list[int]] = {}
-    for index, group in enumerate(groups):
-        by_group.setdefault(group, []).append(index)
-    members = [*by_group.values()]
+    members = _indices_by(groups)
     shuffled = [members[number] for number in np.random.default_rng(seed).permutation(len(members))]
     folds, sizes = np.zeros(len(groups), np.int64), np.zeros(count, np.int64)
     for indices in sorted(shuffled, key=len, reverse=True):
@@ -152,8 +120,22 @@ class Choice(NamedTuple):
     words: str
 
 
+def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
+    """Returns the rarest of the labels of each example.
+
+    There may be almost as many combinations of labels as examples, so that a fraction of each
+    combination would be far more than that fraction of the examples.
+    """
+    counts = Counter(label for several in labels for label in several)
+    return [min(several, key=lambda label: counts[label], default=None) for several in labels]
+
+
 BY_CLASS = Choice(stratified, stratified_folds, "the same share of every class")
-BY_RAREST = Choice(stratified_by_rarest, folds_by_rarest, "the same share of every label")
+BY_RAREST = Choice(
+    lambda labels, fraction: stratified(_rarest(labels), fraction),
+    lambda labels, count, seed: stratified_folds(_rarest(labels), count, seed),
+    "the same share of every label",
+)
 BY_TARGET = Choice(spread, spread_folds, "evenly over the range of the targets")
 BY_PASSAGE = Choice(grouped, grouped_folds, "whole passages")
 AT_RANDOM = Choice(stratified, stratified_folds, "at random")  # the keys of all examples are equal

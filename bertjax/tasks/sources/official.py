@@ -3,7 +3,9 @@
 Parquet files of the Hugging Face Hub are read without TensorFlow, and so are prepared TFDS.
 """
 
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,21 +63,17 @@ class OfficialFiles:
         )
 
     def path(self, split: str) -> Path:
-        """Returns the path of the official file of a split.
-
-        Raises:
-            ValueError: the split does not exist.
-        """
+        """Returns the path of the file of a split; raises ValueError if there is none."""
         return value_of_split(self.task, split, self._paths)
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """Returns the path of the first name in `names` that is a file in `folder`, or None."""
+    """Returns the path of the first of `names` that is a file in `folder`, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns `values[split]`, for example the path of the file of a split of the task `task`.
+    """Returns `values[split]`, for example the path of the file of a split of a task.
 
     Raises:
         ValueError: `values` has no such split; the message suggests the nearest name.
@@ -98,14 +96,19 @@ class ChangeCounts(Counter[str]):
         self.first: dict[str, str] = {}
 
     def add(self, reason: str, where: str) -> None:
-        """Counts one example, which is at `where` and was changed or left out for `reason`."""
+        """Counts an example, at `where`, that was changed or left out for `reason`."""
         if reason not in self:
             self.first[reason] = where
         self[reason] += 1
 
+    def reset(self, split: str) -> None:
+        """Deletes the entries of a split, before it is read again."""
+        for reason in [key for key in self if key.startswith(f"{split}: ")]:
+            del self[reason]
+
 
 def change_notes(source: Any) -> list[str]:
-    """Returns a sentence per reason for which `source` changed or left out examples so far."""
+    """Returns a sentence per reason for which a source changed or left out examples so far."""
     counts = getattr(source, "counts", {})
     first = counts.first if isinstance(counts, ChangeCounts) else {}
     return [
@@ -114,20 +117,8 @@ def change_notes(source: Any) -> list[str]:
     ]
 
 
-def reset_counts(counts: Counter[str], split: str) -> None:
-    """Deletes the entries of `split` from `counts`, before the split is read again."""
-    for reason in [key for key in counts if key.startswith(f"{split}: ")]:
-        del counts[reason]
-
-
 class HubDataset(NamedTuple):
-    """A dataset on the hub that has the data of a benchmark task as Parquet files.
-
-    Attributes:
-        repository: the repository, OWNER/NAME.
-        folder: the folder with the Parquet files.
-        revision: the branch with the Parquet files.
-    """
+    """Where the hub has the data of a benchmark task as Parquet files."""
 
     repository: str
     folder: str
@@ -150,14 +141,13 @@ _SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
 
 
 class ParquetRows:
-    """The rows of Parquet files, read like a data source of TFDS: by `len` and `__getitems__`."""
+    """The rows of Parquet files, in memory, read like a data source of TFDS.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
 
     def __init__(self, paths: Iterable[Path]):
-        """Reads the files `paths` into memory.
-
-        Raises:
-            ValueError: a file is damaged.
-        """
         import pyarrow
 
         tables = []
@@ -224,7 +214,7 @@ class DatasetRow(NamedTuple):
         number: the index of the row in the split, from 0.
         where: dataset, split and index of the row, for error messages.
         split: the name of the split.
-        counts: a counter of changed or omitted examples, with keys "SPLIT: REASON".
+        counts: counts of changed or omitted examples.
     """
 
     fields: Mapping[str, Any]
@@ -266,7 +256,7 @@ class DatasetSource:
         """
         self._convert = convert
         self.counts = ChangeCounts()
-        if data_dir is not None or is_prepared(builder, None):
+        if data_dir is not None or _is_prepared(builder):
             self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
         else:
             self.name, sources = open_hub(builder)
@@ -274,13 +264,9 @@ class DatasetSource:
         self.splits = tuple(sorted(self._sources, key=_split_order))
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily, in the order of the dataset.
-
-        Raises:
-            ValueError: the split does not exist.
-        """
+        """Reads the examples of a split lazily; raises ValueError if it does not exist."""
         source = value_of_split(self.name, split, self._sources)
-        reset_counts(self.counts, split)
+        self.counts.reset(split)
         return self._read(split, source)
 
     def _read(self, split: str, source: Any) -> Iterator[Example]:
@@ -293,8 +279,15 @@ class DatasetSource:
                     yield example
 
 
+def _is_prepared(builder: str) -> bool:
+    """Returns whether TFDS has prepared a dataset; TFDS is imported only if its folder has one."""
+    folder = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    is_there = "://" in folder or (Path(folder).expanduser() / builder).is_dir()
+    return (is_there or "tensorflow_datasets" in sys.modules) and is_prepared(builder, None)
+
+
 def decode(value: Any) -> str:
-    """Converts a text of a dataset (bytes if read with TFDS, str if from the hub) to str."""
+    """Converts a text of a dataset, which is bytes if read with TFDS, to str."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from bertjax.tasks.sources.columns import (
 )
 from bertjax.tasks.sources.conll import in_iob2, read_conll
 from bertjax.tasks.sources.held_out import Choice, Fold
-from bertjax.tasks.sources.official import ChangeCounts, reset_counts, value_of_split
+from bertjax.tasks.sources.official import ChangeCounts, value_of_split
 from bertjax.tasks.sources.rows import KnownClasses, Row, RowReader
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -91,7 +91,6 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
 
 
 def _rows_of(numbers: Sequence[str], *, similar: bool) -> str:
-    """Returns the beginning of a line about the rows `numbers`, the first of which is described."""
     if not numbers:
         return "\n  "
     if similar and len(numbers) > 1:
@@ -115,7 +114,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes `rows`, (split, problem) of each bad row, to the file `path` as JSON lines."""
+    """Writes (split, problem) of each bad row to a file of JSON lines."""
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for split, problem in rows:
             line = {"split": split, "problem": problem}
@@ -126,9 +125,9 @@ class OwnFiles(abc.ABC):
     """Base class of the sources that read the user's own files, one file or folder per split.
 
     A file is parsed once: all of its examples are kept, because a fine-tuning reads the train split
-    several times before its first step, and the dev split at each evaluation. Of a train split that
-    the dev split is held out of, the held-out examples are kept apart, so that an evaluation reads
-    only them; what is kept of the train split is forgotten after it has been encoded.
+    several times before its first step, and the dev split at each evaluation. Examples that are
+    held out of the train split are kept apart, so that an evaluation reads only them. What is kept
+    of the train split is forgotten after it has been encoded.
 
     Args:
         task: the name of the task, for error messages.
@@ -176,11 +175,7 @@ class OwnFiles(abc.ABC):
         """
 
     def path(self, split: str) -> Path:
-        """Returns the path of the file that has a split.
-
-        Raises:
-            ValueError: the split does not exist.
-        """
+        """Returns the path of the file that has a split; raises ValueError if there is none."""
         held_out = split == "dev" and self._held_out
         return value_of_split(self._task, "train" if held_out else split, self.files)
 
@@ -236,8 +231,7 @@ class OwnFiles(abc.ABC):
     def leave_out(self, split: str, example: Example, problem: str) -> bool:
         """Leaves an example that cannot be encoded out of all later reads of a split.
 
-        `problem` says why it cannot be encoded. Returns True; or returns False, and changes
-        nothing, if `bad_rows` is not "skip".
+        Returns whether it does, which is only the case if `bad_rows` is "skip".
         """
         if self._bad_rows_are != "skip":
             return False
@@ -251,10 +245,9 @@ class OwnFiles(abc.ABC):
         return read + [(split, text) for split, rows in left_out for text in rows.values()]
 
     def held_out_indices(self) -> list[int]:
-        """Returns the index, in the train file, of each example of the held-out dev split.
+        """Returns the index, in the train file, of each example that `examples` yields of "dev".
 
-        The indices are in the order in which `examples` yields the dev split, and count the usable
-        examples of the file from 0.
+        The indices count the usable examples of the file from 0.
         """
         if not self._held_out:
             return []
@@ -276,11 +269,9 @@ class OwnFiles(abc.ABC):
 
         Args:
             fraction: the fraction of the train split to hold out; 0 or None: nothing.
-            fold: the fold of a cross-validation to hold out, instead of a fraction; None: no
-                cross-validation.
+            fold: the fold of a cross-validation to hold out, instead of a fraction, or None.
             choice: how the held-out examples are chosen.
-            key: a function that returns the property of an example by which they are chosen, such
-                as its label.
+            key: function (example) -> by what it is chosen, such as its label.
 
         Raises:
             ValueError: there are fewer different texts than folds, or a fold is empty.
@@ -326,6 +317,7 @@ class OwnFiles(abc.ABC):
             return ""
         numbered = enumerate(self.usable("train"))
         self._kept["dev"] = KeptExamples(e for i, e in numbered if i in held_out)
+        deque(self._kept["dev"], maxlen=0)  # now, because the train split will be forgotten
         self._held_out, self.splits = held_out, (*self.splits, "dev")
         name = path.name or path.resolve().name
         message = (
@@ -365,10 +357,7 @@ def text_digest(example: Example) -> bytes:
 def rows_as_files(**rows: Any) -> Iterator[dict[str, str]]:
     """Yields {argument: path of a file with its rows}; temporary files are removed at the end.
 
-    Rows are counted from 1, like the lines of the file.
-
-    Args:
-        rows: the rows of each argument, as for `as_file`; arguments that are None are left out.
+    Rows are counted from 1, like the lines of the file. Arguments that are None are left out.
 
     Raises:
         ValueError: the block raises ValueError; the message names the argument, such as "train, row
@@ -394,9 +383,7 @@ def rows_as_files(**rows: Any) -> Iterator[dict[str, str]]:
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Writes `rows` to `file` as JSON lines; returns the path of `file`.
-
-    If `rows` is itself the path of a file, nothing is written, and this path is returned.
+    """Writes `rows` to `file` as JSON lines, and returns its path; a path is returned as it is.
 
     Args:
         rows: a path, a pandas DataFrame, a dictionary {column: values}, or dictionaries, one per
@@ -443,7 +430,6 @@ def as_file(rows: Any, file: Path) -> str:
 
 
 def _in_json(value: Any) -> Any:
-    """Converts a value of a DataFrame or a dictionary to a JSON value; NaN becomes None."""
     if hasattr(value, "tolist"):  # numpy
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -492,8 +478,7 @@ class TableSource(OwnFiles):
 
         Args:
             kind: the kind of task.
-            train: the file of the train split, or a folder of files with the same columns; at
-                least one split is required.
+            train: the file of the train split, or a folder of files with the same columns.
             dev: the same for the dev split.
             test: the same for the test split.
             conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
@@ -537,7 +522,7 @@ class TableSource(OwnFiles):
         self.multi_label = kind == "classify" and several
 
     def _find_columns(self, named: Columns) -> list[str]:
-        """Finds `_columns`, those of each split, and returns messages about the guessed ones."""
+        """Finds the columns of each split, and returns messages about the guessed ones."""
         self._columns, notes = dict.fromkeys(self.files, named), []
         missing = {split for split, tables in self._tables.items() if tables}
         for split, tables in self._tables.items():
@@ -577,7 +562,6 @@ class TableSource(OwnFiles):
         )
 
     def _needed(self, split: str) -> tuple[str, ...]:
-        """Returns the columns that a file must have, of which the label of a test split is none."""
         columns = self._columns[split]
         optional = {columns.id, columns.label if split == "test" else None}
         return tuple(name for name in columns.named() if name not in optional)
@@ -642,7 +626,7 @@ class TableSource(OwnFiles):
         parts = value_of_split(self._task, split, self._parts)
         if not self._tables[split]:
             return itertools.chain.from_iterable(map(read_conll, parts))
-        reset_counts(self.counts, split)
+        self.counts.reset(split)
         columns = self._columns[split]
         reader = RowReader(
             self.kind, columns, self._separator, self.multi_label, labelled=split != "test"
@@ -685,7 +669,7 @@ class TableSource(OwnFiles):
 
 
 def data_files(path: Path, kind: OwnKind) -> list[Path]:
-    """Returns [`path`] or, if `path` is a folder, its files that tasks of the kind `kind` read.
+    """Returns [`path`] or, if it is a folder, its files that tasks of a kind read.
 
     In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet and similar or, if there are no
     such files, .txt and, for tagging, .conll, .iob and similar.

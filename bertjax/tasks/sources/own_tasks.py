@@ -52,12 +52,9 @@ MOST_HELD_OUT = 10_000
 def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
-    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
-
-    Args:
-        source: reads the examples.
-        fold: the held-out fold of a cross-validation, whose labels are included, so that the models
-            of all folds have the same classes; None: no cross-validation.
+    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
+    held-out `fold` of a cross-validation are included, so that the models of all folds have the
+    same classes.
 
     Raises:
         ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
@@ -112,7 +109,6 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
 
 
 def _are_decimals(numbers: Collection[float | None]) -> bool:
-    """Returns whether all values are numbers, and not all of them whole ones."""
     return None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
@@ -177,10 +173,7 @@ def _fields(source: TableSource, options: TaskOptions) -> dict[str, Any]:
 
 
 def _separator_in(labels: Sequence[str]) -> str:
-    """Returns the character at which most labels fall into parts that several labels share.
-
-    Such labels most likely name several classes each. The result is "" if there is none.
-    """
+    """Returns the character at which most labels fall into parts that labels share, or ""."""
     for separator in SEPARATORS:
         parts = [part.strip() for label in labels for part in label.split(separator)]
         composed = sum(separator in label for label in labels)
@@ -195,12 +188,6 @@ def _tagging(source: TableSource, options: TaskOptions) -> Task:
 
 
 def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
-    """Creates a multiple-choice task.
-
-    Raises:
-        ValueError: the labels of the first split count the choices from 1, so that almost every
-            label would name another choice than it means.
-    """
     del options
     count, split = source.num_choices, source.splits[0]
     labels = set(source.written_labels(split))
@@ -214,14 +201,7 @@ def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
 
 
 def _regression(source: TableSource, options: TaskOptions) -> Task:
-    """Creates a regression task whose targets are standardised in training.
-
-    The mean is subtracted from a target, which is then divided by the standard deviation. Both are
-    those of the train split's targets; without a train split, targets are not standardised.
-
-    Raises:
-        ValueError: all targets in the train split are equal.
-    """
+    """Creates a task whose targets are standardised by mean and deviation of the train split."""
     task = RegressionTask(**_fields(source, options))
     if "train" not in source.splits:
         return task
@@ -299,11 +279,7 @@ def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
 
 
 def _range(source: TableSource) -> dict[str, Any]:
-    """Returns the lowest and the highest score of the train split, and prints them.
-
-    Raises:
-        ValueError: all scores are equal.
-    """
+    """Returns the lowest and the highest score of the train split, and prints them."""
     scores = [float(example.label) for example in source.examples("train")]  # type: ignore[arg-type]
     lowest, highest = (min(scores), max(scores)) if scores else (0.0, 0.0)
     if scores and lowest == highest:

@@ -45,14 +45,9 @@ def shorten(value: Any) -> str:
 
 
 class Row(NamedTuple):
-    """One row of a user's file.
+    """One row of a user's file, {column: value} in `values`.
 
-    All methods of `Row` raise ValueError if a value has a wrong type; the message names the row.
-
-    Attributes:
-        path: the path of the file.
-        number: the number of the row.
-        values: {column: value}.
+    All methods raise ValueError if a value has a wrong type; the message names the row.
     """
 
     path: Path
@@ -65,11 +60,7 @@ class Row(NamedTuple):
         return row_name(self.path, self.number)
 
     def text(self, column: str) -> str:
-        """Returns the text in the column `column` of the row.
-
-        Raises:
-            ValueError: the row lacks the column, or its value is not a text or is empty.
-        """
+        """Returns the text in a column, which must not be empty."""
         if column not in self.values:
             raise ValueError(
                 f"{self.where} has no column {brief(column, 60)!r}, only "
@@ -84,12 +75,7 @@ class Row(NamedTuple):
         return tuple(self.text(column) for column in columns)
 
     def listed(self, column: str) -> tuple[str, ...]:
-        """Returns the list of texts in the column `column` of the row, as a tuple.
-
-        Raises:
-            ValueError: the value is not a list, or is empty, or an element is not a text or is
-                empty.
-        """
+        """Returns the texts in the list in a column, of which there must be at least one."""
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
             raise ValueError(
@@ -114,14 +100,10 @@ class Row(NamedTuple):
         return value
 
     def name(self, value: Any) -> str:
-        """Converts the label `value` to a class name; numbers and booleans become their JSON text.
+        """Converts a label to a class name; numbers and booleans become their JSON text.
 
         The JSON numbers 3 and 3.0 are one class, "3": pandas writes whole numbers as floats if a
         value is missing in their column.
-
-        Raises:
-            ValueError: the label is neither a text that is not blank, nor a finite number or a
-                boolean.
         """
         if isinstance(value, str) and value.strip():
             return value.strip()
@@ -135,21 +117,13 @@ class Row(NamedTuple):
         )
 
     def names(self, values: Any) -> list[str]:
-        """Converts `values`, a list of labels or tags, to a list of class names.
-
-        Raises:
-            ValueError: `values` is not a list, or `name` rejects an element.
-        """
+        """Converts a list of labels or tags to a list of class names."""
         if not isinstance(values, list):
             raise ValueError(f"{self.where}: labels should be a list, but are {shorten(values)}.")
         return [self.name(value) for value in values]
 
     def number_of(self, value: Any) -> float:
-        """Converts the label `value`, given as a text or as a JSON number, to a float.
-
-        Raises:
-            ValueError: the label is not a number.
-        """
+        """Converts a label, given as a text or as a JSON number, to a float."""
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
@@ -160,13 +134,10 @@ class Row(NamedTuple):
         return number
 
     def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
-        """Converts the label `value`, the index, text or letter of a choice, to its index.
+        """Converts a label, the index, text or letter of a choice, to the choice's index.
 
         Indices count from 0, letters from a. The example has `count` choices, whose texts are in
         `columns`.
-
-        Raises:
-            ValueError: the label is none of these.
         """
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
@@ -263,12 +234,7 @@ class RowReader:
         self._cut = ""  # the reason, with the first row, why entities are changed
 
     def example(self, id: str, row: Row) -> Example:
-        """Converts `row` to an example with the id `id`; tags are kept as they are written.
-
-        Raises:
-            ValueError: a column of the row is missing or has a wrong type, the label is malformed,
-                or a label is needed and the row has none.
-        """
+        """Converts `row` to an example with the id `id`; tags are kept as they are written."""
         if self._kind == "tag":
             sentence = self._sentence(row)
             if sentence.cut_word:
@@ -356,8 +322,8 @@ class RowReader:
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
     """Converts the cells of CSV that hold JSON lists, of words, tags or entities, to lists.
 
-    `text` and `label` are the names of the two columns. An empty cell of the label becomes None.
-    Other values remain, among them texts that merely begin with "[", and all rows of other formats.
+    An empty cell of the label becomes None. Other values remain, among them texts that merely begin
+    with "[", and all rows of other formats.
     """
     if suffix_of(row.path) not in CSV_SUFFIXES:
         return row
@@ -371,7 +337,6 @@ def _with_lists(row: Row, text: str, label: str | None) -> Row:
 
 
 def _json_list(value: Any) -> Any:
-    """Converts a text that is a JSON list to that list; returns any other value unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(value)
@@ -386,7 +351,7 @@ _KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
 
 
 class Span(NamedTuple):
-    """An entity in a text: the characters text[start:end], of type `kind`, such as "PER"."""
+    """An entity in a text: text[start:end], of a kind such as "PER"."""
 
     start: int
     end: int
@@ -394,7 +359,7 @@ class Span(NamedTuple):
 
 
 def has_columns(path: Path, labels: Collection[str]) -> bool:
-    """Returns whether the file `path` has CoNLL's columns, one word and not one text per line.
+    """Returns whether a file has CoNLL's columns, one word and not one text per line.
 
     CSV, JSON and Parquet files never have CoNLL's columns. Any other file has them if its first 200
     lines that are not blank all have the same number of fields with spaces between, at most 6, and
@@ -423,13 +388,8 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
     """Converts a row with a running text to a `Sentence`: its words and their IOB2 tags.
 
     The words depend on the text alone, so that labels do not help a prediction: an entity that
-    starts or ends within a word is taken as whole words. If the row has no list of entities, the
-    tags of the sentence are None.
-
-    Args:
-        row: a row of a user's file.
-        text_column: the column with the text.
-        entity_column: the column with the list of entities; None: there are no labels.
+    starts or ends within a word is taken as whole words. Without a list of entities, the tags are
+    None.
 
     Raises:
         ValueError: the text has no words, an entity is malformed or lies outside of the text, or
@@ -521,10 +481,7 @@ def _utf16_hint(row: Row) -> str:
 
 
 def _has_pairs(text: str) -> bool:
-    """Returns whether `text` has characters that are two units of UTF-16.
-
-    JavaScript and Java count such characters twice, so that all positions after them are wrong.
-    """
+    """Returns whether a text has characters that JavaScript and Java count as two."""
     return any(ord(character) > 0xFFFF for character in text)
 
 
@@ -538,7 +495,7 @@ def _count_characters(text: str) -> str:
 
 
 def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
-    """Returns the IOB2 tag of each word, from the entities in the order of their positions.
+    """Returns the IOB2 tag of each word.
 
     A word belongs to the entity that has any of its characters; if there are two, ValueError is
     raised, because a word has one tag and one of the entities would be lost or cut.

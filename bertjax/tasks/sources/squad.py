@@ -33,7 +33,6 @@ from bertjax.tasks.sources.official import (
     DatasetRow,
     DatasetSource,
     decode,
-    reset_counts,
     value_of_split,
 )
 from bertjax.tasks.sources.own_files import BadRows, OwnFiles
@@ -88,8 +87,7 @@ class QuestionRow(NamedTuple):
     """A row of a table of questions.
 
     Attributes:
-        id: the id of the question: that in the row or, if there is none, the index of the row,
-            counted from 0.
+        id: the id in the row or, if there is none, the index of the row, counted from 0.
         where: the file and row, for error messages.
         values: {column: value} of the row; empty if the row cannot be read.
         question: a dict as in SQuAD's JSON with the additional key "context", the passage; if the
@@ -103,13 +101,11 @@ class QuestionRow(NamedTuple):
 
 
 def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
-    """Yields the rows of the file `path`, a table of questions.
+    """Yields the rows of a table of questions.
 
     With `to_train`, a row is malformed if the place of its answer is not known. To score
-    predictions, the text of the answer is enough.
-
-    A question with an empty list of answers gets `is_impossible=True`, unless the row has a value
-    in the column is_impossible.
+    predictions, the text of the answer is enough. A question with an empty list of answers gets
+    `is_impossible=True`, unless the row says otherwise.
 
     Raises:
         ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
@@ -157,10 +153,9 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
 
 
 def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
-    """Returns the answer in the columns of `row`: a list of one answer or, if it is empty, of none.
+    """Returns the answer in the columns of `row`, as a list, or None if it has no such column.
 
-    Returns None if the row has no column of an answer. With `to_train`, an answer without a start
-    must occur exactly once in the passage.
+    With `to_train`, an answer without a start must occur exactly once in the passage.
     """
     column = next((name for name in _TEXT_COLUMNS if name in row), None)
     if column is None:
@@ -212,11 +207,7 @@ class SquadSource(OwnFiles):
     ):
         """Checks that the file, or folder of files, of each split exists.
 
-        Args:
-            files: {split: path of the file or folder}.
-            bad_rows: as for `OwnFiles`.
-            can_skip: as for `OwnFiles`.
-            keep: as for `OwnFiles`.
+        The arguments are those of `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -253,7 +244,7 @@ class SquadSource(OwnFiles):
 
     def parse(self, split: str) -> Iterator[Example]:
         path = value_of_split(self._task, split, self.files)
-        reset_counts(self.counts, split)
+        self.counts.reset(split)
         questions = (
             (self._rows if is_question_table(file) else self._questions)(split, file)
             for file in files_in(path, SUFFIXES)
@@ -261,11 +252,7 @@ class SquadSource(OwnFiles):
         return itertools.chain.from_iterable(questions)
 
     def _questions(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields the questions of a file in SQuAD's JSON.
-
-        A malformed article, paragraph or question becomes one example without a text, whose
-        `problem` says what is wrong.
-        """
+        """Yields the questions of a file in SQuAD's JSON, and malformed parts as bad examples."""
         count = itertools.count()
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
@@ -279,10 +266,7 @@ class SquadSource(OwnFiles):
                 yield from self._of_paragraph(split, paragraph, at, count)
 
     def _rows(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields the questions of a table with one question per row.
-
-        A malformed row becomes an example without a text, whose `problem` says what is wrong.
-        """
+        """Yields the questions of a table, and malformed rows as bad examples."""
         for row in question_rows(path, to_train=split == "train"):
             try:
                 if isinstance(row.question, ValueError):
@@ -299,11 +283,7 @@ class SquadSource(OwnFiles):
     def _of_paragraph(
         self, split: str, paragraph: Any, place: str, count: Iterator[int]
     ) -> Iterator[Example]:
-        """Yields the questions of a paragraph.
-
-        A malformed paragraph or question becomes an example whose `problem` says what is wrong.
-        Without an id, the example gets its number in the file, which `count` counts from 0.
-        """
+        """Yields the questions of a paragraph; without an id, one gets its number in the file."""
         try:
             context = _text(paragraph, "context", place)
             questions = _get(paragraph, "qas", list, place)
@@ -326,9 +306,7 @@ class SquadSource(OwnFiles):
     ) -> Example | None:
         """Converts a question of SQuAD's JSON to an example, or to None if it is left out.
 
-        Raises:
-            ValueError: a field is missing or has a wrong type, a text is empty, or, if `placed`, no
-                answer occurs in the passage; the message names the question.
+        If `placed`, one of its answers must occur in the passage.
         """
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
@@ -377,17 +355,10 @@ class SquadSource(OwnFiles):
 def with_answers(
     asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: ChangeCounts
 ) -> Example | None:
-    """Adds `answers` to the question `asked`, and corrects their starts.
+    """Adds `answers`, (text, start in characters), to a question, and corrects their starts.
 
-    Args:
-        asked: the question, whose `pair` is the passage.
-        answers: (text, start) of each accepted answer, with the start in characters.
-        split: the split of the question.
-        counts: the counts to which corrected starts and omitted questions are added.
-
-    Returns:
-        The question with its answers; None if `split` is train and the question has answers, but
-        no answer occurs in the passage.
+    Returns None if `split` is train and the question has answers, but none occurs in the passage.
+    Such questions and corrected starts are counted in `counts`.
     """
     placed = []
     for text, start in answers:
@@ -403,10 +374,7 @@ def with_answers(
 
 
 def nearest(text: str, context: str, start: int) -> int:
-    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or -1.
-
-    The result is -1 if `text` does not occur in `context`, or is blank.
-    """
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or -1."""
     if not text.strip():
         return NOWHERE
     if start >= 0 and context.startswith(text, start):
@@ -463,10 +431,7 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_dataset_row(row: DatasetRow) -> Example | None:
-    """Converts a row of SQuAD in TFDS or on the hub to a question.
-
-    Returns None for a question of the train split that has answers, but none in the passage.
-    """
+    """Converts a row of SQuAD in TFDS or on the hub to a question, or to None as `with_answers`."""
     fields = row.fields
     asked = Example(
         id=decode(fields["id"]),

@@ -26,11 +26,7 @@ class SwagSource(OfficialFiles):
         super().__init__("swag", data_dir, ("swag", "SWAG"), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split; a choice is the start of the next sentence plus an ending.
-
-        Raises:
-            ValueError: the split does not exist, or a row is malformed; the message names the row.
-        """
+        """Reads the examples of a split, whose choices are whole next sentences."""
         table = Table(self.path(split))
         missing = [name for name in COLUMNS if name not in table.columns]
         if missing:

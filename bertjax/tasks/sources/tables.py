@@ -38,7 +38,7 @@ Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
 def row_name(path: Path | str, row: int) -> str:
-    """Returns the text "PATH, row ROW", which names a row of the file `path` in error messages."""
+    """Returns "PATH, row ROW", which names a row of a file in messages."""
     return f"{path}, row {row}"
 
 
@@ -69,8 +69,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
     Fields are separated by the one of `DELIMITERS` that divides the first lines into rows of
-    equally many fields. A first line such as "sep=;" names the separator instead, and is not
-    yielded.
+    equally many fields, or by the one that a first line such as "sep=;" names.
 
     Raises:
         ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
@@ -119,10 +118,9 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def read_json_rows(path: Path) -> Rows:
-    """Yields (row number, JSON object) for each line of JSON lines, or element of a JSON array.
+    """Yields (row number, object) for each line of JSON lines, or element of a JSON array.
 
-    For a line or element that is not a JSON object, a ValueError is yielded in place of the object.
-    Blank lines are left out.
+    A ValueError takes the place of what is not a JSON object. Blank lines are left out.
 
     Raises:
         ValueError: a line is not UTF-8, a line or an element exceeds `MAX_LINE` characters, or an
@@ -159,13 +157,7 @@ def _parsed(path: Path, number: int, line: str) -> Any:
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields (number, element) for each element of a JSON array, which need not fit in memory.
-
-    The elements are numbered from 1.
-
-    Raises:
-        ValueError: an element is not JSON or not UTF-8, or has more than `MAX_LINE` characters.
-    """
+    """Yields (number from 1, element) for each element of a JSON array larger than the memory."""
     decode = json.JSONDecoder().raw_decode
     with open_text(path, newline=None) as file:
         buffer = file.read(_BLOCK)
@@ -221,11 +213,7 @@ def parquet_columns(path: Path) -> tuple[str, ...]:
 
 
 def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
-    """Returns {column: class names in the order of their ids} for the columns of class ids.
-
-    `metadata` is what Hugging Face's `datasets` writes into a Parquet file; without it, the result
-    is {}.
-    """
+    """Returns {column: class names} from what Hugging Face's `datasets` writes into the file."""
     try:
         features = json.loads(metadata or b"{}")["info"]["features"]
         names = {}
@@ -241,10 +229,7 @@ def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
 
 
 def _plain(value: Any, names: Sequence[str] | None) -> Any:
-    """Converts a value of a Parquet file to a JSON value.
-
-    If `names`, the class names of the column, is not None, a class id becomes its class name.
-    """
+    """Converts a value to a JSON value, and a class id to its name in `names`, if there are any."""
     if isinstance(value, list):
         return [_plain(item, names) for item in value]
     if isinstance(value, dict):
@@ -268,10 +253,8 @@ def read_number(text: str) -> float | None:
 def check_utf8(text: str, path: Path | str, row: int) -> None:
     """Checks that a text has no lone surrogates, which stand for bytes that are not UTF-8.
 
-    `path` and `row` are the file and the row number of the text.
-
     Raises:
-        ValueError: the text has a lone surrogate; the message names the row and the byte.
+        ValueError: it has one; the message names the row and the byte.
     """
     if text.isascii():
         return
@@ -288,7 +271,7 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
 
 
 def _bounded(file: TextIO, path: Path) -> Iterator[str]:
-    """Yields the lines of a file; raises ValueError if a line exceeds `MAX_LINE` characters."""
+    """Yields the lines of a file; raises ValueError if one exceeds `MAX_LINE` characters."""
     for number in itertools.count(1):
         line = file.readline(MAX_LINE + 1)
         if len(line) > MAX_LINE:
@@ -304,17 +287,12 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
 def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") -> TextIO:
     """Opens a text file, which may be compressed, with or without a byte order mark.
 
-    By default, bytes that are not UTF-8 become lone surrogates, which `check_utf8` detects in each
+    By default, bytes that are not UTF-8 become lone surrogates, which `check_utf8` finds in each
     row, because errors of strict decoding do not name the row.
-
-    Args:
-        path: the file.
-        newline: as for `open`.
-        errors: as for `open`.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is UTF-16. If the file is compressed and damaged, ValueError is raised
+        ValueError: the file is UTF-16 or a ZIP file. A damaged compressed file raises ValueError
             when it is read.
     """
     file = open(path, "rb")
@@ -388,7 +366,7 @@ def suffix_of(path: Path) -> str:
 
 
 def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns [`path`] or, if it is a folder, the files in it whose suffixes are in `suffixes`.
+    """Returns [`path`] or, if it is a folder, the files in it with one of `suffixes`.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
@@ -410,10 +388,7 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def unread_files(path: Path, read: Sequence[Path]) -> str:
-    """Returns a sentence that names the files and folders in a folder that are not in `read`.
-
-    The result is "" if `path` is a file, and if all that is left are hidden files.
-    """
+    """Returns a warning about what a folder holds besides the files `read`, or ""."""
     if not path.is_dir():
         return ""
     others = sorted(
@@ -519,8 +494,7 @@ class Table:
         """Yields (row number, {column: value}), or (row number, ValueError) for a malformed row.
 
         Raises:
-            ValueError: a row is malformed in such a way that the rows after it cannot be read, for
-                example by a quote that is not closed.
+            ValueError: the rows after a malformed one cannot be read, as after an unclosed quote.
         """
         if self.is_text:
             yield from ((number, {"text": line}) for number, line in read_lines(self.path))
@@ -536,12 +510,10 @@ class Table:
                     yield number, dict(zip(self.columns, fields, strict=True))
 
     def first_quoted_row(self) -> int | None:
-        """Returns the number of the first row of TSV with a field that seems quoted as in CSV.
+        """Returns the number of the first row of TSV that seems quoted as in CSV, or None.
 
-        The first `ROWS_SEARCHED` rows are searched.
-        Such a field is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
-        that they become a part of the text. The result is None for other formats and if there is no
-        such row.
+        A field of it is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
+        that they become a part of the text. The first `ROWS_SEARCHED` rows are searched.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
             return None
@@ -594,10 +566,9 @@ def _check_names(columns: Sequence[str], where: str) -> None:
 
 
 def _with_last_names(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Names the last columns of a header that have no name, as spreadsheets write empty columns.
+    """Names the last columns without a name, which spreadsheets write, "column N", from 1.
 
-    The names are "column N", where N counts from 1. If more than half of the columns have no name,
-    which is not how a header looks, nothing is named.
+    If more than half of the columns have no name, which is no header, nothing is named.
     """
     named = len(columns)
     while named and not columns[named - 1]:

@@ -1,17 +1,33 @@
 """The examples of formats in --help and in the documentation are read as they are shown."""
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from bertjax import finetune
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.sources.formats import FORMAT_EXAMPLES, format_help
+from bertjax.tasks.sources.formats import FORMATS, format_help
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
 
 DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"
-EXAMPLES = [(task, example) for task, shown in FORMAT_EXAMPLES.items() for example in shown]
+
+
+class FormatExample(NamedTuple):
+    title: str
+    suffix: str
+    lines: list[str]
+
+
+def examples_in(text):
+    pattern = r"^(\S.*) \((\.\w+)\):\n((?:    .*\n?|\n(?=    ))+)"
+    for title, suffix, lines in re.findall(pattern, text, re.MULTILINE):
+        yield FormatExample(title, suffix, [line[4:] for line in lines.rstrip("\n").split("\n")])
+
+
+EXAMPLES = [(task, example) for task, text in FORMATS.items() for example in examples_in(text)]
 
 
 @pytest.mark.parametrize(("task", "example"), EXAMPLES, ids=lambda x: getattr(x, "title", x))
@@ -27,7 +43,8 @@ def test_an_example_is_read_and_documented(task, example, tmp_path):
 
 
 def test_every_task_on_own_files_has_examples():
-    assert {name for name, task in TASKS.items() if task.own_files} == FORMAT_EXAMPLES.keys()
+    assert len(EXAMPLES) == sum(text.count("):\n") for text in FORMATS.values()) == 16
+    assert {name for name, task in TASKS.items() if task.own_files} == FORMATS.keys()
 
 
 def test_the_help_of_a_task_shows_its_formats(capsys):

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources.held_out import grouped, spread, stratified, stratified_by_rarest
+from bertjax.tasks.sources.held_out import BY_RAREST, grouped, spread, stratified
 
 
 def test_every_class_is_held_out_in_its_proportion_and_never_whole():
@@ -19,7 +19,7 @@ def test_every_class_is_held_out_in_its_proportion_and_never_whole():
 
 def test_rare_combinations_of_labels_do_not_enlarge_what_is_held_out():
     labels = [tuple(f"l{j}" for j in range(9) if i >> j & 1) for i in range(512)] + [("rare",)] * 2
-    held_out = stratified_by_rarest(labels, 0.1)
+    held_out = BY_RAREST.fraction(labels, 0.1)
     assert 45 <= len(held_out) <= 60
     assert sum(labels[i] == ("rare",) for i in held_out) == 1
     assert len(stratified(labels, 0.1)) == 1  # every other combination occurs once

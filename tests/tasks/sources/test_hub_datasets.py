@@ -1,5 +1,9 @@
 """Official tasks are read from the Parquet files of the Hugging Face hub without TensorFlow."""
 
+import os
+import subprocess
+import sys
+
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -90,6 +94,22 @@ def test_questions_sentences_and_choices():
     assert (conll.words, conll.label) == (("EU", "rejects"), ("B-ORG", "O"))
     (swag,) = examples("swag", "dev")
     assert (swag.text, swag.choices[1], swag.label) == ("He sits.", "He e1", 1)
+
+
+def test_tfds_is_not_imported_for_a_task_that_it_has_not_prepared(folder):
+    code = (
+        "import sys, huggingface_hub\n"
+        f"huggingface_hub.snapshot_download = lambda *_, **__: {str(folder / 'nyu-mll/glue')!r}\n"
+        "from bertjax.tasks import TaskOptions, make_task\n"
+        "print(len(list(make_task('cola', TaskOptions()).source.examples('train'))))\n"
+        "print('tensorflow_datasets' in sys.modules)\n"
+    )
+    examples("cola", "train")  # writes the files
+    environment = {**os.environ, "TFDS_DATA_DIR": str(folder / "none")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["2", "False"], done.stderr
 
 
 def test_every_official_task_has_a_place_on_the_hub():
