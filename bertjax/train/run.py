@@ -163,7 +163,7 @@ def _loop(
         if segment.phase_index != phase:
             phase = segment.phase_index
             save.compile_evaluation(state, segment)  # while everything is saved
-            if step == 0 and job.evaluates_at_start and not save.evaluate(0, state, segment):
+            if step == 0 and job.evaluates_at_start and save.evaluate(0, state, segment) is None:
                 break
         flops = job.flops_per_step(segment.stage)
         record.start_phase(flops, peak_flops(job.settings.peak_tflops) if flops else 1.0)
