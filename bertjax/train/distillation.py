@@ -229,11 +229,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 def _reordered(
     classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
 ) -> dict[str, Any]:
-    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`.
-
-    Raises:
-        ValueError: the classes are not the same; `name` names the teacher in the message.
-    """
+    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`."""
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
             f"{name} has the classes {', '.join(teacher_labels)}, but the task has "

@@ -1,4 +1,12 @@
-"""`finetune`: fine-tunes a model once, once per seed, or in a sweep over BERT's published grid."""
+"""Fine-tuning in one run or several: seeds, BERT's published grid, folds, few shots.
+
+All are plain loops over `train`. Cross-validation (`--folds`) divides the train split: run `foldI`
+is trained on the other folds and predicts fold I with the model of its last step, so that the fold
+selects nothing; the run `all` is trained on all examples, its model is exported, and the mean over
+the folds estimates its score. With few examples (`--shots`), scores differ much from draw to draw,
+so several draws are trained on, and no dev split that is larger than the training data selects a
+checkpoint or a draw (Perez et al. 2021, "True Few-Shot Learning with Language Models").
+"""
 
 import contextlib
 import dataclasses
@@ -66,230 +74,6 @@ from bertjax.config.finetune_config import LAST
 from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.tasks.sources.tables import read_number
-
-
-def has_nothing_to_do(
-    workdir: Workdir,
-    config: FinetuneConfig,
-    identity: Mapping[str, Any],
-    data_fingerprint: str,
-    splits: Sequence[str],
-    scores: str,
-) -> bool:
-    """Returns whether the run in a workdir has written all that the same command would write.
-
-    This is so if the config is exactly that of the run, the model, the scores and the predictions
-    are there, and no file of examples was changed since the scores were written. Otherwise, a run
-    whose steps are all done is opened nevertheless, for example to predict another test file; so
-    is a run on several hosts.
-
-    Args:
-        workdir: the workdir of the run.
-        config: the config of the run.
-        identity: the config as run.json stores it.
-        data_fingerprint: the hash of the training data.
-        splits: the names of the splits that are predicted.
-        scores: the name of the file of the scores.
-    """
-    file = workdir.path / scores
-    if jax.process_count() > 1:  # the hosts might not see the files at the same time
-        return False
-    if not file.is_file() or not (workdir.model / "config.json").is_file():
-        return False
-    try:
-        saved = workdir.read()
-    except (OSError, ValueError):
-        return False
-    ignored = ("overwrite", "workdir")
-    if differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config)):
-        return False
-    predictions = workdir.path / "predictions"
-    is_complete = data_fingerprint == saved["data_fingerprint"]
-    is_complete &= config.submission is None or Path(config.submission).is_file()
-    is_complete &= any(workdir.model.glob("*.safetensors"))
-    is_complete &= all(any(predictions.glob(f"{split}.*")) for split in splits)
-    written = file.stat().st_mtime
-    return is_complete and all(time < written for time in _times(config))
-
-
-def _times(config: FinetuneConfig) -> Iterator[float]:
-    """Yields when each file of examples was changed, in seconds since 1970.
-
-    What is not a local file or folder, such as a dataset of the Hub, counts as changed just now.
-    """
-    for name in ("train", "dev", "test", "data_dir"):
-        value = getattr(config, name)
-        if value is None:
-            continue
-        path = Path(value).expanduser()
-        if path.exists():
-            yield from (file.stat().st_mtime for file in (path, *path.rglob("*")))
-        else:
-            yield float("inf")
-
-
-MOST_CLASSES = 20
-# The most warnings of classes with similar names that are printed.
-MOST_SIMILAR = 5
-# A class may be a misspelling of another one that is so many times as frequent, if so large a share
-# of their letters agrees and the name has so many letters.
-MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
-
-
-def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
-    """Returns lines of text that describe the train split `data` of `task`.
-
-    The lines state the number of examples (or of windows, if texts are long), their lengths in
-    tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
-    line beginning with "warning:" names classes whose names differ only in case, spaces,
-    punctuation or the form of a number, or a rare class whose name is almost that of a frequent
-    one.
-    """
-    count, sizes = len(data.sizes), np.asarray(data.sizes)
-    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
-    updates = -(-count // config.batch_size)
-    plural = "s" if updates > 1 else ""
-    is_split = task.label_kind == "span" or count != data.examples
-    unit = "windows" if is_split else "examples"
-    lines = [
-        f"train: {count:,} {unit} of "
-        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
-        f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
-    ]
-    if data.class_counts.size:
-        unit = "words" if task.label_kind == "tokens" else unit
-        lines.append(_classes(task, data.class_counts, count, unit))
-        similar = [*_similar(task.labels), *_misspelt(task.labels, data.class_counts)]
-        lines += [f"warning: {text}" for text in similar[:MOST_SIMILAR]]
-        if len(similar) > MOST_SIMILAR:
-            lines.append(f"warning: and {len(similar) - MOST_SIMILAR} more such groups of classes")
-    return lines
-
-
-def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
-    order = np.argsort(-counts, kind="stable")
-    several = task.label_kind == "multi_label"
-    total = max(count if several else int(counts.sum()), 1)
-    shown = [
-        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
-        for i in order[:MOST_CLASSES]
-    ]
-    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
-    kind = "labels" if several else "classes"
-    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
-
-
-def _similar(labels: Sequence[str]) -> list[str]:
-    """Returns a warning for each group of labels that may be one label in several spellings.
-
-    Numbers are compared by value, so that "1" and "1.0" belong to one group.
-    """
-    groups: dict[str, list[str]] = {}
-    for label in labels:
-        number = read_number(label)
-        plain = _letters(label) if number is None else str(number)
-        if plain:
-            groups.setdefault(plain, []).append(label)
-    return [
-        f"the classes {', '.join(map(repr, group))} differ only in how they are written: if "
-        "they are one class, write them alike."
-        for group in groups.values()
-        if len(group) > 1
-    ]
-
-
-def _letters(label: str) -> str:
-    return re.sub(r"[\W_]+", "", label.casefold())
-
-
-def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-    """Returns a warning for each rare label that may be a misspelling of a frequent one.
-
-    `counts`, int [labels], are the numbers of examples. Labels with digits are no words and are
-    left out.
-    """
-    words = [
-        (label, int(count))
-        for label, count in zip(labels, counts, strict=True)
-        if count and len(label) >= MISSPELT_LETTERS and not re.search(r"\d", label)
-    ]
-    warnings = []
-    for label, count in words:
-        frequent = [name for name, n in words if n >= MISSPELT_FACTOR * count]
-        near = difflib.get_close_matches(label, frequent, 1, MISSPELT_SHARE)
-        if near and _letters(near[0]) != _letters(label):  # else `_similar` names them
-            warnings.append(
-                f"the class {label!r} ({count:,}) is almost {near[0]!r}: if it is misspelt, "
-                "correct it in the file."
-            )
-    return warnings
-
-
-def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draws `shots` examples of each class at random, with `seed`; returns their sorted indices.
-
-    `classes` holds the class id of each example, int [number of examples].
-
-    Raises:
-        ValueError: a class has fewer than `shots` examples.
-    """
-    rng = np.random.default_rng(seed)
-    chosen = []
-    for name in np.unique(classes):
-        members = np.flatnonzero(classes == name)
-        if len(members) < shots:
-            raise ValueError(f"class {name} has {len(members)} examples, not {shots}.")
-        chosen.append(rng.choice(members, shots, replace=False))
-    return np.sort(np.concatenate(chosen))
-
-
-def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
-    """Draws `shots` examples of each class from the training data of a task, with `seed`.
-
-    The examples are written to a file beside that of `data`.
-
-    Raises:
-        ValueError: the task has no classes, or several per example, or a class has too few
-            examples.
-    """
-    if task.label_kind != "classes":
-        raise ValueError(
-            f"--shots {shots}: {task.name} does not have one class per example. Leave it out, or "
-            "use --task=classify or a benchmark task with classes."
-        )
-    rare = [
-        f"{name} ({count:,})"
-        for name, count in zip(task.labels, data.class_counts, strict=True)
-        if count < shots
-    ]
-    if rare:
-        raise ValueError(
-            f"--shots {shots}: the training data has fewer examples of {listed(rare)}: give at "
-            f"most --shots {int(data.class_counts.min())}."
-        )
-    reader = ShardReader(data.path)
-    try:
-        records = reader.read(0, len(reader))
-    finally:
-        reader.close()
-    classes = np.array([int(_labels(record)[0]) for record in records])
-    chosen = draw(classes, shots, seed)
-    path = data.path.with_name(f"shots{seed}{data.path.suffix}")
-    write_shard(path, (records[index] for index in chosen))
-    return TrainingData(
-        path,
-        data.sizes[chosen],
-        np.full(len(task.labels), shots, np.int64),
-        hashlib.sha256(b"".join(records[index] for index in chosen)).hexdigest(),
-        examples=len(chosen),
-    )
-
-
-def _labels(record: bytes) -> np.ndarray:
-    labels = decode_feature(record).labels
-    assert labels is not None  # those of the train split
-    return labels
-
 
 # The grid of the sweep (Devlin et al. 2018, A.3).
 SWEEP_BATCH_SIZES = (16, 32)
@@ -634,6 +418,219 @@ def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, 
     return name, dataclasses.replace(config, **alone, **changes)
 
 
+def has_nothing_to_do(
+    workdir: Workdir,
+    config: FinetuneConfig,
+    identity: Mapping[str, Any],
+    data_fingerprint: str,
+    splits: Sequence[str],
+    scores: str,
+) -> bool:
+    """Returns whether the run in a workdir has written all that the same command would write.
+
+    This is so if the config is exactly that of the run, the model, the scores and the predictions
+    are there, and no file of examples was changed since the scores were written. Otherwise, a run
+    whose steps are all done is opened nevertheless, for example to predict another test file; so
+    is a run on several hosts.
+
+    Args:
+        workdir: the workdir of the run.
+        config: the config of the run.
+        identity: the config as run.json stores it.
+        data_fingerprint: the hash of the training data.
+        splits: the names of the splits that are predicted.
+        scores: the name of the file of the scores.
+    """
+    file = workdir.path / scores
+    if jax.process_count() > 1:  # the hosts might not see the files at the same time
+        return False
+    if not file.is_file() or not (workdir.model / "config.json").is_file():
+        return False
+    try:
+        saved = workdir.read()
+    except (OSError, ValueError):
+        return False
+    ignored = ("overwrite", "workdir")
+    if differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config)):
+        return False
+    predictions = workdir.path / "predictions"
+    is_complete = data_fingerprint == saved["data_fingerprint"]
+    is_complete &= config.submission is None or Path(config.submission).is_file()
+    is_complete &= any(workdir.model.glob("*.safetensors"))
+    is_complete &= all(any(predictions.glob(f"{split}.*")) for split in splits)
+    written = file.stat().st_mtime
+    return is_complete and all(time < written for time in _times(config))
+
+
+def _times(config: FinetuneConfig) -> Iterator[float]:
+    """Yields when each file of examples was changed, in seconds since 1970."""
+    for name in ("train", "dev", "test", "data_dir"):
+        value = getattr(config, name)
+        if value is None:
+            continue
+        path = Path(value).expanduser()
+        if path.exists():
+            yield from (file.stat().st_mtime for file in (path, *path.rglob("*")))
+        else:
+            yield float("inf")
+
+
+MOST_CLASSES = 20
+# The most warnings of classes with similar names that are printed.
+MOST_SIMILAR = 5
+# A class may be a misspelling of another one that is so many times as frequent, if so large a share
+# of their letters agrees and the name has so many letters.
+MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
+
+
+def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
+    """Returns lines of text that describe the train split `data` of `task`.
+
+    The lines state the number of examples (or of windows, if texts are long), their lengths in
+    tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
+    line beginning with "warning:" names classes whose names differ only in case, spaces,
+    punctuation or the form of a number, or a rare class whose name is almost that of a frequent
+    one.
+    """
+    count, sizes = len(data.sizes), np.asarray(data.sizes)
+    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
+    updates = -(-count // config.batch_size)
+    plural = "s" if updates > 1 else ""
+    is_split = task.label_kind == "span" or count != data.examples
+    unit = "windows" if is_split else "examples"
+    lines = [
+        f"train: {count:,} {unit} of "
+        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
+        f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
+    ]
+    if data.class_counts.size:
+        unit = "words" if task.label_kind == "tokens" else unit
+        lines.append(_classes(task, data.class_counts, count, unit))
+        similar = [*_similar(task.labels), *_misspelt(task.labels, data.class_counts)]
+        lines += [f"warning: {text}" for text in similar[:MOST_SIMILAR]]
+        if len(similar) > MOST_SIMILAR:
+            lines.append(f"warning: and {len(similar) - MOST_SIMILAR} more such groups of classes")
+    return lines
+
+
+def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
+    order = np.argsort(-counts, kind="stable")
+    several = task.label_kind == "multi_label"
+    total = max(count if several else int(counts.sum()), 1)
+    shown = [
+        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
+        for i in order[:MOST_CLASSES]
+    ]
+    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
+    kind = "labels" if several else "classes"
+    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
+
+
+def _similar(labels: Sequence[str]) -> list[str]:
+    """Returns a warning for each group of labels that may be one label in several spellings."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        number = read_number(label)
+        plain = _letters(label) if number is None else str(number)
+        if plain:
+            groups.setdefault(plain, []).append(label)
+    return [
+        f"the classes {', '.join(map(repr, group))} differ only in how they are written: if "
+        "they are one class, write them alike."
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def _letters(label: str) -> str:
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
+def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Returns a warning for each rare label that may be a misspelling of a frequent one."""
+    words = [
+        (label, int(count))
+        for label, count in zip(labels, counts, strict=True)
+        if count and len(label) >= MISSPELT_LETTERS and not re.search(r"\d", label)
+    ]
+    warnings = []
+    for label, count in words:
+        frequent = [name for name, n in words if n >= MISSPELT_FACTOR * count]
+        near = difflib.get_close_matches(label, frequent, 1, MISSPELT_SHARE)
+        if near and _letters(near[0]) != _letters(label):  # else `_similar` names them
+            warnings.append(
+                f"the class {label!r} ({count:,}) is almost {near[0]!r}: if it is misspelt, "
+                "correct it in the file."
+            )
+    return warnings
+
+
+def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Draws `shots` examples of each class at random, with `seed`; returns their sorted indices.
+
+    `classes` holds the class id of each example, int [number of examples].
+
+    Raises:
+        ValueError: a class has fewer than `shots` examples.
+    """
+    rng = np.random.default_rng(seed)
+    chosen = []
+    for name in np.unique(classes):
+        members = np.flatnonzero(classes == name)
+        if len(members) < shots:
+            raise ValueError(f"class {name} has {len(members)} examples, not {shots}.")
+        chosen.append(rng.choice(members, shots, replace=False))
+    return np.sort(np.concatenate(chosen))
+
+
+def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
+    """Draws `shots` examples of each class from the training data of a task, with `seed`.
+
+    The examples are written to a file beside that of `data`.
+
+    Raises:
+        ValueError: the task has no classes, or several per example, or a class has too few
+            examples.
+    """
+    if task.label_kind != "classes":
+        raise ValueError(
+            f"--shots {shots}: {task.name} does not have one class per example. Leave it out, or "
+            "use --task=classify or a benchmark task with classes."
+        )
+    rare = [
+        f"{name} ({count:,})"
+        for name, count in zip(task.labels, data.class_counts, strict=True)
+        if count < shots
+    ]
+    if rare:
+        raise ValueError(
+            f"--shots {shots}: the training data has fewer examples of {listed(rare)}: give at "
+            f"most --shots {int(data.class_counts.min())}."
+        )
+    reader = ShardReader(data.path)
+    try:
+        records = reader.read(0, len(reader))
+    finally:
+        reader.close()
+    classes = np.array([int(_labels(record)[0]) for record in records])
+    chosen = draw(classes, shots, seed)
+    path = data.path.with_name(f"shots{seed}{data.path.suffix}")
+    write_shard(path, (records[index] for index in chosen))
+    return TrainingData(
+        path,
+        data.sizes[chosen],
+        np.full(len(task.labels), shots, np.int64),
+        hashlib.sha256(b"".join(records[index] for index in chosen)).hexdigest(),
+        examples=len(chosen),
+    )
+
+
+def _labels(record: bytes) -> np.ndarray:
+    labels = decode_feature(record).labels
+    assert labels is not None  # those of the train split
+    return labels
+
+
 ALL = "all"
 CROSS_VALIDATION = "cross_validation.json"
 OUT_OF_FOLD = "out_of_fold.jsonl"
@@ -702,10 +699,7 @@ def _run(
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
-    """Writes the predictions of all folds to one file, in the order of the examples.
-
-    `indices` holds, for each fold, the index of each line of its predictions in the train file.
-    """
+    """Writes the predictions of all folds to one file, in the order of the examples."""
     lines = {}
     for name, rows in indices.items():
         text = (workdir / name / "predictions" / "dev.jsonl").read_text(encoding="utf-8")

@@ -1,4 +1,9 @@
-"""Fine-tuning: trains a model on a task and exports it (Devlin et al. 2018, section 4)."""
+"""Fine-tuning: trains a model on a task and exports it (Devlin et al. 2018, section 4).
+
+`RegressionTask` standardises its targets, since with targets far from 0, such as prices, a new head
+would need thousands of updates to reach their scale; the last layer of the exported model contains
+the original scale.
+"""
 
 import dataclasses
 import json
@@ -49,204 +54,6 @@ from bertjax.weights.families import config_to_hf
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import fresh, with_new_tagger
 from bertjax.weights.sentence_transformers import files_of_head
-
-
-def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """Loads the model that --init names, with the head of the task.
-
-    If `config.feature_layers` is set, the model is an encoder, which stays frozen, and a new tagger
-    on its hidden states. If `config.dropout` is not None, the dropout rates of the model are set to
-    this value.
-
-    Raises:
-        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
-            length, or `config` trains a tagger on a frozen encoder, but the task is not tagging.
-    """
-    tagger = config.feature_tagger
-    if tagger is not None and task.label_kind != "tokens":
-        raise ValueError(
-            f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
-            f"which needs a tagging task (conll or tag), but {task.name} is not one: leave "
-            "feature_layers out."
-        )
-    loaded = load_model(
-        config.init,
-        "encoder" if tagger else task.head,
-        num_labels=task.num_labels,
-        new_labels=True,
-        seed=config.seed,
-        head_fields=task.head_fields,
-    )
-    if tagger is not None:
-        loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
-    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
-        hosts.say(
-            f"The classifier of {config.init} is kept, since it has as many classes as the task; "
-            f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
-        )
-    if loaded.model.class_part not in loaded.absent:
-        loaded = loaded._replace(params=to_standardized(loaded.params, task))
-    longest = loaded.config.max_length
-    if (config.max_length or task.max_length) > longest:
-        raise ValueError(
-            f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
-            f"{longest} tokens: give --max_length={longest}."
-        )
-    if config.dropout is not None:
-        loaded = _with_dropout(loaded, config.dropout)
-    config_to_hf(loaded.config)  # what could not be saved is refused before the training
-    return loaded
-
-
-def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
-    # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
-    rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
-    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
-    rates["classifier_dropout"] = None
-    return loaded._replace(config=dataclasses.replace(loaded.config, **rates))
-
-
-def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Initialises again, with `seed`, those parameters of `loaded` that are initialised at random.
-
-    The returned model equals the model that is loaded from the same checkpoint with `seed`.
-    """
-    flat: Any = flatten_dict(loaded.params, sep="/")
-    paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
-    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
-    return loaded._replace(params=params)
-
-
-def to_standardized(params: Any, task: Task) -> Any:
-    """Converts a head that predicts targets to one that predicts the standardised targets.
-
-    Args:
-        params: parameters of a model with the head of `task`; the last layer of the head, its
-            `class_part`, is an entry of the top level.
-        task: the task, whose `mean` and `std` standardise the targets; for tasks other than
-            regression, `params` is returned unchanged.
-    """
-    if not isinstance(task, RegressionTask):
-        return params
-    kernel, bias = _last_layer(params, task)
-    return _with_last_layer(params, task, kernel / task.std, (bias - task.mean) / task.std)
-
-
-def to_original(params: Any, task: Task) -> Any:
-    """Converts a head that predicts standardised targets to one that predicts the targets.
-
-    `params` and `task` are those of `to_standardized`.
-    """
-    if not isinstance(task, RegressionTask):
-        return params
-    kernel, bias = _last_layer(params, task)
-    return _with_last_layer(params, task, kernel * task.std, bias * task.std + task.mean)
-
-
-def _last_layer(params: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    layer = params[HEADS[task.head].class_part]
-    return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
-
-
-def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarray) -> Any:
-    part = HEADS[task.head].class_part
-    dtype = np.asarray(params[part]["kernel"]).dtype
-    return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
-
-
-class EarlyStopping:
-    """Counts the consecutive evaluations in which a metric did not improve on its best value.
-
-    Args:
-        patience: the number of consecutive evaluations without improvement after which the run
-            should stop; 0: the run never stops early.
-        metric: the name of the metric that should improve.
-        higher_is_better: whether a higher value of the metric is an improvement.
-        state: the best value and the count (attribute `state`) at a checkpoint; None: a new run.
-    """
-
-    def __init__(
-        self,
-        patience: int,
-        metric: str,
-        state: dict[str, Any] | None = None,
-        *,
-        higher_is_better: bool = True,
-    ):
-        self._patience, self._metric = patience, metric
-        self._sign = 1 if higher_is_better else -1
-        self._said = False
-        self.state = dict(state) if state else {"best": None, "stale": 0}
-
-    def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged.
-
-        An evaluation that lacks the metric does not change the count.
-        """
-        value = evaluation.get(self._metric)
-        if value is not None:
-            better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
-            self.state = (
-                {"best": value, "stale": 0}
-                if better
-                else {**self.state, "stale": self.state["stale"] + 1}
-            )
-        return evaluation
-
-    def __call__(self) -> bool:
-        """Returns whether the last `patience` evaluations, or more, brought no improvement.
-
-        The result is always False if `patience` is 0. The first time that it is True, a line is
-        printed that says so.
-        """
-        stops = 0 < self._patience <= self.state["stale"]
-        if stops and not self._said:
-            self._said = True
-            print(
-                f"training ends early: the {held_out_label(self._metric)} has not improved on its "
-                f"best value in {self.state['stale']} evaluations (--patience {self._patience})"
-            )
-        return stops
-
-
-def check_calibration(task: Task) -> None:
-    """Checks that the probabilities of a task can be calibrated.
-
-    Raises:
-        ValueError: the task does not have one class per example, or has no dev split.
-    """
-    if not isinstance(task, ClassificationTask):
-        raise ValueError(
-            f"--calibrate: {task.name} does not have one class per example, of which a temperature "
-            "scales the probabilities: leave it out."
-        )
-    if not splits_of(task, "dev"):
-        raise ValueError(
-            "--calibrate fits the temperature on the dev split, but there is none: give --dev, or "
-            "leave it out."
-        )
-
-
-def with_temperature(task: Task, calibration: Calibration) -> Task:
-    """Returns a copy of the task that scales its probabilities by that of `calibration`."""
-    assert isinstance(task, ClassificationTask)
-    return dataclasses.replace(task, temperature=calibration.temperature)
-
-
-def write_calibration(workdir: Path, split: str, calibration: Calibration) -> None:
-    """Writes the calibration of a split to calibration.json, and to the data of the report.
-
-    Args:
-        workdir: the folder of the run.
-        split: the dev split on which the temperature was fitted.
-        calibration: the temperature and the errors.
-    """
-    content = {"split": split, **dataclasses.asdict(calibration)}
-    write_json(workdir / CALIBRATION, content)
-    summary = workdir / "predictions" / f"{split}{SUFFIX}"
-    shown = read_json(summary)
-    shown["calibration"]["scaled"] = content
-    write_json(summary, shown)
 
 
 class FinetuningJob(Job):
@@ -548,6 +355,204 @@ class FinetuningJob(Job):
             tagger=tagger_params,
         )
         print(f"model written to {self.workdir.model}")
+
+
+def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
+    """Loads the model that --init names, with the head of the task.
+
+    If `config.feature_layers` is set, the model is an encoder, which stays frozen, and a new tagger
+    on its hidden states. If `config.dropout` is not None, the dropout rates of the model are set to
+    this value.
+
+    Raises:
+        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
+            length, or `config` trains a tagger on a frozen encoder, but the task is not tagging.
+    """
+    tagger = config.feature_tagger
+    if tagger is not None and task.label_kind != "tokens":
+        raise ValueError(
+            f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
+            f"which needs a tagging task (conll or tag), but {task.name} is not one: leave "
+            "feature_layers out."
+        )
+    loaded = load_model(
+        config.init,
+        "encoder" if tagger else task.head,
+        num_labels=task.num_labels,
+        new_labels=True,
+        seed=config.seed,
+        head_fields=task.head_fields,
+    )
+    if tagger is not None:
+        loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
+    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
+        hosts.say(
+            f"The classifier of {config.init} is kept, since it has as many classes as the task; "
+            f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
+        )
+    if loaded.model.class_part not in loaded.absent:
+        loaded = loaded._replace(params=to_standardized(loaded.params, task))
+    longest = loaded.config.max_length
+    if (config.max_length or task.max_length) > longest:
+        raise ValueError(
+            f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
+            f"{longest} tokens: give --max_length={longest}."
+        )
+    if config.dropout is not None:
+        loaded = _with_dropout(loaded, config.dropout)
+    config_to_hf(loaded.config)  # what could not be saved is refused before the training
+    return loaded
+
+
+def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
+    # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
+    rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
+    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
+    rates["classifier_dropout"] = None
+    return loaded._replace(config=dataclasses.replace(loaded.config, **rates))
+
+
+def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """Initialises again, with `seed`, those parameters of `loaded` that are initialised at random.
+
+    The returned model equals the model that is loaded from the same checkpoint with `seed`.
+    """
+    flat: Any = flatten_dict(loaded.params, sep="/")
+    paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
+    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
+    return loaded._replace(params=params)
+
+
+def to_standardized(params: Any, task: Task) -> Any:
+    """Converts a head that predicts targets to one that predicts the standardised targets.
+
+    Args:
+        params: parameters of a model with the head of `task`; the last layer of the head, its
+            `class_part`, is an entry of the top level.
+        task: the task, whose `mean` and `std` standardise the targets; for tasks other than
+            regression, `params` is returned unchanged.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel / task.std, (bias - task.mean) / task.std)
+
+
+def to_original(params: Any, task: Task) -> Any:
+    """Converts a head that predicts standardised targets to one that predicts the targets.
+
+    `params` and `task` are those of `to_standardized`.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel * task.std, bias * task.std + task.mean)
+
+
+def _last_layer(params: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    layer = params[HEADS[task.head].class_part]
+    return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
+
+
+def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarray) -> Any:
+    part = HEADS[task.head].class_part
+    dtype = np.asarray(params[part]["kernel"]).dtype
+    return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
+
+
+class EarlyStopping:
+    """Counts the consecutive evaluations in which a metric did not improve on its best value.
+
+    Args:
+        patience: the number of consecutive evaluations without improvement after which the run
+            should stop; 0: the run never stops early.
+        metric: the name of the metric that should improve.
+        higher_is_better: whether a higher value of the metric is an improvement.
+        state: the best value and the count (attribute `state`) at a checkpoint; None: a new run.
+    """
+
+    def __init__(
+        self,
+        patience: int,
+        metric: str,
+        state: dict[str, Any] | None = None,
+        *,
+        higher_is_better: bool = True,
+    ):
+        self._patience, self._metric = patience, metric
+        self._sign = 1 if higher_is_better else -1
+        self._said = False
+        self.state = dict(state) if state else {"best": None, "stale": 0}
+
+    def see(self, evaluation: dict[str, float]) -> dict[str, float]:
+        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged.
+
+        An evaluation that lacks the metric does not change the count.
+        """
+        value = evaluation.get(self._metric)
+        if value is not None:
+            better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
+            self.state = (
+                {"best": value, "stale": 0}
+                if better
+                else {**self.state, "stale": self.state["stale"] + 1}
+            )
+        return evaluation
+
+    def __call__(self) -> bool:
+        """Returns whether the last `patience` evaluations, or more, brought no improvement.
+
+        The result is always False if `patience` is 0. The first time that it is True, a line is
+        printed that says so.
+        """
+        stops = 0 < self._patience <= self.state["stale"]
+        if stops and not self._said:
+            self._said = True
+            print(
+                f"training ends early: the {held_out_label(self._metric)} has not improved on its "
+                f"best value in {self.state['stale']} evaluations (--patience {self._patience})"
+            )
+        return stops
+
+
+def check_calibration(task: Task) -> None:
+    """Checks that the probabilities of a task can be calibrated.
+
+    Raises:
+        ValueError: the task does not have one class per example, or has no dev split.
+    """
+    if not isinstance(task, ClassificationTask):
+        raise ValueError(
+            f"--calibrate: {task.name} does not have one class per example, of which a temperature "
+            "scales the probabilities: leave it out."
+        )
+    if not splits_of(task, "dev"):
+        raise ValueError(
+            "--calibrate fits the temperature on the dev split, but there is none: give --dev, or "
+            "leave it out."
+        )
+
+
+def with_temperature(task: Task, calibration: Calibration) -> Task:
+    """Returns a copy of the task that scales its probabilities by that of `calibration`."""
+    assert isinstance(task, ClassificationTask)
+    return dataclasses.replace(task, temperature=calibration.temperature)
+
+
+def write_calibration(workdir: Path, split: str, calibration: Calibration) -> None:
+    """Writes the calibration of a split to calibration.json, and to the data of the report.
+
+    Args:
+        workdir: the folder of the run.
+        split: the dev split on which the temperature was fitted.
+        calibration: the temperature and the errors.
+    """
+    content = {"split": split, **dataclasses.asdict(calibration)}
+    write_json(workdir / CALIBRATION, content)
+    summary = workdir / "predictions" / f"{split}{SUFFIX}"
+    shown = read_json(summary)
+    shown["calibration"]["scaled"] = content
+    write_json(summary, shown)
 
 
 def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, ...] | None:

@@ -14,12 +14,10 @@ from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat
 from bertjax.data.metadata import Metadata, RowSource, row_sources, unigram_entropy
 from bertjax.data.mixture import rows_of_sources
 from bertjax.devices import sharding
+from bertjax.record.metrics import add_sums, means
 from bertjax.tokenization import Tokenizer
-from bertjax.train.evaluate import add_sums, evaluation_sums, means
 from bertjax.train.program import PretrainingProgram, row_format
 from bertjax.train.run_data import RunData
-
-MAX_LABEL = 40
 
 
 class HeldOutSources:
@@ -106,93 +104,6 @@ class OtherData(NamedTuple):
 
     label: str
     data: RunData
-
-
-def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
-    """Opens the prepared data of `config.eval_data`, whose labels are the names of the folders.
-
-    `metadata` describes the data of the run.
-
-    Raises:
-        FileNotFoundError: a directory has no metadata.json, or lacks shards.
-        ValueError: other data has another tokenizer than the data of the run, or either of them has
-            no held-out rows of the length of a phase.
-    """
-    opened = [RunData(address, config.data_cache) for address in config.eval_data]
-    names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]
-    own = [source.name for source in metadata.sources or ()]
-    labels = source_labels([*own, *names])[len(own) :]
-    for address, data in zip(config.eval_data, opened, strict=True):
-        if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:
-            raise ValueError(
-                f"eval_data: {address} was prepared with another tokenizer "
-                f"({data.metadata.vocab_size:,} entries) than {config.data} "
-                f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
-            )
-    for address, held_out in [
-        (config.data, metadata),
-        *zip(config.eval_data, (data.metadata for data in opened), strict=True),
-    ]:
-        for phase in config.phases if opened else ():
-            if not held_out.has_held_out(phase.max_length):
-                raise ValueError(
-                    f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
-                    f"{phase.max_length} tokens: prepare it with --max_length {phase.max_length} "
-                    "and a positive --eval_fraction, or leave out --eval_data."
-                )
-    return list(map(OtherData, labels, opened))
-
-
-def only_losses(metrics: dict[str, float]) -> dict[str, float]:
-    """Returns those metrics whose names end with "loss"."""
-    return {key: value for key, value in metrics.items() if key.endswith("loss")}
-
-
-def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:
-    return {key: (value * factor, weight * factor) for key, (value, weight) in sums.items()}
-
-
-def source_labels(names: Sequence[str]) -> list[str]:
-    """Returns a short label for metrics for each source: letters, digits, "-", "." and "_" only.
-
-    Sources whose labels would be equal get their number, counted from 0, at the end.
-    """
-    labels = [
-        re.sub(r"[^\w.-]+", "_", name.rstrip("/*")).strip("_.")[-MAX_LABEL:] for name in names
-    ]
-    return [
-        label if label and labels.count(label) == 1 else f"{label}_{number}".lstrip("_")
-        for number, label in enumerate(labels)
-    ]
-
-
-def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
-    """Returns a line of text for each of `phases` that says how often it reads each source.
-
-    The list is empty if the data, which `metadata` describes, are no mixture.
-    """
-    if metadata.sources is None:
-        return []
-    lines = []
-    weights = [source.weight for source in metadata.sources]
-    for number, phase in enumerate(phases):
-        drawn = rows_of_sources(phase.num_rows, weights)
-        parts = []
-        for source, rows in zip(metadata.sources, drawn, strict=True):
-            records = source.splits["train"].lengths[str(phase.max_length)].records
-            share = source.weight / sum(weights)
-            parts.append(f"{source.name} {share:.2%}, {rows / records:,.2f} epochs")
-        lines.append(
-            f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
-            f"{phase.max_length} tokens read {'; '.join(parts)}"
-        )
-    return lines
-
-
-def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
-    for batch in batches:
-        check()
-        yield batch
 
 
 class HeldOutEvaluation:
@@ -289,3 +200,126 @@ class HeldOutEvaluation:
                 max_rows=self._config.eval_rows,
             )
         return self._held_out[key]
+
+
+# The number of batches that the host prepares while the device computes earlier ones.
+BATCHES_AHEAD = 2
+
+
+def evaluate(
+    eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
+) -> dict[str, float]:
+    """Evaluates `params` on `batches`; returns {metric: weighted mean over all batches}.
+
+    `eval_step` is a function (params, batch) -> {metric: (weighted sum, sum of weights)}, such as
+    that of `make_eval_step`.
+    """
+    return means(evaluation_sums(eval_step, params, batches))
+
+
+def evaluation_sums(
+    eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
+) -> dict[str, tuple[float, float]]:
+    """Evaluates `params` on `batches`; returns {metric: (sum of weighted values, sum of weights)}.
+
+    `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}. The sums
+    of all batches are copied to the host once, at the end, so that the device never waits for the
+    host.
+    """
+    sums: list[Any] = []
+    for batch in batches:
+        sums.append(eval_step(params, batch))
+        if len(sums) > BATCHES_AHEAD:
+            # Without this wait, the inputs of all batches could be in memory at once.
+            jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
+    return add_sums(jax.device_get(sums))
+
+
+MAX_LABEL = 40
+
+
+def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
+    """Opens the prepared data of `config.eval_data`, whose labels are the names of the folders.
+
+    `metadata` describes the data of the run.
+
+    Raises:
+        FileNotFoundError: a directory has no metadata.json, or lacks shards.
+        ValueError: other data has another tokenizer than the data of the run, or either of them has
+            no held-out rows of the length of a phase.
+    """
+    opened = [RunData(address, config.data_cache) for address in config.eval_data]
+    names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]
+    own = [source.name for source in metadata.sources or ()]
+    labels = source_labels([*own, *names])[len(own) :]
+    for address, data in zip(config.eval_data, opened, strict=True):
+        if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:
+            raise ValueError(
+                f"eval_data: {address} was prepared with another tokenizer "
+                f"({data.metadata.vocab_size:,} entries) than {config.data} "
+                f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
+            )
+    for address, held_out in [
+        (config.data, metadata),
+        *zip(config.eval_data, (data.metadata for data in opened), strict=True),
+    ]:
+        for phase in config.phases if opened else ():
+            if not held_out.has_held_out(phase.max_length):
+                raise ValueError(
+                    f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
+                    f"{phase.max_length} tokens: prepare it with --max_length {phase.max_length} "
+                    "and a positive --eval_fraction, or leave out --eval_data."
+                )
+    return list(map(OtherData, labels, opened))
+
+
+def only_losses(metrics: dict[str, float]) -> dict[str, float]:
+    """Returns those metrics whose names end with "loss"."""
+    return {key: value for key, value in metrics.items() if key.endswith("loss")}
+
+
+def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:
+    return {key: (value * factor, weight * factor) for key, (value, weight) in sums.items()}
+
+
+def source_labels(names: Sequence[str]) -> list[str]:
+    """Returns a short label for metrics for each source: letters, digits, "-", "." and "_" only.
+
+    Sources whose labels would be equal get their number, counted from 0, at the end.
+    """
+    labels = [
+        re.sub(r"[^\w.-]+", "_", name.rstrip("/*")).strip("_.")[-MAX_LABEL:] for name in names
+    ]
+    return [
+        label if label and labels.count(label) == 1 else f"{label}_{number}".lstrip("_")
+        for number, label in enumerate(labels)
+    ]
+
+
+def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
+    """Returns a line of text for each of `phases` that says how often it reads each source.
+
+    The list is empty if the data, which `metadata` describes, are no mixture.
+    """
+    if metadata.sources is None:
+        return []
+    lines = []
+    weights = [source.weight for source in metadata.sources]
+    for number, phase in enumerate(phases):
+        drawn = rows_of_sources(phase.num_rows, weights)
+        parts = []
+        for source, rows in zip(metadata.sources, drawn, strict=True):
+            records = source.splits["train"].lengths[str(phase.max_length)].records
+            share = source.weight / sum(weights)
+            parts.append(f"{source.name} {share:.2%}, {rows / records:,.2f} epochs")
+        lines.append(
+            f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
+            f"{phase.max_length} tokens read {'; '.join(parts)}"
+        )
+    return lines
+
+
+def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        check()
+        yield batch

@@ -46,79 +46,6 @@ from bertjax.weights.fill import with_training_parts
 from bertjax.weights.hf import model_card, training_facts
 from bertjax.weights.load import with_new_words, with_positions
 
-# The run's config sets these dropout rates even if --init determines the architecture. The other
-# dropout rates distinguish model families, so --init determines them.
-DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-
-
-def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
-    """Loads the model `config.init` (not None) with the head of the run, and extends it.
-
-    Words that the tokenizer of the data, `tokenizer`, has beyond that of the model get embeddings,
-    and so do positions for rows that are longer than those the model can read. What is extended is
-    printed.
-
-    Raises:
-        MissingHead: transformers lacks the head for the model's family.
-        FileNotFoundError: there is no model.
-        ValueError: the tokenizer is neither that of the model nor an extension of it, or the model
-            is damaged.
-    """
-    loaded = load_model(str(config.init), config.head)
-    old = loaded.tokenizer
-    if old.fingerprint != tokenizer.fingerprint:
-        if difference := tokenizer.difference_from(old):
-            raise ValueError(
-                f"The tokenizer of --init {config.init} is not the one that {config.data} was "
-                f"prepared with, nor has that one only further entries ({difference}): prepare the "
-                f"data with --tokenizer {config.init}, or with the --output of "
-                f"bertjax.train_tokenizer --extend {config.init}."
-            )
-        loaded = with_new_words(loaded, tokenizer, config.seed)
-        hosts.say(
-            f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
-            f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
-        )
-    before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
-    if rows > before:
-        loaded = with_positions(loaded, rows, config.new_positions)
-        how = "interpolated" if config.new_positions == "interpolate" else "tiled"
-        if loaded.config.global_rope_theta:  # there is no embedding
-            hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
-        else:
-            hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
-    return loaded
-
-
-def _positions(config: PretrainConfig, model: BertConfig) -> int:
-    """Returns max_position_embeddings of the run: that of `model`, or more if the config says so.
-
-    The number in the config counts only above the default: below it, nobody may have chosen it.
-    """
-    asked = config.model.max_position_embeddings
-    longest = max(phase.max_length for phase in config.phases) + model.position_offset
-    return max(
-        model.max_position_embeddings,
-        longest,
-        asked if asked > BertConfig.max_position_embeddings else 0,
-    )
-
-
-def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
-    """Returns the architecture `model` of the model of --init with the dropout rates of the run.
-
-    The differences between the result and `config.model`, and dropout rates that differ from those
-    of `model`, are printed.
-    """
-    dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
-    for name, rate in dropout.items():
-        if rate != getattr(model, name):
-            hosts.say(f"model.{name}={rate}; {config.init} was saved with {getattr(model, name)}")
-    model = dataclasses.replace(model, **dropout)
-    for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
-        hosts.say(f"--init {config.init} determines the architecture: {change}")
-    return model
-
 
 class PretrainingJob(Job):
     """A pretraining run: its data, initial parameters and evaluation.
@@ -182,12 +109,7 @@ class PretrainingJob(Job):
     def _with_model_of_init(
         self, config: PretrainConfig, tokenizer: Tokenizer, resumed: Workdir | None
     ) -> PretrainConfig:
-        """Returns `config` with the architecture of the model `config.init` (not None).
-
-        If the run resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the
-        model config stored in run.json there. Otherwise, the model is loaded, and extended to the
-        entries of `tokenizer` and to the rows of the phases.
-        """
+        """Returns `config` with the architecture of the model `config.init` (not None)."""
         if resumed is not None:
             saved = resumed.read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
@@ -206,11 +128,7 @@ class PretrainingJob(Job):
 
     @contextlib.contextmanager
     def _explained_head(self) -> Iterator[None]:
-        """A context that replaces `MissingHead` if transformers lacks the sentence-pair head.
-
-        The new ValueError suggests --head masked_lm, because --head does not accept all heads that
-        the message of `MissingHead` suggests.
-        """
+        """A context that replaces `MissingHead` if transformers lacks the sentence-pair head."""
         try:
             yield
         except MissingHead as error:
@@ -400,53 +318,6 @@ class PretrainingJob(Job):
         return self.flops_per_row(phase) * phase.batch_size
 
 
-def _identity(config: PretrainConfig, teacher: Teacher | None) -> dict[str, Any]:
-    identity = identity_of(config, teacher)
-    weights = identity.pop("teacher_weights", None)
-    distillation = identity["distillation"] | {"teacher_weights": weights}
-    return identity | {"distillation": distillation if weights else None}
-
-
-def _check_places(config: PretrainConfig) -> None:
-    if not config.data or not config.workdir or not config.phases:
-        raise ValueError(
-            f"The config lacks data, workdir or phases (data={config.data!r}, "
-            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
-            "--workdir."
-        )
-
-
-def write_model(
-    workdir: Workdir,
-    folder: Path,
-    params: Any,
-    model: BertConfig,
-    tokenizer: Tokenizer,
-    head: str,
-    step: int,
-) -> None:
-    """Writes a model directory to `folder`, with a model card that states the number of steps.
-
-    Args:
-        workdir: the workdir of the run, which has its config and its last evaluation.
-        folder: the model directory, a folder in the workdir.
-        params: the parameters, numpy arrays.
-        model: the config of the model.
-        tokenizer: the tokenizer, which is saved with the model.
-        head: the name of the head.
-        step: the number of steps after which the parameters were saved.
-
-    Raises:
-        NotFinite: a parameter is NaN or infinite.
-    """
-    check_finite(params, f"The model of step {step}")
-    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
-    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
-    save_hf(folder, params, model, tokenizer, head=head, card=card)
-    name = folder.relative_to(workdir.path)
-    print(f"model of step {step:,} written to {workdir.address}/{name}")
-
-
 def pretrain(config: PretrainConfig) -> Path:
     """Trains all phases from the newest checkpoint, or from the start, and writes the model.
 
@@ -515,3 +386,121 @@ def export(
     upload(run.model, os.fspath(target))
     print(f"the model was uploaded to {target}")
     return target
+
+
+# The run's config sets these dropout rates even if --init determines the architecture. The other
+# dropout rates distinguish model families, so --init determines them.
+DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+
+def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
+    """Loads the model `config.init` (not None) with the head of the run, and extends it.
+
+    Words that the tokenizer of the data, `tokenizer`, has beyond that of the model get embeddings,
+    and so do positions for rows that are longer than those the model can read. What is extended is
+    printed.
+
+    Raises:
+        MissingHead: transformers lacks the head for the model's family.
+        FileNotFoundError: there is no model.
+        ValueError: the tokenizer is neither that of the model nor an extension of it, or the model
+            is damaged.
+    """
+    loaded = load_model(str(config.init), config.head)
+    old = loaded.tokenizer
+    if old.fingerprint != tokenizer.fingerprint:
+        if difference := tokenizer.difference_from(old):
+            raise ValueError(
+                f"The tokenizer of --init {config.init} is not the one that {config.data} was "
+                f"prepared with, nor has that one only further entries ({difference}): prepare the "
+                f"data with --tokenizer {config.init}, or with the --output of "
+                f"bertjax.train_tokenizer --extend {config.init}."
+            )
+        loaded = with_new_words(loaded, tokenizer, config.seed)
+        hosts.say(
+            f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
+            f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
+        )
+    before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
+    if rows > before:
+        loaded = with_positions(loaded, rows, config.new_positions)
+        how = "interpolated" if config.new_positions == "interpolate" else "tiled"
+        if loaded.config.global_rope_theta:  # there is no embedding
+            hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
+        else:
+            hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
+    return loaded
+
+
+def _positions(config: PretrainConfig, model: BertConfig) -> int:
+    """Returns max_position_embeddings of the run: that of `model`, or more if the config says so."""
+    asked = config.model.max_position_embeddings
+    longest = max(phase.max_length for phase in config.phases) + model.position_offset
+    return max(
+        model.max_position_embeddings,
+        longest,
+        asked if asked > BertConfig.max_position_embeddings else 0,
+    )
+
+
+def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
+    """Returns the architecture `model` of the model of --init with the dropout rates of the run.
+
+    The differences between the result and `config.model`, and dropout rates that differ from those
+    of `model`, are printed.
+    """
+    dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
+    for name, rate in dropout.items():
+        if rate != getattr(model, name):
+            hosts.say(f"model.{name}={rate}; {config.init} was saved with {getattr(model, name)}")
+    model = dataclasses.replace(model, **dropout)
+    for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
+        hosts.say(f"--init {config.init} determines the architecture: {change}")
+    return model
+
+
+def _identity(config: PretrainConfig, teacher: Teacher | None) -> dict[str, Any]:
+    identity = identity_of(config, teacher)
+    weights = identity.pop("teacher_weights", None)
+    distillation = identity["distillation"] | {"teacher_weights": weights}
+    return identity | {"distillation": distillation if weights else None}
+
+
+def _check_places(config: PretrainConfig) -> None:
+    if not config.data or not config.workdir or not config.phases:
+        raise ValueError(
+            f"The config lacks data, workdir or phases (data={config.data!r}, "
+            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
+            "--workdir."
+        )
+
+
+def write_model(
+    workdir: Workdir,
+    folder: Path,
+    params: Any,
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    head: str,
+    step: int,
+) -> None:
+    """Writes a model directory to `folder`, with a model card that states the number of steps.
+
+    Args:
+        workdir: the workdir of the run, which has its config and its last evaluation.
+        folder: the model directory, a folder in the workdir.
+        params: the parameters, numpy arrays.
+        model: the config of the model.
+        tokenizer: the tokenizer, which is saved with the model.
+        head: the name of the head.
+        step: the number of steps after which the parameters were saved.
+
+    Raises:
+        NotFinite: a parameter is NaN or infinite.
+    """
+    check_finite(params, f"The model of step {step}")
+    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
+    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
+    save_hf(folder, params, model, tokenizer, head=head, card=card)
+    name = folder.relative_to(workdir.path)
+    print(f"model of step {step:,} written to {workdir.address}/{name}")

@@ -217,10 +217,7 @@ def _recording(
     progress: Mapping[str, Any],
     trackers: contextlib.ExitStack,
 ) -> Iterator[MetricLogger]:
-    """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`.
-
-    A finished run writes no report and no ledger line.
-    """
+    """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`."""
     is_done = hosts.is_first() and _is_done(job, workdir, step, progress)
     if not is_done:
         journal.begin(workdir.path, step)

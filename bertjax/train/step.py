@@ -1,4 +1,11 @@
-"""Creates the train step and the evaluation step of a loss function for the devices of a mesh."""
+"""The train step and the evaluation step: loss function, gradients, update, on any mesh.
+
+An objective computes losses and metrics from the model's outputs. Objectives that compare the
+examples of a global batch (in-batch negatives) are computed from the embeddings of all devices and
+microbatches, which are small; the activations of the encoder exist for one microbatch at a time,
+since the backward pass computes them again (GradCache, Gao et al. 2021). Spikes of the loss are
+found as in OLMo (Groeneveld et al. 2024).
+"""
 
 import itertools
 from collections.abc import Callable, Collection

@@ -146,10 +146,7 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns the `Roofline`, which times the matrix multiplications that one device does per step.
-
-    The result is None if there is a teacher or tensor parallelism: `Roofline` supports neither.
-    """
+    """Returns the `Roofline`, which times the matrix multiplications that one device does per step."""
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
@@ -165,10 +162,7 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """Returns the dictionary that `measure` returns.
-
-    `first` is the time in seconds of the first step with its compilation.
-    """
+    """Returns the dictionary that `measure` returns."""
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)

@@ -1,4 +1,10 @@
-"""The workdir of a run: its paths (`base.workdir_files`), its config and a lock."""
+"""The workdir of a run: its paths (`base.workdir_files`), its config and a lock.
+
+A run whose --workdir is in a bucket writes to a local folder, and `Mirror` uploads its files. In
+gs:// buckets, Orbax reads and writes the checkpoints of a pretraining directly, from all hosts. It
+cannot write to s3://, so there, and in fine-tuning, the checkpoints are uploaded like all other
+files, which takes a single host.
+"""
 
 import contextlib
 import os
@@ -284,10 +290,7 @@ class Workdir:
         return True
 
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
-        """Copies a damaged run.json to another name, and prints which config is used instead.
-
-        A missing run.json is reported as well. `has_copy` says whether the spare copy can be read.
-        """
+        """Copies a damaged run.json to another name, and prints which config is used instead."""
         consequence = (
             "its spare copy is used"
             if has_copy
