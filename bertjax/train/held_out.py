@@ -206,17 +206,6 @@ class HeldOutEvaluation:
 BATCHES_AHEAD = 2
 
 
-def evaluate(
-    eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
-) -> dict[str, float]:
-    """Evaluates `params` on `batches`; returns {metric: weighted mean over all batches}.
-
-    `eval_step` is a function (params, batch) -> {metric: (weighted sum, sum of weights)}, such as
-    that of `make_eval_step`.
-    """
-    return means(evaluation_sums(eval_step, params, batches))
-
-
 def evaluation_sums(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, tuple[float, float]]:
