@@ -18,13 +18,13 @@ SMALLEST = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Computes the softmax of `logits` [..., C] over the last axis in float64; returns [..., C]."""
+    """Computes the softmax of `logits` [..., C] over the last axis in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Computes the elementwise sigmoid of `logits`, of any shape, in float64."""
+    """Computes the elementwise sigmoid of `logits` in float64."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
@@ -62,8 +62,6 @@ class TextTask(Task):
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes each window of the example as a sequence of at most `max_length` tokens.
-
-        A text that fits, or that is truncated, has one window.
 
         Raises:
             ValueError: a text is empty, the example has a second text although `pairs` is False or
@@ -106,16 +104,16 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Converts the label of `example` to an array, the `labels` of the encoded example.
+        """Converts the label of an example to `labels` of its features.
 
-        Its shape is [1] for a class or a number, and [number of classes] for any number of labels.
+        They are [1] for a class or a number, and [number of classes] for any number of labels.
         """
 
 
 def _windows(
     example: Example, tokenizer: Tokenizer, max_length: int, stride: int
 ) -> list[tuple[list[int], list[int]]]:
-    """Returns (ids, token types) of each window of a text or pair, `max_length` tokens at most."""
+    """Returns (ids, token types) of each window of a text or pair."""
     is_pair = example.pair is not None
     texts = tokenizer.encode([text for text in (example.text, example.pair) if text is not None])
     room = max_length - tokenizer.layout.num_special_tokens(is_pair)
@@ -147,16 +145,10 @@ class ProbabilityTask(TextTask):
 
     @abc.abstractmethod
     def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
-        """Returns the losses of an example, in nats, of which `score` computes the mean.
-
-        `label` is the label of the example, and `probabilities` is {class: predicted probability}.
-        """
+        """Returns the losses of an example in nats, of which `score` computes the mean."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the task's metrics, and `loss`, the mean of `losses` over all examples.
-
-        Unlabelled examples are ignored; the result is {} if all examples are unlabelled.
-        """
+        """Computes the task's metrics, and `loss`, the mean of the losses of labelled examples."""
         losses: list[float] = []
 
         def observed() -> Iterator[tuple[Example, Prediction]]:
@@ -188,11 +180,9 @@ class ClassificationTask(ProbabilityTask):
     problem_type: ClassVar[str | None] = "single_label_classification"
 
     def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
-        """Returns the cross-entropy of an example in nats, as a list of one number."""
         return [-math.log(max(probabilities.get(label, 0.0), SMALLEST))]
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the index of the example's class as an array, int32 [1]."""
         return np.array([self.label_id(example.label, example.where)], np.int32)
 
     def predict(
@@ -207,7 +197,6 @@ class ClassificationTask(ProbabilityTask):
         }
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of task.json, including `temperature`, if the task is calibrated."""
         calibrated = {"temperature": self.temperature} if self.temperature != 1.0 else {}
         return {**super().description(max_length), **calibrated}
 
@@ -223,7 +212,7 @@ class MultiLabelTask(ProbabilityTask):
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
     def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
-        """Returns the binary cross-entropy, in nats, of each class of an example."""
+        """Returns the binary cross-entropy of each class."""
         right = (p if name in label else 1 - p for name, p in probabilities.items())
         return [-math.log(max(p, SMALLEST)) for p in right]
 
@@ -257,7 +246,6 @@ class MultiLabelTask(ProbabilityTask):
         }
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted classes as a tuple, the type of `Example.label` in this task."""
         return tuple(prediction["labels"])
 
 
@@ -284,7 +272,6 @@ class RegressionTask(TextTask):
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the standardised target of the example as an array, float32 [1]."""
         value: Any = example.label
         return np.array([(value - self.mean) / self.std], np.float32)
 
@@ -315,11 +302,10 @@ class ChoiceTask(Task):
 
     @property
     def sequences_per_example(self) -> int:
-        """The number of sequences of a feature, one per choice."""
         return self.num_choices
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one `Feature` with `num_choices` sequences, one per choice.
+        """Encodes the example as one `Feature` with a sequence per choice.
 
         Raises:
             ValueError: a text is empty, the number of choices is not `num_choices`, or the label is

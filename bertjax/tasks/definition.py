@@ -20,13 +20,11 @@ class TaskOptions:
         data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets if
             `tfds_data_dir` is set or TFDS has already prepared it, else from the Hugging Face hub.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
-        train: path of the user's own file for the train split; None if there is no file.
+        train: path of the user's own file for the train split, or None.
         dev: the same for the dev split.
         test: the same for the test split.
-        dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
-            None, nothing is held out.
-        fold: the fold of a cross-validation on the user's train file to hold out; if None, there is
-            no cross-validation.
+        dev_fraction: fraction of the train file to hold out if there is no dev file, or None.
+        fold: the fold of a cross-validation on the train file to hold out, or None.
         skip_bad_rows: whether rows of the user's files that cannot be used are left out; if False,
             such rows raise ValueError.
         columns: names of the text, label and other columns in the user's own files.
@@ -36,8 +34,7 @@ class TaskOptions:
             folder of the predictions.
         doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
             text; None: the default of the task.
-        span_options: {name of a field of `SpanTask`: value} for question answering; the other
-            fields have their defaults.
+        span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
         embedding_options: the same for the fields of `EmbeddingTask` and `ContrastiveTask`.
     """
 
@@ -58,13 +55,13 @@ class TaskOptions:
 
     @property
     def all_span_options(self) -> dict[str, Any]:
-        """Returns `span_options` and, unless it is None, `doc_stride`: fields of `SpanTask`."""
+        """`span_options` and, unless it is None, `doc_stride`: fields of `SpanTask`."""
         stride = {} if self.doc_stride is None else {"doc_stride": self.doc_stride}
         return {**self.span_options, **stride}
 
     @property
     def files(self) -> dict[str, str]:
-        """Returns {split: path} of the user's own files."""
+        """{split: path} of the user's own files."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: file for split, file in files.items() if file is not None}
 
@@ -103,10 +100,10 @@ class TaskDefinition:
     scores_null_odds: bool = False
 
     def check(self, options: TaskOptions) -> None:
-        """Checks that the task supports every option that is set in `options`.
+        """Checks that the task supports every option that is set.
 
         Raises:
-            ValueError: the task does not support an option that is set; the message names the flag.
+            ValueError: it does not support one; the message names the flag.
         """
         unused: dict[str, Any]
         if self.own_files:

@@ -54,7 +54,6 @@ class EmbeddingTask(Task):
 
     @property
     def sequences_per_example(self) -> int:
-        """The number of sequences of a training feature, one per text."""
         return self.num_texts
 
     @property
@@ -92,16 +91,7 @@ class EmbeddingTask(Task):
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> list[Feature]:
-        """Encodes each text of an example as a `Feature` of its own.
-
-        Args:
-            example: the example.
-            tokenizer: the tokenizer of the model.
-            max_length: maximum number of tokens per text.
-
-        Raises:
-            ValueError: a text is empty, or the example has no second text.
-        """
+        """Encodes each text of an example as a `Feature` of its own."""
         return [_encoded(text, tokenizer, max_length) for text in _texts(example)]
 
     @abc.abstractmethod
@@ -113,8 +103,7 @@ class EmbeddingTask(Task):
     ) -> Prediction:
         """Returns a dict: `similarity`, the cosine of the first text and the second one.
 
-        If the example has hard negatives, `negatives` are the cosines of the first text and each of
-        them.
+        If there are hard negatives, `negatives` are the cosines of the first text and each of them.
         """
         vectors = _unit(outputs)
         cosines = (vectors[1:] @ vectors[0]).tolist()
@@ -122,14 +111,14 @@ class EmbeddingTask(Task):
         return {"similarity": cosines[0], **negatives}
 
     def predicted_label(self, prediction: Prediction) -> float:
-        """Returns the similarity on the scale of the scores, with which the metric compares it."""
+        """Returns the similarity on the scale of the scores."""
         return self.lowest + prediction["similarity"] * (self.highest - self.lowest)
 
     def metric_names(self) -> list[str]:
         return ["pearson", "spearman", "pearson_spearman"]
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of task.json: a saved model predicts similarities of pairs."""
+        """Describes a saved model, which predicts similarities of pairs."""
         columns = getattr(self.source, "description", {})
         described = {**super().description(max_length), "label_kind": SimilarityTask.label_kind}
         return described | columns
@@ -188,7 +177,7 @@ class ContrastiveTask(EmbeddingTask):
     def write_predictions(
         self, folder: Path, split: str, pairs: Pairs
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged; writes all but the vectors to the file."""
+        """Writes all but the vectors."""
         vectors: list[Any] = []  # of the example that is being written
 
         def without() -> Iterator[tuple[Example, Prediction]]:
@@ -267,12 +256,7 @@ class Retrieval:
         self._triplets: list[bool] = []
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Adds an example: anchor, positive and hard negatives, with their vectors of length 1.
-
-        Args:
-            texts: the C texts.
-            vectors: float32 [C, D].
-        """
+        """Adds an example: anchor, positive, hard negatives; vectors of length 1, [C, D]."""
         anchor, *others = texts
         indices = []
         for text, vector in zip(others, vectors[1:], strict=True):
@@ -290,11 +274,10 @@ class Retrieval:
     def scores(self) -> dict[str, float]:
         """Returns the metrics of the examples, as fractions; {} if there are none.
 
-        `mrr` is the mean reciprocal rank of an anchor's positive among the candidates,
-        `recall_at_1` and `recall_at_10` are the fractions of anchors whose positive is among the
-        first; candidates with the same cosine count as half of them before the positive.
-        `triplet_accuracy` is the fraction of examples whose positive is nearer than all of their
-        hard negatives; it is left out if there are none.
+        `mrr` is the mean reciprocal rank of an anchor's positive among the candidates, of which
+        those with the same cosine count half; `recall_at_1` and `recall_at_10` are the fractions of
+        anchors whose positive is among the first. `triplet_accuracy`, if there are hard negatives,
+        is the fraction of examples whose positive is nearer than all of them.
         """
         if not self._anchors:
             return {}

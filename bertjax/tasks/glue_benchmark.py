@@ -92,12 +92,12 @@ def columns_of(scores: TaskScores) -> dict[str, float]:
 
 
 def paper_average(columns: Mapping[str, float]) -> Average:
-    """Averages the scores {column: score} as Devlin et al. 2018 do: nine columns, without WNLI."""
+    """Averages {column: score} as Devlin et al. 2018 do: nine columns, without WNLI."""
     return Average.of({name: columns.get(name) for name in PAPER_COLUMNS})
 
 
 def glue_average(columns: Mapping[str, float]) -> Average:
-    """Averages the scores {column: score} as GLUE does: the mean of the means of all nine tasks.
+    """Averages {column: score} as GLUE does: the mean of the means of all nine tasks.
 
     The score of a task with several metrics, or with two dev splits, is their unweighted mean (Wang
     et al. 2018). A task of which one of these scores is missing is missing.
@@ -113,11 +113,8 @@ def glue_average(columns: Mapping[str, float]) -> Average:
 def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
     """Finds the tasks of GLUE whose official files are in subfolders of `data_dir`.
 
-    If `data_dir` is None, all tasks are there, because they can be downloaded.
-
-    Returns:
-        The names of the tasks that have a train and a dev split, and a dict from the names of the
-        other tasks to the reasons.
+    If it is None, all tasks are there, because they can be downloaded. Returns the names of the
+    tasks that have a train and a dev split, and {name of another task: what is missing}.
 
     Raises:
         FileNotFoundError: there is no task.
@@ -213,6 +210,5 @@ def published_scores(model: str) -> tuple[Published, ...]:
     """Returns the published scores of a model by its name on the hub, with or without the owner.
 
     Only the name is known, and not the weights: of a folder of such a name, they are returned, too.
-    The result is () for other models.
     """
     return PUBLISHED.get(model.rstrip("/").rpartition("/")[2].lower(), ())

@@ -29,7 +29,7 @@ _NOT_FRACTIONS = ("total", "_thresh", *LOWER_IS_BETTER)
 
 
 def is_fraction(name: str) -> bool:
-    """Returns whether the metric `name` is a fraction or a correlation, shown in per cent."""
+    """Returns whether a metric is a fraction or a correlation, shown in per cent."""
     return not name.endswith(_NOT_FRACTIONS)
 
 
@@ -39,15 +39,12 @@ def higher_is_better(name: str) -> bool:
 
 
 def in_percent(values: Mapping[str, float]) -> dict[str, float]:
-    """Converts fractions and correlations in `values`, {name of a metric: value}, to per cent.
-
-    Counts, thresholds, losses and errors are left unchanged.
-    """
+    """Converts fractions and correlations to per cent; counts, losses and so on stay."""
     return {name: 100.0 * value if is_fraction(name) else value for name, value in values.items()}
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of `predictions` that equal the label in `golds`.
+    """Computes `accuracy`, the fraction of predictions that equal the label.
 
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
@@ -60,9 +57,8 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """Computes `accuracy`, `macro_f1` and `weighted_f1`, as scikit-learn does by default.
 
-    `macro_f1` is the mean of the F1 of the classes in `golds` or `predictions`, so that rare
-    classes count as much as frequent ones; `weighted_f1` weights each class by its number of
-    examples in `golds`.
+    `macro_f1` is the mean of the F1 of the classes that occur, so that rare classes count as much
+    as frequent ones; `weighted_f1` weights each class by its number of examples in `golds`.
     """
     from sklearn.metrics import f1_score
 
@@ -77,11 +73,7 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str,
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`.
-
-    `golds` and `predictions` are the labels and the predicted labels of the same examples. F1 is
-    that of scikit-learn, and 0 where it is undefined. Errors are those of `accuracy`.
-    """
+    """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`."""
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
@@ -94,11 +86,7 @@ def accuracy_and_f1(
 def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """Computes `matthews`, the Matthews correlation coefficient of two or more classes.
 
-    `golds` and `predictions` are the labels and the predicted labels of the same examples. The
-    coefficient is that of scikit-learn, and 0 if all labels or all predictions are the same.
-
-    Raises:
-        ValueError: there are no examples, or not as many predictions as labels.
+    It is 0 if all labels or all predictions are the same.
     """
     from sklearn.metrics import matthews_corrcoef
 
@@ -112,10 +100,6 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
     """Computes the `pearson` and `spearman` correlations of `golds` and `predictions`.
 
     The mean of the two correlations, `pearson_spearman`, is the metric by which GLUE ranks models.
-    The correlations are those of SciPy, and 0 where they are undefined.
-
-    Raises:
-        ValueError: there are no examples, or not as many predictions as labels.
     """
     from scipy import stats
 
@@ -137,8 +121,7 @@ def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> 
     """Returns the correlations that `pearson_spearman` returns, and "mae", "rmse" and "r2".
 
     `mae` and `rmse` have the unit of the labels in `golds`. `r2` is 1 for perfect predictions, and
-    0 if the `predictions` are as good as predicting the mean of the labels for every example.
-    Errors are those of `pearson_spearman`.
+    0 if they are as good as predicting the mean of the labels for every example.
     """
     values = pearson_spearman(golds, predictions)
     x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
@@ -158,15 +141,9 @@ def multi_label(
 ) -> dict[str, float]:
     """Computes multi-label metrics, for examples that may have several labels or none.
 
-    Args:
-        golds: the labels of each example.
-        predictions: the predicted labels of each example.
-        labels: all classes; if None, the classes that occur in `golds` or `predictions`.
-
-    Returns:
-        A dict of `micro_f1`, the F1 over all pairs of example and class; `macro_f1`, the mean F1
-        of the classes; and `subset_accuracy`, the fraction of examples whose predicted labels
-        equal the gold labels.
+    `micro_f1` is the F1 over all pairs of example and class; `macro_f1` the mean F1 of the classes,
+    which are `labels`, or those that occur; and `subset_accuracy` the fraction of examples whose
+    predicted labels equal the gold labels.
 
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
@@ -213,10 +190,7 @@ def entity_f1(
     """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
     A predicted entity is correct if its first word, last word and type are those of a gold entity.
-
-    Args:
-        golds: the correct tags of each sentence, one per word, in IOB1 or IOB2.
-        predictions: the predicted tags of each sentence, one per word.
+    The tags are those of each sentence, one per word, in IOB1 or IOB2.
 
     Raises:
         ValueError: the number of predicted tags of a sentence differs from its number of words.
@@ -246,11 +220,7 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech.
-
-    `golds` and `predictions` hold one tag per word of each example. Errors are those of
-    `entity_f1`.
-    """
+    """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 
@@ -279,10 +249,7 @@ def normalize_answer(text: str) -> str:
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Computes the F1 of the words in `gold` and `answer`, taken as bags.
-
-    It is 0.0 if they have no word in common (Rajpurkar et al. 2016, 6.1).
-    """
+    """Computes the F1 of two bags of words (Rajpurkar et al. 2016, 6.1)."""
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -293,12 +260,11 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
 def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
     """Computes SQuAD 1.1's `exact_match` and `f1`, as means over the questions.
 
-    `golds` is {id of a question: accepted answers}, and `predictions` {id of a question: answer}.
     For each question, the accepted answer with the best value counts. A question without a
     prediction counts as wrong.
 
     Raises:
-        ValueError: `golds` has no questions, or a question has no accepted answer.
+        ValueError: there are no questions, or a question has no accepted answer.
     """
     _check_any(golds)
     exact = f1 = 0.0
@@ -372,7 +338,7 @@ def squad2(
 
 
 def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
-    """Returns the highest exact match and F1 of `answer` over `texts`, the accepted answers.
+    """Returns the highest exact match and F1 of `answer` over the accepted answers `texts`.
 
     An empty `texts` means that the question has no answer, so that "" is correct.
     """
@@ -399,8 +365,6 @@ def _best_threshold(
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
     """Returns (highest mean exact match or F1 that any threshold gives, this threshold).
-
-    `scores` holds the exact match or F1 of the predicted answer to each question.
 
     The candidates for the threshold are 0.0, for which no question has an answer, and the values of
     `null_odds` in ascending order, each of which replaces "no answer" by the predicted answer for

@@ -19,9 +19,7 @@ from bertjax.tasks.task import Example, Task
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Creates an example from `text` and, unless it is None, `pair`, the second text or passage.
-
-    For a `TagTask`, splits `text` into words.
+    """Creates an example from a text and, perhaps, a second text or passage.
 
     Raises:
         ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
@@ -51,9 +49,7 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
 
 
 def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
-    """Converts each element of `texts` to a list [text] or [text, pair].
-
-    If `choices` is True, the elements become lists [text, choice, choice, ...] instead.
+    """Converts each element of `texts` to [text] or [text, pair], or [text, choice, choice, ...].
 
     Raises:
         ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
@@ -76,7 +72,6 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
 
 
 def _elements(texts: Any) -> Iterable[Any]:
-    """Returns `texts`; raises ValueError if it is a single string, a table or a dictionary."""
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
@@ -90,7 +85,7 @@ def _elements(texts: Any) -> Iterable[Any]:
 
 
 def single_texts(texts: Sequence[str]) -> list[str]:
-    """Checks that `texts` is a sequence of texts, and not of pairs, and returns it as a list.
+    """Returns texts, none of which may be a pair, as a list.
 
     Raises:
         ValueError: `texts` is a single string, a table or a dictionary, or an element is no text.
@@ -105,9 +100,8 @@ def single_texts(texts: Sequence[str]) -> list[str]:
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
-    In tagging, an element may also be the list of the words of a sentence. Returns `task` and the
-    list of examples. For multiple choice, the returned task has the number of choices of the
-    example with the most choices.
+    In tagging, an element may also be the list of the words of a sentence. For multiple choice, the
+    returned task has the number of choices of the example with the most choices.
 
     Raises:
         ValueError: `texts` is a single string, or an element has too few or too many texts for the
@@ -129,7 +123,6 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
 
 
 def _to_tag(task: TagTask, element: Any, index: int) -> Example:
-    """Creates an example from `element`, the text at `index` or the list of its words."""
     where = f"texts[{index}]"
     if isinstance(element, str):
         return dataclasses.replace(from_text(task, element, None), id=str(index), where=where)
@@ -154,20 +147,18 @@ def from_file(
     Args:
         task: the task that the model was fine-tuned on.
         path: the file, or folder of files, to read.
-        columns: the column names that the user sets. A name that the user does not set is that of
-            the training, if the file has all text columns that are then read; otherwise, it is
+        columns: the column names that the user sets. A name that the user does not set is the name
+            in the training, if the file has all text columns that are then read; otherwise, it is
             guessed. Question answering has fixed column names, so that setting one is an error.
         label_separator: the string between the labels of an example with several labels; None: the
             separator used in training, if any.
         description: the content of the saved model's file task.json, with the column names and
             separator used in training; None: they are unknown.
-        bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
-            out; "report": each becomes an example whose `problem` says why.
+        bad_rows: as for `OwnFiles`.
 
     Returns:
         The task with the file as its source (for multiple choice, also with the number of choices
-        in the file), the examples, and a message that names the guessed columns and warns about odd
-        quotes, or "".
+        in the file), the examples, and a message about the file, or "".
 
     Raises:
         ValueError: the file cannot be read for the task, or column names are set for question
@@ -212,10 +203,7 @@ def from_file(
 
 
 def _without_impossible(question: Example, *, report: bool) -> Example:
-    """Makes a question without an answer unlabelled, for a model that answers every question.
-
-    If `report` is True, the example's `problem` says why it is not scored.
-    """
+    """Makes a question without an answer unlabelled, for a model that answers every question."""
     if question.label != IMPOSSIBLE:
         return question
     if not report:
@@ -230,9 +218,9 @@ def _without_impossible(question: Example, *, report: bool) -> Example:
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
     """Fills the unset columns of `columns` with those of `trained`, which were used in training.
 
-    `names` are the columns of the file. If the file lacks one of the text columns of the result, or
-    two of them are the same, `columns` is returned unchanged. A label or id column that the file
-    lacks, or that is already in use, is not filled in.
+    If the file, whose columns are `names`, lacks one of the text columns of the result, or two of
+    them are the same, `columns` is returned unchanged. A label or id column that the file lacks, or
+    that is already in use, is not filled in.
     """
     filled = Columns(
         text=columns.text or trained.get("text"),

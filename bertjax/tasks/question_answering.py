@@ -50,9 +50,8 @@ LARGEST = 1e6
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Writes two JSON files for SQuAD's official scripts to `folder`.
 
-    Yields `pairs`, each (example, prediction), unchanged. SPLIT_answers.json, where SPLIT is
-    `split`, maps each question id to the predicted answer, and SPLIT_null_odds.json to
-    `null_odds`, the log-odds that the question has no answer.
+    SPLIT_answers.json maps each question id to the predicted answer, and SPLIT_null_odds.json to
+    the log-odds that the question has no answer.
     """
     answers, null_odds = {}, {}
     for example, prediction in pairs:
@@ -122,7 +121,6 @@ class SpanTask(Task):
 
     @property
     def reads_windows(self) -> bool:
-        """Whether long passages are read in windows, which they always are."""
         return True
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
@@ -177,10 +175,7 @@ class SpanTask(Task):
     ) -> Prediction:
         """Selects the best answer to a question over all windows of the passage.
 
-        Args:
-            example: the question and its passage.
-            features: one feature per window.
-            outputs: one dict per window with start_logits and end_logits, [number of tokens] each.
+        `outputs` has start_logits and end_logits, [number of tokens] each, of each window.
 
         Returns:
             A dict with `answer` ("" for no answer); `answer_start` and `answer_end`, characters
@@ -224,9 +219,7 @@ class SpanTask(Task):
     ) -> list[dict[str, Any]]:
         """Returns up to `n_best` answers with the highest logits and distinct texts, best first.
 
-        A span is a candidate only in the window in which its first token has the most context, the
-        smaller of the numbers of passage tokens before and after it. An answer is a dict of text,
-        answer_start, answer_end, start_logit and end_logit.
+        A span is a candidate only in the window in which its first token has the most context.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -283,11 +276,7 @@ def best_spans(
         starts: start logit of each token, [number of tokens]; -inf where no span may start.
         ends: end logit of each token, [number of tokens].
         max_length: maximum number of tokens of a span.
-        count: maximum number of spans to return.
-
-    Returns:
-        The indices of the first tokens and of the last tokens of the spans, int [number of spans]
-        each, in no particular order.
+        count: maximum number of spans to return; they are in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
@@ -303,15 +292,11 @@ def best_spans(
 
 @functools.lru_cache(maxsize=64)
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the token ids of a passage, and the (start, end) of each token in characters.
-
-    The result is cached for further questions about the same passage.
-    """
+    """Returns ids and character offsets; cached for further questions about the same passage."""
     return tokenizer.encode_with_offsets(text)
 
 
 def _passage_slice(feature: Feature) -> slice:
-    """Returns the slice of `feature.input_ids` that holds the tokens of the passage."""
     assert feature.origins is not None
     (tokens,) = np.nonzero(feature.origins[:, 0] >= 0)
     return slice(int(tokens[0]), int(tokens[-1]) + 1)
@@ -320,9 +305,8 @@ def _passage_slice(feature: Feature) -> slice:
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
     """Returns the first and last token of the first answer that occurs in the passage.
 
-    The tokens are indices into `offsets`, the (start, end) of each passage token in characters. The
-    result is (-1, -1), which lies in no window, if the question is labelled as impossible; it is
-    None if the question is unlabelled, or if no answer occurs in the passage.
+    The result is (-1, -1), which lies in no window, if the question is labelled as impossible; it
+    is None if the question is unlabelled, or if no answer occurs in the passage.
     """
     for text, start in example.answers:
         if start != NOWHERE:
@@ -334,17 +318,13 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns passage[begin:end] and the combining accents right after it.
-
-    Tokenizers strip these accents, so that the offsets of tokens do not include them.
-    """
+    """Returns passage[begin:end] and the combining accents after it, which tokenizers strip."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Converts logits to float64; +inf becomes `LARGEST` (1e6), -inf and NaN -`LARGEST`."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

@@ -34,10 +34,10 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 
 def check_task(name: str, *others: str) -> str:
-    """Checks that `name` is a task of the registry, or in `others`; returns it in lower case.
+    """Checks that `name` is a task, or in `others`; returns it in lower case.
 
     Raises:
-        ValueError: there is no task named `name`; the message suggests the nearest name.
+        ValueError: there is no such task; the message suggests the nearest name.
     """
     known = (*TASKS, *others)
     if not name:
@@ -105,13 +105,12 @@ def saved_task(
         num_labels: number of classes.
         config: the content of config.json, where problem_type tells whether a sequence classifier
             predicts one class, any number of classes, or a real number.
-        description: the content of the model's file task.json, which describes the task; empty for
-            a model from another library.
+        description: the content of task.json; empty for a model from another library.
         longest: maximum input length of the model, in tokens.
 
     Raises:
-        ValueError: no task uses the head `head`, an entry of task.json has a wrong type or value,
-            or two classes whose probabilities are predicted have the same name.
+        ValueError: no task uses the head, an entry of task.json has a wrong type or value, or two
+            classes whose probabilities are predicted have the same name.
     """
     _check(description)
     kind = _kind_of(head, num_labels, config, description)
@@ -152,11 +151,6 @@ def saved_task(
 
 
 def _temperature(description: Mapping[str, Any]) -> float:
-    """Returns the temperature of the probabilities according to task.json, which is 1 by default.
-
-    Raises:
-        ValueError: the temperature is not a positive number.
-    """
     temperature = float(description.get("temperature", 1.0))
     if not 0 < temperature < math.inf:
         raise ValueError(
@@ -169,8 +163,7 @@ def _temperature(description: Mapping[str, Any]) -> float:
 def _pairs(description: Mapping[str, Any]) -> bool | None:
     """Returns whether inputs are pairs of texts according to task.json; None if it does not say.
 
-    If an old version wrote no entry "pairs", the entry "columns", the columns of the user's own
-    training file, tells whether there was a second text.
+    Old versions wrote no "pairs", but the columns of the user's own training file.
     """
     columns = description.get("columns") or {}
     of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
@@ -178,7 +171,6 @@ def _pairs(description: Mapping[str, Any]) -> bool | None:
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raises ValueError if an entry of task.json has a wrong type or is a token count below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
         is_count = kinds[0] is int
@@ -194,14 +186,11 @@ def _check(description: Mapping[str, Any]) -> None:
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """Selects the subclass of `Task` by the entry label_kind of a saved model's task.json.
+    """Selects the subclass of `Task` by the label_kind in task.json.
 
-    If task.json has no label_kind, a subclass that uses the head `head` is selected: the one with
-    the problem_type in config.json; else `RegressionTask`, if it uses this head and `num_labels` is
-    1; else the first subclass in `KINDS` that uses this head.
-
-    Raises:
-        ValueError: no subclass uses the head `head`.
+    Without label_kind, it is a subclass that uses the head: the one with the problem_type in
+    config.json; else `RegressionTask`, if it uses this head and there is one label; else the first
+    one in `KINDS`.
     """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):

@@ -88,8 +88,8 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
 
-    For each type X, B-X and I-X are both included, even if `tags` contains only one of the two.
-    If the tags mark no entities, such as parts of speech, they are sorted alphabetically instead.
+    Both B-X and I-X are included, even if `tags` has only one of them. Tags that mark no entities,
+    such as parts of speech, are sorted alphabetically.
     """
     tags = set(tags)
     if not marks_entities(tags):
@@ -108,13 +108,7 @@ _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 
 
 class Word(NamedTuple):
-    """A word of a running text.
-
-    Attributes:
-        text: the characters of the word.
-        start: the index in the running text of the word's first character.
-        end: the index in the running text of the character after the word's last.
-    """
+    """A word of a running text: text[start:end]."""
 
     text: str
     start: int
@@ -165,11 +159,7 @@ OUTSIDE = "O"
 
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields (example, prediction) pairs unchanged and writes them to SPLIT.conll in `folder`.
-
-    SPLIT is `split`. The file has the format of conlleval: each line holds a word, the gold tag (if
-    the example has tags) and the predicted tag.
-    """
+    """Writes SPLIT.conll as conlleval reads it: a word, its tag (if known), the predicted tag."""
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for example, prediction in pairs:
@@ -211,15 +201,11 @@ class TagTask(Task):
 
     @property
     def reads_windows(self) -> bool:
-        """Whether long texts are read in windows, which they always are."""
         return True
 
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
-        """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy.
-
-        `fields` are further fields of the task.
-        """
+        """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy."""
         if not marks_entities(labels):
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
         return cls(labels=labels, **fields)
@@ -330,23 +316,17 @@ def _pieces(example: Example, tokenizer: Tokenizer) -> tuple[list[int], np.ndarr
 
 
 def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Returns whether a word has no letter or digit, and all its `pieces` are the unknown token."""
     return set(pieces) == {tokenizer.unk_token_id} and not any(map(str.isalnum, word))
 
 
 def _tag_symbols_within_entities(
     read: Sequence[int], tags: list[str], probabilities: list[float | None]
 ) -> None:
-    """Tags the symbols within predicted entities that the model did not see; changes `tags`.
+    """Tags the symbols within predicted entities that the model did not read.
 
     Symbols that the vocabulary lacks, such as emoji, are left out of the model's input. If the
     words before and after such a symbol belong to one entity of type X, the symbol gets the tag I-X
     and the probability of the entity's first tag.
-
-    Args:
-        read: the indices of the words in the model's input.
-        tags: the predicted tag of each word.
-        probabilities: the probability of each tag, which is changed in place as well.
     """
     for first, end, kind in entities([tags[word] for word in read]):
         for word in {*range(read[first], read[end - 1])} - {*read}:
@@ -360,8 +340,7 @@ def _entities(
     """Yields a dict for each entity that the predicted tags mark, in the order of the words.
 
     The probability of an entity is the mean of the probabilities of its tags, or None if the model
-    has read none of its words. If the example is a
-    running text, text[start:end] is the entity, with the spaces between its words.
+    has read none of its words.
     """
     for first, end, kind in entities(tags):
         entity = {"type": kind, "text": " ".join(example.words[first:end])}

@@ -27,11 +27,7 @@ Span = tuple[int, int]
 
 
 def check_stride(doc_stride: int | None) -> None:
-    """Checks the option `doc_stride` of a task, which may be None.
-
-    Raises:
-        ValueError: it is a number below 1.
-    """
+    """Raises ValueError if `doc_stride`, an option of a task, is below 1."""
     if doc_stride is not None and doc_stride < 1:
         raise ValueError(f"doc_stride={doc_stride}: it must be at least 1.")
 
@@ -71,12 +67,8 @@ def widest_contexts(spans: Sequence[Span]) -> list[np.ndarray]:
     token, plus a hundredth of the length of the window, as in Google's `run_squad.py`. Earlier
     windows win ties.
 
-    Args:
-        spans: the windows of the text, as `windows` returns them.
-
-    Returns:
-        One bool array [number of tokens] per window, True at the tokens that are assigned to the
-        window. Each token that is in a window is True in exactly one array.
+    Returns a bool array [number of tokens] per window, True at the tokens that are assigned to it.
+    Each token that is in a window is True in exactly one array.
     """
     best = np.full(spans[-1][1], -1.0)
     window_of = np.zeros(len(best), np.int64)
@@ -262,11 +254,7 @@ class Task(abc.ABC):
         """Encodes an example as features, each with the token ids and labels of a model input.
 
         A long text that is read in windows has one feature per window, any other example one.
-
-        Args:
-            example: the example.
-            tokenizer: the tokenizer of the model.
-            max_length: maximum number of tokens per feature.
+        `max_length` is the maximum number of tokens per feature.
 
         Raises:
             ValueError: the label is unknown or a text is empty; the message names the row.
@@ -276,10 +264,7 @@ class Task(abc.ABC):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Converts the outputs for one example to a prediction, a dict of JSON values.
-
-        `outputs` holds the model's outputs for each of `features`, the encoded example.
-        """
+        """Converts the model's outputs for each of the features of an example to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
@@ -320,13 +305,7 @@ class Task(abc.ABC):
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> Sequence[Feature]:
-        """Encodes an example for `predict`; as `features` does, unless a task overrides this.
-
-        Args:
-            example: the example.
-            tokenizer: the tokenizer of the model.
-            max_length: maximum number of tokens per feature.
-        """
+        """Encodes an example for `predict`; as `features` does, unless a task overrides this."""
         return self.features(example, tokenizer, max_length)
 
     @property
@@ -339,9 +318,8 @@ class Task(abc.ABC):
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
-        SPLIT is `split`. If the example is a row of a user's file, "input" holds the columns of the
-        row. If the task has a function `export`, this function writes further files for the
-        official scorer.
+        If the example is a row of a user's file, "input" holds the columns of the row. If the task
+        has a function `export`, it writes further files for the official scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:
@@ -369,7 +347,7 @@ class Task(abc.ABC):
         return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
     def label_id(self, label: Any, where: str) -> int:
-        """Returns the id of the class `label`, its index in `labels`.
+        """Returns the id of a class, its index in `labels`.
 
         Raises:
             ValueError: the class is not in `labels`; the message begins with `where`.
@@ -387,12 +365,7 @@ class Task(abc.ABC):
 class TruncatedTexts:
     """Counts the examples encoded as `max_length` tokens, whose texts may have been truncated.
 
-    If the task splits long texts into windows, as tagging and question answering always do, no
-    example is counted.
-
-    Args:
-        task: the task that encodes the examples.
-        max_length: maximum number of tokens per sequence.
+    If the task splits long texts into windows, no example is counted.
     """
 
     def __init__(self, task: Task, max_length: int):

@@ -33,10 +33,7 @@ def scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
 def negative_log_likelihood(
     logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
 ) -> float:
-    """Computes the mean cross-entropy, in nats, of `labels`, int [N], with `logits` [N, C].
-
-    The logits are divided by `temperature`.
-    """
+    """Computes the mean cross-entropy, in nats, of `labels`, int [N], with scaled logits [N, C]."""
     return float(-scaled(logits, temperature)[np.arange(len(labels)), labels].mean())
 
 
@@ -47,11 +44,7 @@ def expected_calibration_error(
 
     The error is the mean distance of confidence and accuracy in a bin of confidences, weighted by
     the number of examples in the bin. The bins have equal width and include their upper edge.
-
-    Args:
-        probabilities: the predicted probabilities, [N, C].
-        labels: the class ids, int [N].
-        bins: the number of bins.
+    `probabilities` are [N, C], and `labels` int [N].
     """
     confidence = probabilities.max(-1)
     right = probabilities.argmax(-1) == labels
@@ -61,10 +54,7 @@ def expected_calibration_error(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the temperature with the lowest `negative_log_likelihood`, from 0.1 to 100.
-
-    `logits` [N, C] are logits or log-probabilities, and `labels`, int [N], the class ids.
-    """
+    """Returns the temperature with the lowest `negative_log_likelihood`, from 0.1 to 100."""
     from scipy.optimize import minimize_scalar
 
     # The likelihood is concave in 1 / temperature, so that a bounded search finds the optimum.
@@ -149,11 +139,7 @@ def calibrate(logits: np.ndarray, labels: np.ndarray, second: np.ndarray) -> Cal
 
 
 class HeldOutProbabilities:
-    """Collects the predicted probabilities of labelled examples, to calibrate them.
-
-    Args:
-        task: the task, which has one class per example.
-    """
+    """Collects the predicted probabilities of labelled examples, to calibrate them."""
 
     def __init__(self, task: Task):
         self._labels = task.labels

@@ -38,13 +38,7 @@ class TrainingData(NamedTuple):
 def write_training_data(
     task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
-    """Encodes the train split and writes it to `path`, one input of the model at a time.
-
-    Args:
-        task: the task, with its source of examples.
-        tokenizer: the tokenizer of the model.
-        max_length: maximum number of tokens per input of the model.
-        path: the ArrayRecord file to write.
+    """Encodes the train split and writes it to an ArrayRecord file, one input at a time.
 
     Raises:
         ValueError: the train split does not exist or is empty, or an example in the train split is
@@ -83,8 +77,6 @@ def write_training_data(
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     """Encodes every split except train, so that malformed rows are reported before the training.
 
-    `task`, `tokenizer` and `max_length` are those of `write_training_data`.
-
     Raises:
         ValueError: a row is malformed or has a label that does not occur in training (the message
             names the row), or a split is empty.
@@ -101,9 +93,6 @@ def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
     """Yields (example, feature) for each feature, an encoded input of the model, of a split.
-
-    At the end, the number of texts with `max_length` tokens or more is printed, if there are any
-    and the task does not read windows.
 
     Raises:
         ValueError: the file cannot be read, or rows cannot be encoded and the source does not skip
