@@ -30,8 +30,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
     path in the repository, such as "configs/pretrain/bert_base.py".
 
     Raises:
-        FileNotFoundError: the file is neither in the current folder nor in the package; the message
-            suggests the config with the most similar name and lists all names.
+        FileNotFoundError: there is no such file; the message suggests the most similar name.
         ValueError: the file does not define a `config` of the class `config_class`, or raises
             TypeError, for example because it sets an unknown field.
     """
@@ -56,11 +55,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Returns advice for the message of a TypeError that a config file raised.
-
-    For an unknown field of a config class, the advice names the most similar field and lists all
-    fields of the class.
-    """
+    """Returns advice for the message of a TypeError that a config file raised."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
@@ -87,8 +82,8 @@ def config_from(
     Args:
         config_class: the class of the config.
         config: an instance of `config_class`; None: the default config.
-        fields: {field name: value}, values that replace those of `config`. For a tuple field, a
-            list or a single value is converted to a tuple. For a field that is a config itself,
+        fields: {field name: value}, values that replace the config's. For a tuple field, a list
+            or a single value is converted to a tuple. For a field that is a config itself,
             such as `optimizer`, a dictionary replaces only the nested fields that it names.
 
     Raises:
@@ -116,11 +111,7 @@ def config_from(
 
 
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
-    """Returns advice about `name`, which is not a field of `config_class`.
-
-    The advice is to set the field with the most similar name: in a nested config, if it is a field
-    of one, or else in `config_class`, whose fields are then listed.
-    """
+    """Returns the advice to set the field with the most similar name, maybe of a nested config."""
     last = name.rsplit(".", 1)[-1]
     nested = {
         inner.name: field.name
@@ -142,10 +133,7 @@ def config_names(config_class: type[Any]) -> list[str]:
 
 
 def _config_folder() -> Path:
-    """Returns the folder of the configs: bertjax/configs if installed, else that of the checkout.
-
-    An editable installation has the configs beside the package, as its checkout has.
-    """
+    """Returns bertjax/configs if installed, else configs/ beside the package, as in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
@@ -177,14 +165,14 @@ def differences(
 ) -> list[str]:
     """Lists the fields in which `config` and `saved` differ, as `name: saved value -> new value`.
 
+    Configs are nested dictionaries; a nested field has a name like `optimizer.learning_rate`.
+
     Args:
-        config: the new config as nested dictionaries; a nested field has a name like
-            `optimizer.learning_rate`.
-        saved: the saved config as nested dictionaries.
+        config: the new config.
+        saved: the saved config.
         ignore: fields to leave out of the list; each entry is the full name of a field, or the
             first or the last component of the name.
-        defaults: the default config as nested dictionaries, which fills in the fields that `saved`
-            lacks because an older version wrote `saved`.
+        defaults: the default config, which fills in the fields that an older version did not save.
     """
     new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
     known = _flatten(json.loads(json.dumps(defaults or {})))
@@ -200,10 +188,8 @@ def differences(
 def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
     """Returns the default values of a config's fields; nested dataclasses become dictionaries.
 
-    Args:
-        config: an instance of a config dataclass; fields without a default are left out.
-        default: an instance whose values are the defaults; None: the defaults that the class of
-            `config` declares.
+    The defaults are the values of the instance `default` or, if it is None, the declared ones;
+    fields without a default are left out.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(config):

@@ -13,11 +13,7 @@ LAST = "last"
 
 
 def check_runs(config: "FinetuneConfig") -> None:
-    """Checks the fields `folds`, `shots`, `select_by` and, for all tasks of GLUE, all fields.
-
-    Raises:
-        ValueError: a value is out of its range, or a setting has no effect with the others.
-    """
+    """Checks the fields `folds`, `shots`, `select_by` and, for all tasks of GLUE, all fields."""
     if config.select_by == LAST:
         given = {"patience": config.patience or None}
         given["evals_per_epoch"] = None if config.evals_per_epoch == 1 else config.evals_per_epoch
@@ -96,7 +92,6 @@ def _check_glue(config: "FinetuneConfig") -> None:
 
 
 def _refuse(mode: str, given: dict[str, Any], reason: str) -> None:
-    """Raises ValueError if a value of `given`, {name of a field: value}, is not None."""
     flags = [
         f"--{name}" if value is True else f"--{name} {value}"
         for name, value in given.items()
@@ -233,7 +228,7 @@ class FinetuneConfig(TrainingConfig):
     none or --pooling is given."""
     matryoshka: tuple[int, ...] = ()
     """embed: sizes to which the embeddings can be cut afterwards (Kusupati et al. 2022), such as
-    256 128 64: the loss is the sum of that of the whole embeddings and those of their first
+    256 128 64: the loss is the sum of the losses of the whole embeddings and of their first
     numbers; empty: the whole embeddings alone."""
     feature_layers: tuple[int, ...] = ()
     """Tagging: layers whose hidden states, with the encoder frozen, are the input of a tagger (0 =
@@ -310,7 +305,7 @@ class FinetuneConfig(TrainingConfig):
     shots: int | None = None
     """Tasks with one class per example: number of training examples per class, drawn at random with
     seed; with --seeds, each run has a draw of its own, and the model of the first one is exported;
-    the defaults of the other settings are then those of configs/finetune/few_shot.py, unless
+    the defaults of the other settings are then in configs/finetune/few_shot.py, unless
     --config is given; None: all examples."""
     submission: str | None = None
     """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None:

@@ -268,11 +268,7 @@ class TrainingConfig:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
 
     def check_positive(self, *fields: str) -> None:
-        """Checks that each config field in `fields`, and the field `unroll`, is None or at least 1.
-
-        Raises:
-            ValueError: a field is below 1; the message names the field.
-        """
+        """Raises ValueError unless each of `fields`, and `unroll`, is None or at least 1."""
         for field in (*fields, "unroll"):
             value = getattr(self, field)
             if value is not None and value < 1:

@@ -3,9 +3,10 @@
 A metric is a function of the labels and the predicted labels of the same examples in the same
 order. A metric returns a dict of fractions (1.0 is perfect) or correlations, never percentages.
 Undefined values, such as the F1 without positives or the correlation with a constant, are 0.0.
-The values are those of scikit-learn and SciPy, which the tasks of GLUE are scored with (Wang et al.
-2018), of conlleval (Tjong Kim Sang and De Meulder 2003), and of SQuAD's evaluate-v1.1.py and
-evaluate-v2.0.py (Rajpurkar et al. 2016; 2018)."""
+The values equal those from scikit-learn and SciPy, with which GLUE is scored (Wang et al. 2018),
+from conlleval (Tjong Kim Sang and De Meulder 2003), and from SQuAD's evaluate-v1.1.py and
+evaluate-v2.0.py (Rajpurkar et al. 2016; 2018).
+"""
 
 import re
 import string
@@ -189,8 +190,8 @@ def entity_f1(
 ) -> dict[str, float]:
     """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
-    A predicted entity is correct if its first word, last word and type are those of a gold entity.
-    The tags are those of each sentence, one per word, in IOB1 or IOB2.
+    A predicted entity is correct if its first word, last word and type equal those in a gold
+    entity. Each sentence has a tag per word, in IOB1 or IOB2.
 
     Raises:
         ValueError: the number of predicted tags of a sentence differs from its number of words.

@@ -11,7 +11,8 @@ Marcus 1995; Ratinov and Roth 2009):
 
     IOB1    I-X I-X I-X, but B-X I-X I-X after another entity of type X (official CoNLL files)
     IOB2    B-X I-X I-X
-    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X)"""
+    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X)
+"""
 
 import dataclasses
 import functools

@@ -2,7 +2,8 @@
 
 A `Task` encodes examples as features (token ids and labels), converts outputs of the model to
 predictions, and computes metrics; its subclasses are in `classification`, `tagging`,
-`question_answering` and `embedding`. A `Source` reads examples; the sources are in `sources`."""
+`question_answering` and `embedding`. A `Source` reads examples; the sources are in `sources`.
+"""
 
 import abc
 import bisect

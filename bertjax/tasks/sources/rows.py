@@ -3,7 +3,8 @@
 In tagging, a row holds words and tags, or a running text and a list of entities, each of which is
 {"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], such that text[start:end] is the entity.
 Texts without such a list can be given to a model for prediction, but not for training or
-evaluation."""
+evaluation.
+"""
 
 import bisect
 import contextlib

@@ -207,7 +207,7 @@ class SquadSource(OwnFiles):
     ):
         """Checks that the file, or folder of files, of each split exists.
 
-        The arguments are those of `OwnFiles`.
+        The arguments are as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.

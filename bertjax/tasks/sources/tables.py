@@ -3,7 +3,8 @@
 Rows are counted from 1, including the header and blank rows, as in a spreadsheet. In CSV, TSV and
 JSON lines, the row number is also the line number, unless an earlier quoted field contains line
 ends. Each of "\\n", "\\r\\n" and "\\r" ends a line, even in the same file. All files but Parquet
-may be compressed: gz, bz2, xz or zst."""
+may be compressed: gz, bz2, xz or zst.
+"""
 
 import codecs
 import contextlib
