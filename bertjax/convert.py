@@ -66,7 +66,7 @@ def run(config: ConvertConfig) -> None:
     """
     import jax
 
-    from bertjax.cloud.hub_push import create_repository, push_folder
+    from bertjax.cloud.hub import create_repository, push_folder
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.families import architecture

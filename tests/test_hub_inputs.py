@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertjax.base import addresses
-from bertjax.cloud.hub_files import CONVERTED, download, local_split, open_dataset
+from bertjax.cloud.hub import CONVERTED, download, local_split, open_dataset
 from bertjax.config import FinetuneConfig
 from bertjax.data.preparation.mixed_corpus import MixedCorpus
 from bertjax.data.text.corpus import Corpus, ReadOptions, ahead

@@ -10,7 +10,7 @@ import pytest
 import bertjax
 from bertjax import convert, pretrain
 from bertjax.base import addresses
-from bertjax.cloud.hub_push import create_repository, push_folder
+from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
 from tests.hub_server import TOKEN, Repository, unique

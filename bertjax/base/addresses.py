@@ -128,11 +128,7 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
     """Calls `request` until it succeeds, at most `ATTEMPTS` times, and says why it failed.
 
     Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
-
-    Args:
-        request: the request to a bucket or to the Hub.
-        what: the file there, to be named in messages.
-        doing: what the request does with it, "read" or "written".
+    `what` and `doing` ("read", "written") are said in messages.
 
     Raises:
         OSError: the connection failed in every attempt.
@@ -162,21 +158,18 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
 
 
 class BucketFile(NamedTuple):
-    """A file in a bucket.
-
-    Attributes:
-        path: its path in the bucket.
-        name: its name relative to the folder that is copied.
-        size: its size in bytes.
-        version: what changes when the file is overwritten: a generation, ETag or size.
-        md5: the MD5 of the content in hexadecimal digits; None if the bucket does not tell it.
-    """
+    """A file in a bucket."""
 
     path: str
-    name: str
+    name: str  # relative to the folder that is listed
     size: int
-    version: str
-    md5: str | None
+    version: str  # what changes when the file is overwritten: a generation, ETag or size
+    md5: str | None  # in hexadecimal digits; None if the bucket does not tell it
+
+    @property
+    def local_name(self) -> str:
+        """The name of its copy; that of a file which is no member of a folder is its last part."""
+        return self.name or self.path.rpartition("/")[2]
 
 
 def listed(address: str) -> tuple[Any, list[BucketFile]]:
@@ -244,8 +237,7 @@ def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory(prefix="bertjax-") as local:
-        for name in names:
-            file = place(folder) / name
+        for file in (place(folder) / name for name in names):
             if file.exists():
-                (Path(local) / name).write_bytes(file.read_bytes())
+                (Path(local) / file.name).write_bytes(file.read_bytes())
         yield Path(local)

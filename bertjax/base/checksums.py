@@ -36,12 +36,7 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
 
 
 def _entries_in_bucket(folder: Path) -> dict[str, list[int | str]]:
-    """Returns {name: [size, MD5]} of the files in a folder of a bucket, as its list says.
-
-    An MD5 that the list does not hold is "".
-    """
-    _, files = listed(str(folder))
-    return {file.name: [file.size, file.md5 or ""] for file in files}
+    return {file.name: [file.size, file.md5 or ""] for file in listed(str(folder))[1]}
 
 
 def _size_and_crc(path: Path) -> list[int]:
@@ -107,7 +102,6 @@ def unfinished(directory: Path) -> list[Path]:
 
 
 def _folders(directory: Path) -> list[Path]:
-    """Returns the folders in `directory` whose names are numbers, those of training steps."""
     return [path for path in directory.glob("*") if path.name.isdigit() and path.is_dir()]
 
 
@@ -117,11 +111,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def without_older_checkpoints(names: list[str]) -> list[str]:
-    """Returns the files of a run's workdir without those of checkpoints that newer ones replace.
-
-    Args:
-        names: names of files relative to the workdir, or to any other folder.
-    """
+    """Returns the files of a run's workdir without the files of all but the newest checkpoint."""
     step_of = {name: _step_of(name) for name in names}
     complete = [step for name, step in step_of.items() if name.endswith(_WRITTEN_LAST[0])]
     newest = max((step for step in complete if step is not None), default=None)
@@ -129,7 +119,6 @@ def without_older_checkpoints(names: list[str]) -> list[str]:
 
 
 def _step_of(name: str) -> int | None:
-    """Returns the step of the checkpoint that a file of a workdir belongs to; None: of none."""
     folder, _, rest = name.partition("/")
     step = rest.partition("/")[0]
     return int(step) if folder == CHECKPOINTS and step.isdigit() else None
@@ -183,15 +172,8 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 def set_aside(directory: Path, step: int, folder: str) -> Path:
     """Moves the checkpoint of `step` from `directory` to a folder beside `directory`.
 
-    Training runs ignore the checkpoints in this folder, because they only read `directory`.
-
-    Args:
-        directory: the directory of a run's checkpoints.
-        step: the training step of the checkpoint.
-        folder: the name of the folder, which is created if it does not exist.
-
-    Returns:
-        The new path of the checkpoint's folder.
+    Training runs ignore the checkpoints in this folder, whose name is `folder`. Returns the new
+    path of the checkpoint's folder.
     """
     place = directory.parent / folder
     names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))

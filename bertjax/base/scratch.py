@@ -43,12 +43,8 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _new_locked_folder(root: Path) -> tuple[Path, Lock]:
-    """Creates a folder in `root` and takes its lock.
-
-    Another process can mistake the folder for one of a killed process, and remove it, between the
-    creation of the lock file and the moment at which the lock is held. Then a new folder is
-    created.
-    """
+    # Another process can mistake the folder for one of a killed process, and remove it, between the
+    # creation of the lock file and the moment at which the lock is held.
     for _ in range(ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
         lock = _lock_of(folder)

@@ -30,13 +30,8 @@ SETTLE_SECONDS = 2.0
 class BucketLock:
     """A lock that gives one process the exclusive use of a folder in a bucket.
 
-    A process holds the lock from `take` to `release`, or until a minute after it has ended.
-
-    Args:
-        file: the address of the lock file, such as gs://bucket/run/run.lock.
-        place: what the error message calls the folder.
-        what: what the error message calls the process that holds the lock, such as "run".
-        remedy: the advice at the end of the error message.
+    A process holds the lock from `take` to `release`, or until a minute after it has ended. `file`
+    is the address of the lock file; for the other arguments, see `bertjax.base.lock.Lock`.
     """
 
     def __init__(self, file: str, *, place: str, what: str, remedy: str):
@@ -78,11 +73,7 @@ class BucketLock:
         threading.Thread(target=self._renew, args=(self._ended,), daemon=True).start()
 
     def check(self) -> None:
-        """Checks that no other process has taken the lock, as after a suspension of this machine.
-
-        Raises:
-            Locked: another process has taken the lock.
-        """
+        """Raises Locked if another process has taken the lock, as after a suspension."""
         if self._taken_by is not None:
             raise self._locked(self._taken_by)
 
@@ -120,7 +111,6 @@ class BucketLock:
         )
 
     def _read(self) -> dict[str, Any] | None:
-        """Returns the content of the lock file; None if there is no lock file."""
         system, path = file_system(self._file)
         try:
             content = json.loads(system.cat_file(path))

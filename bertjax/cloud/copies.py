@@ -8,14 +8,13 @@ copied, several at a time. A copy that was interrupted continues where it stoppe
 import hashlib
 import json
 import os
-import queue
 import re
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.addresses import BucketFile, listed, naming_bucket_errors, place, repeated
+from bertjax.base.addresses import BucketFile, listed, naming_bucket_errors, repeated
 from bertjax.base.files import cache_folder, is_remote, write_json
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
@@ -24,7 +23,7 @@ from bertjax.base.progress import BYTES, progress
 BLOCK = 1 << 24
 # Number of files that are copied at a time, because one connection seldom fills the network.
 STREAMS = 8
-# The list of the files that are complete, in the folder of a copy, and the suffix of lock files.
+# The list {name: [size, version]} of the files that are complete, in the folder of a copy.
 LIST_FILE = ".copied.json"
 LOCK_SUFFIX = ".lock"
 PART_SUFFIX = ".part"
@@ -38,8 +37,8 @@ def local_copy(
 ) -> Any:
     """Returns the path of a local copy of a file or folder in a bucket, or of what a glob matches.
 
-    Several processes of a machine share a copy: one copies a file, the others wait for it. The
-    environment variable XDG_CACHE_HOME changes the place of the copies.
+    Several processes of a machine share a copy: one copies, the others wait for it. The environment
+    variable XDG_CACHE_HOME changes the place of the copies.
 
     Args:
         address: an address gs://... or s3://..., in which the last parts of the path may be a glob
@@ -57,25 +56,26 @@ def local_copy(
     if not is_remote(address):
         return address
     address, glob = _split_glob(os.fspath(address).rstrip("/"))
-    place(address)  # refuses other schemes
     scheme, _, rest = address.partition("://")
     target = Path(cache) if cache else cache_folder() / "buckets"
     target = (target / scheme / rest).expanduser()
     with naming_bucket_errors(address):
         system, files = listed(address)
         is_folder = files[0].name != ""
-        names = [file.name for file in files]
+        names = {file.name for file in files}
+        chosen: Collection[str] = names
         if glob:
-            chosen = _matching(names, glob)
+            matches = compiled_glob(glob).match
+            chosen = [name for name in names if matches(name)]
             if not chosen:
                 raise FileNotFoundError(f"No file in {address} matches {glob}: check the glob.")
-        else:
-            chosen = set(names if choose is None or not is_folder else choose(names))
+        elif choose is not None and is_folder:
+            chosen = choose([file.name for file in files])
         folder = target if is_folder else target.parent
         folder.mkdir(parents=True, exist_ok=True)
         _update(system, [file for file in files if file.name in chosen], folder, address)
         if is_folder:
-            _remove_others(folder, set(names))
+            _remove_others(folder, names)
     return target / glob if glob else target
 
 
@@ -87,56 +87,19 @@ def _split_glob(address: str) -> tuple[str, str]:
     return f"{scheme}://{'/'.join(parts[:first])}", "/".join(parts[first:])
 
 
-def _matching(names: list[str], glob: str) -> set[str]:
-    """Returns the names that match a glob, in which only ** matches slashes."""
+def compiled_glob(glob: str) -> re.Pattern[str]:
+    """Compiles a glob of paths, in which only ** matches slashes."""
     from fsspec.utils import glob_translate
 
-    pattern = re.compile(glob_translate(glob))
-    return {name for name in names if pattern.match(name)}
-
-
-def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
-    """Copies those of the files that are new or have changed to `folder`."""
-    done = _read_list(folder)
-    todo = [file for file in files if not _is_current(file, folder, done)]
-    total = sum(file.size for file in todo)
-    with progress(f"copying {address}", total, BYTES, shown=bool(todo)) as state:
-        _in_parallel(lambda file: _copy(system, file, folder, state.advance), todo)
-
-
-def _local(file: BucketFile, folder: Path) -> Path:
-    return folder / (file.name or Path(file.path).name)
+    return re.compile(glob_translate(glob))
 
 
 def _read_list(folder: Path) -> dict[str, Any]:
-    """Returns {name: [size, version]} of the files in `folder` that are complete."""
     try:
         done = json.loads((folder / LIST_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
     return done if isinstance(done, dict) else {}
-
-
-def _is_current(file: BucketFile, folder: Path, done: dict[str, Any]) -> bool:
-    local = _local(file, folder)
-    if done.get(local.relative_to(folder).as_posix()) != [file.size, file.version]:
-        return False
-    return local.is_file() and local.stat().st_size == file.size
-
-
-def _copy(system: Any, file: BucketFile, folder: Path, advance: Callable[[int], None]) -> None:
-    """Copies a file to `folder` and notes it in the list, unless another process has done so."""
-    local = _local(file, folder)
-    name = local.relative_to(folder).as_posix()
-    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
-    with waiting_lock(folder / f".{mark}{LOCK_SUFFIX}"):
-        if _is_current(file, folder, _read_list(folder)):
-            advance(file.size)
-            return
-        local.parent.mkdir(parents=True, exist_ok=True)
-        download(system, file, local, advance)
-        with waiting_lock(folder / LOCK_SUFFIX):
-            write_json(folder / LIST_FILE, _read_list(folder) | {name: [file.size, file.version]})
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
@@ -150,42 +113,57 @@ def _remove_others(folder: Path, names: set[str]) -> None:
         write_json(folder / LIST_FILE, {name: done[name] for name in done.keys() & names})
 
 
-def _in_parallel(function: Callable[[BucketFile], None], files: list[BucketFile]) -> None:
-    """Calls `function` for each file in STREAMS threads; raises the first error of one of them.
+def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
+    """Copies those of the files that are new or have changed to `folder`."""
 
-    The threads are daemons, so that a process that is stopped does not wait for its copies.
-    """
-    todo: queue.SimpleQueue[BucketFile] = queue.SimpleQueue()
-    for file in files:
-        todo.put(file)
-    errors: list[BaseException] = []
+    def is_current(file: BucketFile, done: dict[str, Any]) -> bool:
+        local = folder / file.local_name
+        is_whole = local.is_file() and local.stat().st_size == file.size
+        return is_whole and done.get(file.local_name) == [file.size, file.version]
 
-    def work() -> None:
+    def copy(file: BucketFile) -> None:
+        name = file.local_name
+        mark = hashlib.sha256(name.encode()).hexdigest()[:12]
+        with waiting_lock(folder / f".{mark}{LOCK_SUFFIX}"):
+            if is_current(file, _read_list(folder)):  # another process has copied it meanwhile
+                state.advance(file.size)
+                return
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            download(system, file, folder / name, state.advance)
+            with waiting_lock(folder / LOCK_SUFFIX):
+                done = _read_list(folder) | {name: [file.size, file.version]}
+                write_json(folder / LIST_FILE, done)
+
+    def copy_all() -> None:
         while not errors:
             try:
-                function(todo.get_nowait())
-            except queue.Empty:
+                file = todo.pop()
+            except IndexError:
                 return
+            try:
+                copy(file)
             except BaseException as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in files[:STREAMS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    done = _read_list(folder)
+    todo = [file for file in reversed(files) if not is_current(file, done)]
+    errors: list[BaseException] = []
+    # The threads are daemons, so that a process that is stopped does not wait for its copies.
+    threads = [threading.Thread(target=copy_all, daemon=True) for _ in todo[:STREAMS]]
+    total = sum(file.size for file in todo)
+    with progress(f"copying {address}", total, BYTES, shown=bool(todo)) as state:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
 
 
 def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:
     """Copies one file of a bucket; continues a part of the same version that is on the disk.
 
-    Args:
-        system: the file system of the bucket.
-        file: the file to copy.
-        local: the path of the copy.
-        advance: a function that is called with each number of bytes that has arrived.
+    `advance` is called with each number of bytes that has arrived.
 
     Raises:
         OSError: the bucket cannot be read, the disk is full, or the copy has another MD5 than the

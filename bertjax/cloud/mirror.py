@@ -1,6 +1,8 @@
 """Keeps a folder in a gs:// or s3:// bucket equal to a local folder in which a run writes files."""
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import shutil
@@ -29,10 +31,9 @@ _UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing", "-journal")
 
 
 def mirror_folder(address: str, rank: int = 0) -> Path:
-    """Returns the local folder, in the user's cache, of the mirror of a folder in a bucket.
+    """Returns the local folder, in the user's cache, of the mirror of the folder `address`.
 
-    `address` is the folder in the bucket, and `rank` the index of the process. Processes of one run
-    have different folders, because they may share the cache of one machine.
+    Processes of one run, of index `rank`, may share a cache, so they have different folders.
     """
     scheme, _, rest = os.fspath(address).rstrip("/").partition("://")
     folder = cache_folder() / "workdirs" / scheme / rest
@@ -74,10 +75,7 @@ class Mirror:
         """Makes the local folder equal to the bucket.
 
         Local changes that were never uploaded, because the network failed, are kept in a folder
-        beside it, which is named in a message.
-
-        Raises:
-            OSError: the bucket cannot be read, or the disk not be written.
+        beside it, which is named in a message. An OSError is raised if the bucket cannot be read.
         """
         self._set_unsent_aside()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -97,7 +95,7 @@ class Mirror:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 download(system, file, local, lambda _: None)
                 self._sent[file.name] = _state_of(local)
-        self._write_list()
+        write_json(self.folder / LIST_FILE, self._sent)
 
     def forget_bucket(self) -> None:
         """Takes all files in the bucket for outdated, so that `sync` replaces or removes them."""
@@ -128,14 +126,10 @@ class Mirror:
             for name in gone:
                 self._remove(name)
             if changed or gone:
-                self._write_list()
+                write_json(self.folder / LIST_FILE, self._sent)
 
     def close(self) -> None:
-        """Uploads the last changes and ends the uploads in the background.
-
-        Raises:
-            OSError: the bucket cannot be written.
-        """
+        """Uploads the last changes and ends the uploads in the background; errors as `sync`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -154,10 +148,8 @@ class Mirror:
             if sent.get(name) != state and not name.startswith(".")
         ]
         if unsent:
-            numbers = (
-                self.folder.with_name(f"{self.folder.name}.unsent-{n}") for n in range(10**6)
-            )
-            target = next(path for path in numbers if not path.exists())
+            names = (f"{self.folder.name}.unsent-{n}" for n in itertools.count())
+            target = next(p for p in map(self.folder.with_name, names) if not p.exists())
             for name in unsent:
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.folder / name).rename(target / name)
@@ -189,8 +181,7 @@ class Mirror:
     def _hide_changed_models(self, changed: list[str], found: dict[str, Any]) -> list[str]:
         """Removes config.json from the bucket where another file of its folder has changed.
 
-        Returns:
-            `changed` with the removed files.
+        Returns `changed` with the removed files.
         """
         gone = [name for name in self._sent if name not in found]
         for folder in {Path(name).parent for name in [*changed, *gone]}:
@@ -204,11 +195,10 @@ class Mirror:
         local, (system, target) = self.folder / name, file_system(f"{self.address}/{name}")
         try:
             state = _state_of(local)
+            send = functools.partial(system.put_file, str(local), target)
             if state[0] <= READ_WHOLE:
-                content = local.read_bytes()
-                repeated(lambda: system.pipe_file(target, content), target, "written")
-            else:
-                repeated(lambda: system.put_file(str(local), target), target, "written")
+                send = functools.partial(system.pipe_file, target, local.read_bytes())
+            repeated(send, target, "written")
         except FileNotFoundError:
             if local.exists():  # it is the bucket that does not exist
                 raise OSError(
@@ -224,9 +214,6 @@ class Mirror:
             repeated(lambda: system.rm_file(target), target, "removed")
         self._sent.pop(name, None)
 
-    def _write_list(self) -> None:
-        write_json(self.folder / LIST_FILE, self._sent)
-
     def _upload_until_ended(self) -> None:
         while not self._ended.wait(UPLOAD_SECONDS):
             try:
@@ -236,11 +223,7 @@ class Mirror:
 
 
 def upload(folder: Path, address: str) -> None:
-    """Makes the folder `address` in a bucket equal to a local folder.
-
-    Raises:
-        OSError: the bucket cannot be read or written.
-    """
+    """Makes the folder `address` in a bucket equal to a local folder."""
     mirror = Mirror(folder, address)
     mirror.forget_bucket()
     mirror.sync()

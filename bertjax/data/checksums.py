@@ -25,13 +25,7 @@ THREADS = 4
 
 
 class Verification(NamedTuple):
-    """Result of `verify_shards`.
-
-    Attributes:
-        shards: number of shards that were read.
-        size: number of bytes that were read.
-        note: a warning for the user; "": no warning.
-    """
+    """Result of `verify_shards`: shards and bytes that were read, and a warning or ""."""
 
     shards: int
     size: int
@@ -84,10 +78,7 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """A `with` block that one process at a time can enter; reads the list from disk on entry.
-
-        Where files cannot be locked, several processes enter the block at the same time.
-        """
+        """A `with` block of one process at a time; reads the list from disk on entry."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
         with waiting_lock(self._path.with_suffix(".lock")):
@@ -109,14 +100,9 @@ class _Counted(io.FileIO):
 
 
 def checksum(path: str | Path, advance: Callable[[int], None] = lambda count: None) -> str:
-    """Returns the SHA-256 of the local file `path` in hexadecimal digits.
+    """Returns the SHA-256 of a local file in hexadecimal digits.
 
-    Args:
-        path: the file.
-        advance: called with the number of bytes of each block that was read.
-
-    Raises:
-        OSError: the file cannot be read.
+    `advance` is called with the number of bytes of each block that was read.
     """
     with _Counted(path, advance) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -135,9 +121,7 @@ def is_intact(
 ) -> bool:
     """Returns whether the file of `shard` in `directory` has the size and SHA-256 in `shard`.
 
-    Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`, the list
-    of the shards that were verified before. `advance` is called with the number of bytes of each
-    block that was read.
+    Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`.
     """
     if shard.sha256 is None or (remembered is not None and shard in remembered):
         return True
@@ -153,14 +137,8 @@ def verify_shards(
 ) -> Verification:
     """Compares the shards in `directory` with their sizes and SHA-256s in `metadata`.
 
-    Returns the numbers of shards and bytes that were read, and a warning if shards lack checksums.
-    Shards that were verified on this machine before are not read. Shards in a bucket are never
-    read, because the bucket has checksums of its own.
-
-    Args:
-        directory: the prepared directory.
-        metadata: its metadata.
-        lengths: the maximum lengths whose shards are compared; None: all.
+    The shards of the maximum lengths `lengths`, or all, are compared. Shards that were verified on
+    this machine before are not read, nor are shards in a bucket, which has checksums of its own.
 
     Raises:
         ValueError: shards are damaged or missing; the message names the first five.

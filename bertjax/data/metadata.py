@@ -24,12 +24,8 @@ from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, 
 def typed(kind: Any, value: Any, where: str) -> Any:
     """Checks the type of a JSON value and converts JSON objects to instances of dataclasses.
 
-    Args:
-        kind: the expected type: a dataclass, int, float, str, bool, Any, a Literal of strings,
-            list, dict with string keys, or the union of one of these types and None. Integers must
-            not be negative.
-        value: the value that `json.loads` returned.
-        where: the name of the value for error messages, such as "metadata".
+    `kind` is a dataclass, int (not negative), float, str, bool, Any, a Literal of strings, list,
+    dict with string keys, or the union of one of these and None; `where` names the value.
 
     Raises:
         ValueError: `value` or a nested value has a wrong type, or an object lacks a required field
@@ -90,14 +86,9 @@ METADATA_FILE = "metadata.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The description of one shard in `metadata.json`.
+    """The description of one shard in `metadata.json`: file name, number of records, size in bytes.
 
-    Attributes:
-        file: name of the shard's file.
-        records: number of records in the file.
-        size: number of bytes of the file; None if the data was prepared without checksums.
-        sha256: SHA-256 of the file in hexadecimal digits; None if the data was prepared without
-            checksums.
+    `sha256` is in hexadecimal digits. Data prepared without checksums lack it and the size.
     """
 
     file: str
@@ -115,8 +106,8 @@ class LengthSummary:
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
-        labels: {label: number of sequences with this label}: "1" for sentence pairs with a random
-            second segment or swapped segments, "0" for other sentence pairs, "-1" for no label.
+        labels: {label: number of sequences}: "1" for sentence pairs with a random second segment or
+            swapped segments, "0" for other sentence pairs, "-1" for no label.
         random_from_same_document: number of NSP pairs whose random second segment is from the same
             document as the first, because the chunk of text has only one document in the split.
         length_counts: number of sequences of each length, from 0 to the maximum length.
@@ -161,12 +152,10 @@ class SplitSummary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceSummary:
-    """One of the sources of a mixture, from which a training draws rows by their weights.
+    """One of the sources of a mixture; its share of the rows is weight / sum of all weights.
 
-    Attributes:
-        name: the input that the rows were made from.
-        weight: positive integer; the share of the rows is weight / sum of all weights.
-        splits: statistics and shards of "train" and, if documents were held out, of "eval".
+    `name` is the input that its rows were made from, `weight` a positive integer, and `splits` has
+    its statistics and shards of "train" and, if documents were held out, of "eval".
     """
 
     name: str
@@ -231,11 +220,7 @@ class Metadata:
         return bool(content and content.records)
 
     def shards(self, lengths: Collection[int] | None = None) -> list[Shard]:
-        """Returns the shards of all splits, in order.
-
-        Args:
-            lengths: the maximum lengths of the rows; None: all.
-        """
+        """Returns the shards of all splits, in order; of the maximum lengths `lengths`, or all."""
         return [
             shard
             for summary in self.splits.values()
@@ -280,7 +265,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> "Metadata":
-        """Parses `text`, the output of `to_json`, into a `Metadata`.
+        """Parses the output of `to_json`.
 
         Raises:
             ValueError: the text is not JSON, its format version is not FORMAT_VERSION, or a value
@@ -306,12 +291,6 @@ class Metadata:
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    """Checks the statistics of the rows of one maximum length; `where` names them in messages.
-
-    Raises:
-        ValueError: `length` is not from 1 to MAX_ROW_LENGTH, a shard's file name contains a folder
-            or is too long, or the shards do not have `content.records` records in total.
-    """
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     wrong = [shard.file for shard in content.shards if not is_file_name(shard.file)]
@@ -322,12 +301,6 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
 
 
 def _check_sources(metadata: Metadata) -> None:
-    """Checks the sources of a mixture.
-
-    Raises:
-        ValueError: there is no source, a weight is 0, a source has no training rows, or the shards
-            of the sources are not those of the splits.
-    """
     sources = metadata.sources
     if sources is None:
         return
@@ -374,9 +347,7 @@ def read_metadata(directory: str | Path) -> Metadata:
 def open_prepared(directory: str | Path, lengths: Collection[int] | None = None) -> Metadata:
     """Returns the metadata of a prepared directory after checking that the shards are complete.
 
-    Args:
-        directory: the prepared directory.
-        lengths: the maximum lengths whose shards are checked; None: all.
+    The shards of the maximum lengths `lengths`, or of all, are checked.
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.

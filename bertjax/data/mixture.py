@@ -17,10 +17,7 @@ FINEST = 10**9
 
 
 class WeightedSource(NamedTuple):
-    """A source of a mixture: its `name` and its `weight`, an integer.
-
-    Only the ratios of the weights matter.
-    """
+    """A source of a mixture; only the ratios of the integer weights matter."""
 
     name: str
     weight: int
@@ -38,13 +35,8 @@ def parse_mixture(
 ) -> Mixture | None:
     """Parses inputs such as "wiki=0.7,books=0.3"; returns None if no input has a weight.
 
-    The weights become the smallest integers with the same ratios, such as 7 and 3.
-
-    Args:
-        inputs: the inputs; each is one source, or several weighted sources separated by commas.
-        flag: the flag of the inputs for error messages, such as "--input".
-        exists: tells whether an input is the name of something that exists, such as a file `x=1`;
-            such an input has no weight.
+    The weights become the smallest integers with the same ratios, such as 7 and 3. `flag` is the
+    flag of the inputs for messages. An input that `exists`, such as a file `x=1`, has no weight.
 
     Raises:
         ValueError: a weight is not a positive number, a source has no weight or is named twice.
@@ -92,10 +84,9 @@ def _positive(text: str, name: str, flag: str) -> Fraction:
 
 
 def integer_weights(weights: Sequence[Fraction]) -> list[int]:
-    """Returns the smallest integers with the ratios of `weights`, which are positive.
+    """Returns the smallest positive integers with the ratios of `weights`.
 
-    If the integers would add up to more than FINEST, they are rounded to parts in FINEST, but a
-    weight never becomes 0.
+    If they would add up to more than FINEST, they are rounded to parts in FINEST.
     """
     common = math.lcm(*(weight.denominator for weight in weights))
     whole = [int(weight * common) for weight in weights]
@@ -124,10 +115,7 @@ def rows_of_sources(rows: int, weights: Sequence[int]) -> list[int]:
 
 
 def source_of_row(row: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Returns (source, index of the row within the source) for row `row`, counted from 0.
-
-    `weights` are the integer weights of the sources.
-    """
+    """Returns (source, index of the row within the source) for row `row` of the mixture."""
     before, after = rows_of_sources(row, weights), rows_of_sources(row + 1, weights)
     source = next(i for i, count in enumerate(after) if count != before[i])
     return source, before[source]

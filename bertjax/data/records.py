@@ -59,10 +59,8 @@ class Row:
 def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
     """Encodes the header of a record, the bytes that precede the token ids.
 
-    Args:
-        width: number of bytes per token id, 2 or 4.
-        sequences: (number of tokens, number of tokens with token type 0, label) of each sequence,
-            where the label -1 means none.
+    `width` is the number of bytes per token id, 2 or 4; a sequence is (number of tokens, number of
+    tokens with token type 0, label), where the label -1 means none.
     """
     head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
     return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])
@@ -104,8 +102,8 @@ def decode_row(record: bytes) -> Row:
 def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = False) -> int:
     """Writes `records` to the ArrayRecord file `path` atomically; returns the number of records.
 
-    If `records` is empty, no file is written. `unique` must be set if several processes may write
-    the same file at the same time.
+    If there is none, no file is written. `unique` must be set if several processes may write the
+    same file at the same time.
 
     Raises:
         OSError: the disk is full or fails, or not all records can be read from the new file; the

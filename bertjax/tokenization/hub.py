@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bertjax.cloud.hub_files import MAIN, explained_hub, shown_download
+from bertjax.cloud.hub import MAIN, explained_hub, shown_download
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

@@ -23,8 +23,7 @@ from bertjax.base.files import is_remote, read_json, replacing_folder, write_jso
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
 from bertjax.cloud.copies import local_copy
-from bertjax.cloud.hub_files import is_hub_dataset, local_split
-from bertjax.cloud.hub_push import push_folder
+from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache

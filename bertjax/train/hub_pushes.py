@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from bertjax.base.workdir_files import PENDING
-from bertjax.cloud.hub_push import create_repository, push_folder
+from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config.training import TrainingConfig
 
 # The folder in a workdir with the models that are not pushed yet.

@@ -16,7 +16,7 @@ from typing import Any
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
 from bertjax.cloud.copies import local_copy
-from bertjax.cloud.hub_push import create_repository, push_folder
+from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
 from bertjax.config import Phase, PretrainConfig, differences, model_at
 from bertjax.config.model import BertConfig

@@ -85,18 +85,10 @@ class PaddedRows:
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
     """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
-    For each token, these are its position in its sequence, from 0 on, and the number of its
-    sequence, from 1 on; for each sequence, the position of its first token in the row. Unused
-    elements are 0.
-
-    Args:
-        sequence_lengths: the number of tokens of each sequence in the row.
-        row_length: L, the number of tokens of the row, padding included.
-        max_sequences: K, the maximum number of sequences per row.
+    L is `row_length`, and K is `max_sequences`. Unused elements are 0.
 
     Raises:
-        ValueError: the sequences have more than `row_length` tokens in total, or there are more
-            than `max_sequences` sequences.
+        ValueError: the sequences have more than L tokens in total, or there are more than K.
     """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths
@@ -109,7 +101,7 @@ def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int)
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
-    """Stacks B rows, dicts of arrays, into one batch; each array gets the new first axis B."""
+    """Stacks B rows into one batch; each array gets the new first axis B."""
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
@@ -183,11 +175,7 @@ def encode_feature(feature: Feature) -> bytes:
 
 
 def decode_feature(record: bytes) -> Feature:
-    """Decodes a record that `encode_feature` returned; the feature's `origins` are None.
-
-    Raises:
-        ValueError: the format version of the record is not FORMAT_VERSION.
-    """
+    """Decodes a record that `encode_feature` returned; the feature's `origins` are None."""
     version, width, kind, sequences, count = _HEAD.unpack_from(record)
     if version != FORMAT_VERSION:
         raise ValueError(

@@ -49,13 +49,10 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """The shape of the batches of a task.
+    """The shape of the batches of a task: tokens and sequences per row, padding included.
 
-    Attributes:
-        row_length: number of tokens per row, padding included.
-        max_sequences: maximum number of sequences per row.
-        row_counts: the numbers of rows that a batch may have, ascending; the number of rows that
-            the features of a batch need is rounded up to one of these.
+    The number of rows that the features of a batch need is rounded up to one of `row_counts`, which
+    ascend.
     """
 
     row_length: int
@@ -64,13 +61,7 @@ class RowShape(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The position of a feature in a batch.
-
-    Attributes:
-        row: index of the row in the batch.
-        slot: index, within the row, of the feature's first sequence.
-        start: position, within the row, of the feature's first token.
-    """
+    """The position of a feature in a batch: its row, first sequence in the row, and first token."""
 
     row: int
     slot: int
@@ -78,11 +69,9 @@ class Placement(NamedTuple):
 
 
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
-    """Returns the `RowShape` of rows of `row_length` tokens, with the most sequences per row.
+    """Returns the shape of rows of `row_length` tokens, with a sequence per TOKENS_PER_SLOT tokens.
 
-    A row may have one sequence per `TOKENS_PER_SLOT` (8) tokens; this maximum is rounded down to a
-    multiple of `num_choices`, the number of sequences per feature, but not below `num_choices`.
-    `row_counts` are the numbers of rows that a batch may have.
+    The number of sequences is a multiple of `num_choices`, the number of sequences per feature.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
@@ -120,16 +109,11 @@ def plan_rows(
 
 
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
-    """Packs the features of a batch into rows; returns the indices of the features in each row.
+    """Packs the features of a batch, of `sizes` tokens; returns the features in each row.
 
     The packing depends only on the arguments, so all hosts compute the same rows. Empty rows are
     appended until the number of rows is one of `shape.row_counts`, unless all of these numbers are
     too small.
-
-    Args:
-        sizes: number of tokens of each feature of the batch.
-        shape: the length of the rows, and the allowed numbers of rows.
-        num_choices: number of sequences per feature.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -142,12 +126,6 @@ def make_batch(
     """Packs features into one batch; returns the batch and the `Placement` of each feature.
 
     The batch has the arrays of `batch.py`, except those for masked tokens.
-
-    Args:
-        features: the encoded examples.
-        shape: the numbers of tokens and of sequences per row.
-        labels: the description of the label arrays.
-        pad_token_id: the id of the padding token.
     """
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
@@ -162,16 +140,9 @@ def make_rows(
     labels: Labels,
     pad_token_id: int,
 ) -> tuple[Batch, dict[int, Placement]]:
-    """Makes a batch of packed rows; returns the batch and {index of a feature: its `Placement`}.
+    """Makes a batch whose row r has the features `rows[r]`; returns it and {feature: `Placement`}.
 
     The batch has the arrays of `batch.py`, except those for masked tokens.
-
-    Args:
-        features: the encoded examples.
-        rows: the indices of the features in each row.
-        shape: the numbers of tokens and of sequences per row.
-        labels: the description of the label arrays.
-        pad_token_id: the id of the padding token.
     """
     placements = {}
     for row, members in enumerate(rows):
@@ -208,10 +179,6 @@ def _make_row(
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    """Returns the arrays labels and label_weights of the row with the features `chosen`.
-
-    The shapes are those in the table of `batch.py`, without the axis B.
-    """
     if labels.kind == "tokens":
         joined = [
             np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
@@ -304,13 +271,7 @@ class FeatureBatches(grain.MapDataset):
         return len(rows), stack(made)
 
     def members(self, batch: int) -> np.ndarray:
-        """Returns the indices, in the feature file, of the features in a batch of the run.
-
-        The result is int [features of the batch], in the shuffled order of the epoch.
-
-        Args:
-            batch: index of the batch, counted from the beginning of the run.
-        """
+        """Returns the features of batch `batch` of the run, int [features]: indices in the file."""
         epoch, batch = divmod(batch, self.batches_per_epoch)
         return self._order_of(epoch)[batch * self._batch_size : (batch + 1) * self._batch_size]
 
@@ -323,10 +284,6 @@ class FeatureBatches(grain.MapDataset):
 
 
 def feature_batches(batches: FeatureBatches, num_threads: int) -> Iterator[tuple[int, Batch]]:
-    """Returns an endless iterator over the elements of `batches`, in order.
-
-    An element is (number of rows of the global batch, local rows). The rows are read ahead by
-    `num_threads` threads.
-    """
+    """Returns an endless iterator over `batches`, which `num_threads` threads read ahead."""
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))

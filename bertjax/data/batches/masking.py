@@ -102,17 +102,13 @@ def choose_tokens(
 
 
 def _limited(quotas: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
-    """Lowers `quotas` [S] so that the sequences of each row have at most `limit` together.
-
-    The first sequences of a row keep theirs. `rows` [S] are the numbers of the rows, ascending.
-    """
+    """Lowers `quotas` [S] to `limit` per row; the first sequences of a row keep theirs."""
     before = np.cumsum(quotas) - quotas
     before -= before[np.searchsorted(rows, rows)]
     return np.clip(limit - before, 0, quotas)
 
 
 def _sizes(is_first: np.ndarray) -> np.ndarray:
-    """Returns the sizes of the groups that start where `is_first`, bool [N], is True."""
     return np.diff(np.flatnonzero(is_first), append=len(is_first))
 
 
@@ -146,10 +142,8 @@ def _draw_words(
         is_first: bool [C], whether the candidate is the first token of a word; W words in total.
         quotas: int [S], the number of tokens to draw from each sequence.
         bits: uint64 [N], random bits of each token.
-        masking: the settings of masking.
 
-    Returns:
-        Bool [W]: whether the word is drawn.
+    Returns bool [W]: whether the word is drawn.
     """
     first = np.flatnonzero(is_first)
     edges = np.append(first, len(candidates))
@@ -232,10 +226,9 @@ _NUMBERS = 4
 def random_bits(seed: Sequence[int], rows: Sequence[int], row_length: int) -> np.ndarray:
     """Returns uint64 [R, 2, row_length]: two random numbers for each token of R rows.
 
-    Args:
-        seed: non-negative integers that determine the key of the generator.
-        rows: the index of each row among all rows of the phase or data set, non-negative.
-        row_length: the number of tokens per row, padding included.
+    Philox (Salmon et al. 2011) computes its numbers from a key, which `seed` determines, and a
+    counter. Each row has its own range of counters, so its numbers depend only on the key and on
+    its index in `rows`, among all rows of the phase or data set.
     """
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     generator, counters = np.random.Philox(key=key), -(-2 * row_length // _NUMBERS)

@@ -87,12 +87,7 @@ class Rows:
         return reader
 
     def _explained(self, key: int | None, error: Exception) -> Exception:
-        """Converts an error of array_record to an OSError or a ValueError that names a shard.
-
-        Args:
-            key: the index of the record whose reading failed; None: opening the shards failed.
-            error: the error of array_record.
-        """
+        """Converts an error of array_record, at record `key`, to an error that names a shard."""
         reason = brief(error, 200)
         failed = _FAILED_CALL.search(str(error)) is not None
         named = [path for path in self._shards if failed and path in str(error)]
@@ -115,10 +110,7 @@ class Rows:
     def _place(self, key: int | None) -> tuple[str, str]:
         """Returns the path of the shard that caused an error, and its name in the error message.
 
-        The name is the path, or words such as "Row 5 of PATH" or "One of 3 shards, ...". The shard
-        is the first shard that cannot be opened. If all shards can be opened, it is the shard that
-        contains record `key`; if `key` is None or no shard contains it, the first shard.
-        To count the records, this method opens all shards.
+        The shard is the first one that cannot be opened, else that of record `key`, else the first.
         """
         counts = [count_or_none(path) for path in self._shards]
         for path, count in zip(self._shards, counts, strict=True):
@@ -135,8 +127,7 @@ class Rows:
 def files_to_keep_open(wanted: int) -> int:
     """Returns how many of `wanted` files may be open at a time, at least _LEAST_SHARDS.
 
-    If the limit of open files of this process (`ulimit -n`) is too low, it is raised as far as the
-    system allows.
+    The limit of open files (`ulimit -n`) is raised if necessary, as far as the system allows.
     """
     try:
         import resource
@@ -152,11 +143,6 @@ def files_to_keep_open(wanted: int) -> int:
 
 
 def _read_all(path: str) -> None:
-    """Reads the file `path` to the end, to check that the disk or bucket can read the file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
     with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
         while file.read(1 << 22):
             pass
@@ -168,13 +154,7 @@ ROWS_PER_BLOCK = 128
 
 
 class RowFormat(NamedTuple):
-    """Format of the rows of batches.
-
-    Attributes:
-        row_length: L, the number of tokens per row, padding included.
-        pad_token_id: the id of the padding token.
-        max_sequences: K, the maximum number of sequences per row.
-    """
+    """Tokens per row (padding included), the id of the padding token, and sequences per row."""
 
     row_length: int
     pad_token_id: int
@@ -195,8 +175,7 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
 
     Raises:
         ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or a
-            row has more tokens or sequences than `form` allows, or more positions to predict than
-            `masking.max_predictions`.
+            row has more tokens, sequences or positions to predict than fit.
     """
     ids = np.concatenate([row.input_ids for row in rows]).astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
@@ -268,7 +247,6 @@ class _MaskedRows:
         self._seed, self._masking, self._form = tuple(seed), masking, form
 
     def read(self, indices: Sequence[int]) -> list[Row]:
-        """Reads rows without masking them."""
         rows: Any = self.rows._getitems(indices)
         return rows
 
@@ -283,11 +261,7 @@ class _MaskedRows:
 
 
 class _HostBatches(grain.MapDataset):
-    """Dataset whose element i holds this host's rows of a global batch.
-
-    The global batch begins with the row first_row + i * batch_size; this host's rows of it are
-    those with the indices `host_rows` in the batch.
-    """
+    """Dataset of the rows `host_rows` of each global batch, which begin at row `first_row`."""
 
     def __init__(self, rows: _MaskedRows, batch_size: int, host_rows: np.ndarray, first_row: int):
         super().__init__(rows.rows)
@@ -337,16 +311,9 @@ def train_batches(
 class HeldOutRows:
     """The rows of one source for an evaluation: a fixed random sample of its held-out rows.
 
-    The sample has `max_rows` rows, drawn with `seed` and without replacement, in the order of the
-    records; if there are at most `max_rows` records, all records are used. The masks of a row
-    depend only on `seed` and on the index of the row's record.
-
-    Args:
-        paths: the ArrayRecord shards of the held-out rows.
-        masking: the masking settings.
-        form: the format of the rows.
-        seed: the seed of the sample and of the masks.
-        max_rows: the maximum number of rows.
+    The sample has `max_rows` rows of the shards `paths`, drawn with `seed` and without replacement,
+    in the order of the records; if there are at most `max_rows` records, all are used. The masks of
+    a row depend only on `seed` and on the index of the row's record.
     """
 
     def __init__(
@@ -367,11 +334,8 @@ class HeldOutRows:
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
         """Yields this host's rows of every batch; rows of padding fill up the last batch.
 
-        The arrays are those of the batch contract, with as many rows as `host_rows` has.
-
-        Args:
-            batch_size: number of rows per global batch.
-            host_rows: int [rows of this host], their indices in each global batch.
+        The arrays are those of the batch contract, with as many rows as `host_rows`, int, the indices
+        of this host's rows in each global batch of `batch_size` rows.
         """
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
@@ -390,9 +354,8 @@ class HeldOutRows:
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
-        """How often each token that may be masked occurs in the rows that are evaluated.
+        """How often each maskable token occurs in the sampled rows, int64 [maskable tokens].
 
-        The result is int64 [number of such tokens]: all of the vocabulary but [CLS] and [SEP].
         Every host reads all these rows, not only its share of them.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)

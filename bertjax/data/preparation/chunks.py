@@ -49,12 +49,8 @@ _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 class SentenceEncoder:
     """Encodes each sentence as bytes, which hold the token ids of the sentence.
 
-    Args:
-        tokenizer: the tokenizer.
-
-    Attributes:
-        typecode: type code of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
-            65536 entries, else "I" (uint32).
+    `typecode` is that of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
+    65536 entries, else "I" (uint32).
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -67,11 +63,8 @@ class SentenceEncoder:
     ) -> list[bytes]:
         """Returns the token ids of each sentence as bytes; b"" for a sentence without tokens.
 
-        Args:
-            sentences: sentences whose words are separated by single spaces.
-            following: for each sentence, whether it follows another sentence and a space, which
-                byte-level BPE encodes with the sentence's first word; None: False for all
-                sentences.
+        The words of a sentence are separated by single spaces. `following` says of each sentence
+        whether it follows another one and a space, which byte-level BPE encodes with its first word.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer) or self._tokenizer.added_tokens:
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
@@ -101,7 +94,7 @@ class SentenceEncoder:
             self._words[word] = array(typecode, ids).tobytes()
 
     def forget_if_full(self) -> None:
-        """Clears the cache of words if it has more than MOST_WORDS words, to bound the memory."""
+        """Clears the cache of words if it has more than MOST_WORDS words."""
         if len(self._words) > MOST_WORDS:
             self._words.clear()
 
@@ -136,11 +129,8 @@ def cut_chunks(
 ) -> Iterator[Chunk]:
     """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last.
 
-    Args:
-        documents: the documents of one source.
-        chunk_bytes: the minimum size of a chunk.
-        source: the index of the source in a mixture.
-        first: the index of the first chunk.
+    The documents are those of one source, of index `source`; `first` is the number of its first
+    chunk.
     """
     number, size = first, 0
     held: list[tuple[bytes, str]] = []
@@ -206,12 +196,7 @@ class _Tokens:
 
 
 class ChunkPreparer:
-    """Converts chunks to shards one after the other, with a cache of the token ids of words.
-
-    Args:
-        settings: the settings of the preparation.
-        tokenizer: the tokenizer.
-    """
+    """Converts chunks to shards one after the other, with a cache of the token ids of words."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings, self._objective = settings, OBJECTIVES[settings.objective]
@@ -287,21 +272,15 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Returns the token ids, as bytes, of each sentence of all documents, in order.
-
-        Unless a sentence is the first of its document, it is encoded as if a space preceded it.
-        """
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
     ) -> dict[str, Any]:
-        """Writes the shard of a chunk for one split and one maximum length.
+        """Writes the shard of a chunk for one split and one maximum length, if there are rows.
 
-        Returns the part of the chunk's summary that describes the shard: its file name, size and
-        checksum, and the numbers of its rows, tokens and labels. The file name is None if there are
-        no rows.
+        Returns the part of the chunk's summary that describes the shard, see `shard_of`.
         """
         lengths: list[int] = []
         labels: Counter = Counter()
@@ -383,7 +362,6 @@ class ChunkPreparer:
         return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        """Returns {token id as a string: number of occurrences} for the text of the documents."""
         array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
         counts: Counter = Counter()
         for bounds in documents:
@@ -397,18 +375,10 @@ def held_out_documents(
 ) -> set[int]:
     """Draws the indices of the documents of a chunk that are held out for evaluation.
 
-    At most `count // 2` documents are held out. If fewer than `count // 2` documents are held out,
-    the number of held-out documents is even, so that next-sentence prediction can draw from a
-    second held-out document. The number of held-out documents is rounded at random, so that on
-    average a share of `fraction` is held out.
-
-    Args:
-        count: the number of documents in the chunk.
-        fraction: the share of the documents to hold out.
-        seed: the seed of the preparation, which determines the choice together with `chunk`.
-        chunk: the index of the chunk.
-        is_first: whether the chunk is the first of a source. If `fraction` is positive, such a
-            chunk holds out at least one document, provided that it has two documents.
+    The number of held-out documents is rounded at random, so that on average a share of `fraction`
+    is held out. It is even, so that next-sentence prediction can draw from a second held-out
+    document, but at most `count // 2`. If the chunk is the first of a source and `fraction` is
+    positive, at least one of two documents is held out.
     """
     if fraction == 0 or count < 2:
         return set()
@@ -422,23 +392,17 @@ def held_out_documents(
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of a shard from its split, its maximum length and its chunk index."""
+    """Returns the file name of a shard."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 
 def summary_path(output: str, chunk: int) -> Path:
-    """Returns the path of the file with the summary of a chunk in the prepared directory `output`.
-
-    The summary has the numbers of the chunk's documents, tokens and rows, and lists its shards.
-    """
+    """Returns the path of the summary of a chunk in the prepared directory `output`."""
     return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
-    """Writes the summary of a chunk atomically to its file in the prepared directory `output`.
-
-    `summary` is a result of `ChunkPreparer.prepare`.
-    """
+    """Writes the summary of a chunk, a result of `ChunkPreparer.prepare`, atomically."""
     write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
@@ -478,11 +442,9 @@ def read_summary(
 
 
 def shard_of(content: dict[str, Any]) -> Shard | None:
-    """Returns the description of the shard of a chunk for one split and one maximum length.
+    """Returns the shard that a part of a chunk's summary describes; None if it has no rows.
 
-    `content` is the part of the chunk's summary for this split and length. Returns None if there is
-    no shard, because the chunk has no rows in the split. In summaries that older versions of
-    bertjax wrote, shards have no checksums.
+    In summaries that older versions of bertjax wrote, shards have no checksums.
     """
     if not content["file"]:
         return None

@@ -83,8 +83,7 @@ class MixedCorpus:
     def check_sources(self) -> None:
         """Checks, before the long work begins, that each source of a mixture contains text.
 
-        Each source is read up to its first document with text. Pipes are not checked, because they
-        can be read only once.
+        Pipes are not checked, because they can be read only once.
 
         Raises:
             TooLittleText: a source contains no text.
@@ -100,11 +99,7 @@ class MixedCorpus:
                 )
 
     def chunks(self, chunk_bytes: int) -> Iterator[Chunk]:
-        """Yields the chunks of all sources, of at least `chunk_bytes` except the last of a source.
-
-        Raises:
-            ValueError: an input is damaged or cannot be read as text.
-        """
+        """Yields the chunks of all sources; errors as `Corpus.documents`."""
         first = 0
         for source, corpus in enumerate(self._corpora):
             for chunk in cut_chunks(corpus.documents(), chunk_bytes, source=source, first=first):

@@ -67,18 +67,9 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes the fullest row that has room for `size` tokens and for which `accepts` is true.
+        """Removes and returns the fullest row that fits `size` tokens and `accepts`, and its room.
 
-        The row is removed from the open rows, not from the result of `pack`. Of equally full rows,
-        the row with the lowest index is removed.
-
-        Args:
-            size: number of tokens.
-            accepts: function from the index of a row to whether this row may be chosen.
-
-        Returns:
-            The index of the removed row and the number of tokens that still fit into the row, or
-            (None, 0) if no open row has room and is accepted.
+        Of equally full rows, it is the row with the lowest index. (None, 0): there is none.
         """
         for room in self._rooms_from(size):
             held = self._by_room[room]

@@ -120,7 +120,6 @@ def claim(
 
 
 def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> Metadata:
-    """Writes the weights of `plan` to metadata.json if they differ; returns the metadata."""
     weights = [source["weight"] for source in plan.get("sources", ())]
     sources = metadata.sources or []
     if weights == [source.weight for source in sources]:
@@ -135,8 +134,7 @@ def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> 
 def _complete(directory: Path) -> Metadata | None:
     """Returns the metadata if the directory is complete and undamaged, else None.
 
-    If shards are missing or damaged, or metadata.json is not valid, metadata.json is deleted, so
-    that the directory counts as incomplete.
+    In a damaged directory, metadata.json is deleted, so that the directory counts as incomplete.
     """
     if not (directory / METADATA_FILE).is_file():
         return None
@@ -158,14 +156,10 @@ def _is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path, shard: str | None) -> Iterator[None]:
-    """Locks the output directory, or one part, against other `prepare` processes on any host.
+    """Locks the output directory, or the part `shard` ("i/n"), against other `prepare` processes.
 
     A directory in a bucket is not locked, because writes to a bucket are atomic. A complete
     directory without write permission is not locked.
-
-    Args:
-        directory: the output directory, which is created if it does not exist.
-        shard: the part that is prepared, as "i/n"; None: all data.
 
     Raises:
         Locked: another process prepares the directory or part; the message names the process.
@@ -217,7 +211,7 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Returns whether `plan` differs from `old`, now in prepare.json, only by --errors replace.
+    """Returns whether `plan` differs from `old` only by --errors replace.
 
     A run may continue after this change, because the error message about bytes that are not UTF-8
     advises it.
@@ -263,9 +257,8 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 def clear(directory: Path) -> None:
     """Deletes the shards, summaries of chunks and metadata that `prepare` wrote to `directory`.
 
-    All other files are kept. The file prepare.json is kept, too, because it marks the directory as
-    an output of `prepare`. As no finished chunks remain, a run with other settings may then
-    overwrite prepare.json. A directory without prepare.json is unchanged.
+    All other files are kept, also prepare.json, which marks the directory as an output of
+    `prepare`. A directory without prepare.json is unchanged.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
@@ -284,10 +277,10 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Writes the file in `directory` that marks part i of n as finished, where `part` is (i, n).
+    """Writes the file that marks part i of n as finished, where `part` is (i, n).
 
-    The file also stores `chunks`, the number of chunks of the whole input, and `counts`, how often
-    text of the input was skipped or cut, as {reason: number of times}.
+    It also stores the number of chunks of the whole input, and `counts`, how often text of the
+    input was skipped or cut, as {reason: number of times}.
     """
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
@@ -313,7 +306,7 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the indices of the chunks that are unfinished in `directory`, of `chunks` chunks."""
+    """Returns the indices of the unfinished ones of `chunks` chunks."""
     joined = joined_files(directory)
     return [
         number
@@ -331,9 +324,6 @@ def finish(
     several: bool = False,
 ) -> Metadata:
     """Joins the shards of all chunks, which are finished; writes and returns the metadata.
-
-    The numbers of documents, tokens and rows in the metadata are the sums of those that the summary
-    of each chunk states (see `ChunkPreparer.prepare`).
 
     Args:
         directory: the prepared directory.
@@ -396,12 +386,7 @@ class TooLittleText(ValueError):
 def add_up(
     summaries: Sequence[dict[str, Any]], settings: dict[str, Any]
 ) -> dict[str, SplitSummary]:
-    """Returns the statistics of the splits that have documents, with the shards of the chunks.
-
-    Args:
-        summaries: the summaries of chunks, see `ChunkPreparer.prepare`.
-        settings: the settings of the preparation.
-    """
+    """Returns the statistics of the splits that have documents, with the shards of the chunks."""
     splits = {}
     for split in (TRAIN, EVAL):
         contents = [summary["splits"][split] for summary in summaries]
@@ -450,16 +435,9 @@ def _split(
 def check_enough(
     splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
 ) -> None:
-    """Checks that there is text, and enough of it for the objective.
+    """Raises TooLittleText if there is no text, or one document where the objective needs two.
 
-    Args:
-        splits: {name of a split: its totals}.
-        settings: the settings of the preparation, of which "objective" is read.
-        inputs: the identity of each input, for the message.
-        counts: how often text was left out, for the message, as {reason: number of times}.
-
-    Raises:
-        TooLittleText: there is no text, or a single document where the objective needs two.
+    `inputs` and `counts`, how often text was left out by reason, are said in the message.
     """
     if not splits:
         left_out = f" Left out: {dict(counts)}." if counts else ""
@@ -482,10 +460,6 @@ def sources_of(
     plan: dict[str, Any], summaries: Sequence[dict[str, Any]]
 ) -> list[SourceSummary] | None:
     """Returns the statistics of each source of a mixture; None if the data are no mixture.
-
-    Args:
-        plan: the content of prepare.json.
-        summaries: the summaries of all chunks.
 
     Raises:
         TooLittleText: a source has no training rows, or too little text for the objective.
@@ -517,10 +491,7 @@ def sources_of(
 
 
 def differ_by_weights(old: Any, plan: dict[str, Any]) -> bool:
-    """Returns whether the content of prepare.json differs from `plan` only by weights of sources.
-
-    `old` is the parsed content of prepare.json, which may be damaged.
-    """
+    """Returns whether `plan` differs only by weights of sources from `old`, a read prepare.json."""
     if not isinstance(old, dict) or old == plan or "sources" not in plan:
         return False
     try:
@@ -540,9 +511,7 @@ MAX_SHARDS = 24
 def join_shards(
     directory: Path, name: str, sources: Sequence[Sequence[Shard]], *, several: bool = False
 ) -> list[list[Shard]]:
-    """Joins the shards of all chunks of one split and maximum length.
-
-    Returns the joined shards of each source.
+    """Joins the shards of all chunks of one split and maximum length; returns those of each source.
 
     Args:
         directory: the prepared directory.
@@ -574,10 +543,7 @@ def joined_files(directory: Path) -> frozenset[str]:
 
 
 def remove_damaged(directory: Path, remembered: Remembered) -> None:
-    """Deletes damaged joined shards in `directory`, so that their chunks are prepared again.
-
-    Shards in the list `remembered` of verified shards are not verified again.
-    """
+    """Deletes damaged joined shards that are not `remembered`, so that they are prepared again."""
     with progress("verifying the shards that are already prepared", unit=BYTES) as state:
         for name in _names(directory):
             shard, _ = _parts(directory, name)
@@ -600,19 +566,16 @@ def _size(shard: Shard) -> int:
 
 
 def _least(shards: Sequence[Shard]) -> int:
-    """Returns the smallest size in bytes of the joined shards, except the last of each source."""
     return max(SHARD_BYTES, sum(map(_size, shards)) // MAX_SHARDS)
 
 
 def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
-    """Divides the shards of a source, in their order, into groups of about `least` bytes."""
     begins = (before // least for before in itertools.accumulate(map(_size, shards), initial=0))
     for _, group in itertools.groupby(zip(begins, shards, strict=False), lambda item: item[0]):
         yield [shard for _, shard in group]
 
 
 def _join(directory: Path, name: str, shards: list[Shard], several: bool) -> Shard:
-    """Joins `shards` to the shard `name`, if this has not been done; then deletes `shards`."""
     joined, _ = _parts(directory, name)
     if joined is None:
         try:
@@ -639,10 +602,7 @@ def _write(directory: Path, name: str, shards: list[Shard], several: bool) -> Sh
 
 
 def _parts(directory: Path, name: str) -> tuple[Shard | None, list[str]]:
-    """Returns the joined shard `name` and the names of the shards in it.
-
-    Returns (None, []) if the joined shard is missing or incomplete.
-    """
+    """Returns a joined shard and the names of the shards in it; (None, []) if it is incomplete."""
     try:
         content = json.loads(_description(directory, name).read_text(encoding="utf-8"))
         shard, files = Shard(**content["shard"]), list(content["chunk_shards"])

@@ -109,11 +109,10 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Draws a random segment of a document other than documents[number].
+    """Draws a segment of `wanted` tokens or more from a document other than documents[number].
 
-    A document is drawn up to REDRAWS (10) times; if every draw gives documents[number], the segment
-    comes from this document. The segment begins at a random sentence, and has the fewest sentences
-    that reach `wanted` tokens or the end of the document. Returns its start and end.
+    After REDRAWS draws of documents[number], the segment comes from this document. It begins at a
+    random sentence, and ends where it reaches `wanted` tokens or the end of the document.
     """
     other = number
     for _ in range(REDRAWS):
@@ -133,9 +132,8 @@ def _truncate(
     """Shortens the segments A and B to at most `max_tokens` tokens together.
 
     The result has the distribution of removing one token at a time from the longer segment (from B
-    if both are equally long), at random from its beginning or its end. In fact, all tokens are
-    removed at once: the number of tokens removed from the beginning of a segment is drawn from a
-    binomial distribution. Returns (a_start, a_end, b_start, b_end) of the shortened segments.
+    if both are equally long), at random from its beginning or its end: the number of tokens removed
+    from the beginning of a segment is drawn from a binomial distribution.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -212,11 +210,9 @@ def _first_room(options: ExampleOptions, rng: "Generator") -> int:
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
-    """Returns the end position of a segment of at most `room` tokens that begins at `start`.
+    """Returns the end of a segment of at most `room` tokens that begins at `start`.
 
-    If `whole`, the segment ends at the last sentence boundary up to `start + room`, and is empty if
-    there is no such boundary after `start`. If not `whole`, the segment ends at `start + room` or
-    at the end of the document.
+    If `whole`, the segment ends at a sentence boundary, and may be empty.
     """
     if room < 1:
         return start

@@ -33,10 +33,6 @@ class Workers:
 
     At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
     does not grow with the size of the input.
-
-    Args:
-        settings: the settings of the preparation.
-        processes: the number of worker processes.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -55,10 +51,9 @@ class Workers:
             self._preparer = _preparer_of(settings)
 
     def submit(self, chunk: Chunk) -> None:
-        """Submits `chunk` to a worker process; blocks while `processes + 1` chunks are unfinished.
+        """Submits `chunk` to a worker, or prepares it here; blocks while too many are unfinished.
 
-        If `processes` is 1, this process converts `chunk` to shards before `submit` returns. An
-        error of an earlier chunk is raised here.
+        An error of an earlier chunk is raised here.
 
         Raises:
             OSError: a worker process died, for example because the memory did not suffice.
@@ -74,11 +69,7 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits until the shards of all submitted chunks are written.
-
-        Raises:
-            OSError: a worker process died, for example because the memory did not suffice.
-        """
+        """Waits until the shards of all submitted chunks are written; errors as `submit`."""
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()
@@ -171,8 +162,8 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
     """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
     Args:
-        prepare_part: function that prepares part i. The workers call `prepare_part`, so the input
-            and the output must have the same paths on the machines of all workers.
+        prepare_part: function that prepares part i. The workers call it, so the input and the
+            output must have the same paths on the machines of all workers.
         parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
         options: the pipeline options of Beam in one string, such as "--project=P --region=R".

@@ -15,7 +15,7 @@ import regex
 
 from bertjax.base.files import brief
 from bertjax.cloud.copies import local_copy
-from bertjax.cloud.hub_files import HubDataset, download, is_hub_dataset, open_dataset
+from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.text import pydocs, streams, tables
 from bertjax.data.text.sentences import (
     Document,
@@ -95,7 +95,7 @@ class Corpus:
             self.pinned_inputs.append(self._add(name))
 
     def _add(self, name: str) -> str:
-        """Opens an input; returns its name with the commit if it is a dataset on the Hub."""
+        """Opens an input; returns its name, of a dataset on the Hub with the commit."""
         if name == PYDOCS:
             roots = pydocs.package_roots()
             self._readers.append((PYDOCS, roots))
@@ -146,7 +146,6 @@ class Corpus:
                     yield from self._from_text(text)
 
     def _hub(self, dataset: HubDataset) -> Iterator[Document]:
-        """Reads the files of a dataset on the Hub; the next one is downloaded meanwhile."""
         field = self.options.text_field
         for path in ahead(download, dataset.files):
             file = InputFile(str(path), path.stat().st_size)
@@ -222,12 +221,10 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """Replaces lone surrogates in `text`, such as "\\ud83d", with U+FFFD.
-
-        JSON allows lone surrogates, but UTF-8 cannot encode them.
+        """Replaces lone surrogates, which JSON allows but UTF-8 cannot encode, with U+FFFD.
 
         Raises:
-            ValueError: `text` contains a lone surrogate, and the option `errors` is "strict".
+            ValueError: there is one, and the option `errors` is "strict".
         """
         try:
             text.encode()
@@ -242,12 +239,9 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields `text` as one document, or as several documents if it is very long.
+        """Yields the text of one record as one document, or as several if it is very long.
 
-        `text` is the text of one record: a line of JSON, a row of Parquet or a TFDS example.
-
-        If `text` is None, nothing is yielded, and `counts["records_without_text"]` is increased
-        by 1. A first line of `text` that is equal to `title` is left out.
+        A text of None is counted. A first line that is equal to `title` is left out.
         """
         if text is None:
             self.counts["records_without_text"] += 1

@@ -129,11 +129,7 @@ def hash_of(sentence: str) -> int:
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of a module's string statements (docstrings) and long strings.
-
-    A long string has at least _LONG_STRING_LINES line breaks and is in a statement outside
-    functions and classes.
-    """
+    """Yields (line number, text) of string statements, and of long strings in other statements."""
     # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -157,7 +153,6 @@ def _long_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of docstrings and other string statements within `statement`."""
     for child in getattr(statement, "body", ()):
         if isinstance(child, ast.Expr):
             node = child.value
@@ -218,11 +213,10 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Classifies a line of a docstring by its text and by the next line.
+    """Classifies a line of a docstring by its text and by `following`, [next line] or [].
 
-    `following` is [next line], or [] for the last line. Returns (whether the line ends the
-    paragraph of the lines above it, whether indented lines may continue the paragraph of the line,
-    the text of the line or None if the line contains no prose).
+    Returns (whether it ends the paragraph above, whether indented lines may continue it, its text
+    or None if it contains no prose).
     """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None

@@ -440,10 +440,9 @@ def _check_end(stream: Stream) -> None:
 
 
 def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
-    """Reads an extended header: a long name or link target (GNU), or key-value records (POSIX).
+    """Reads a long name or link target (GNU), or key-value records (POSIX).
 
-    Returns a dict with the keys "path" and "size" if the header contains a path and a size, and
-    "sparse" if the member is a sparse file.
+    Returns "path" and "size", if they are there, and "sparse" if the member is a sparse file.
     """
     if header.size > MAX_EXTENDED_BYTES:
         raise ValueError(

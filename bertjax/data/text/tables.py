@@ -22,9 +22,7 @@ MAX_FOOTER_BYTES = 1 << 24
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
-    """Yields the values of the text column `text_field` of the Parquet file `path`.
-
-    A missing value is None. The file is read in batches of ROWS_PER_READ rows.
+    """Yields the values of the text column `text_field` of a Parquet file; a missing one is None.
 
     Raises:
         ValueError: the file has no text column named `text_field`, or is damaged.
@@ -44,10 +42,7 @@ def guess_text_column(path: str) -> str | None:
     """Returns the text column that most likely holds the documents of a Parquet file.
 
     It is the first of USUAL_TEXT_COLUMNS that the file has, else its only text column; None if
-    there are several other text columns, or none.
-
-    Raises:
-        ValueError: the file is damaged.
+    there are several other text columns, or none. ValueError: the file is damaged.
     """
     with open_parquet(path) as file:
         texts = _text_columns(file)
@@ -111,13 +106,7 @@ def parquet_batches(
 
 @contextlib.contextmanager
 def explained_parquet(path: str) -> Iterator[None]:
-    """Converts errors of pyarrow, which have many types, to a ValueError that names the file.
-
-    `path` is the file that the `with` block reads.
-
-    Raises:
-        ValueError: the block raises an error of pyarrow, or OSError, TypeError or LookupError.
-    """
+    """Converts errors of pyarrow, which have many types, to a ValueError that names the file."""
     import pyarrow
 
     try:
@@ -129,26 +118,18 @@ def explained_parquet(path: str) -> Iterator[None]:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Opens the train split of the dataset `name`, which is tfds:NAME/CONFIG:VERSION.
-
-    CONFIG and VERSION may be left out. `data_dir` is the data folder of TensorFlow Datasets; None:
-    its default folder.
+    """Opens the train split of tfds:NAME[/CONFIG][:VERSION]; see `open_tfds_splits`.
 
     Returns ("tfds:NAME/CONFIG/VERSION", data source: a random-access sequence of examples).
-
-    Raises:
-        ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
-            a package that is not installed, such as TensorFlow.
     """
     full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
     return full_name, splits["train"]
 
 
 def is_prepared(name: str, data_dir: str | None) -> bool:
-    """Returns whether TensorFlow Datasets has prepared the dataset `name` in `data_dir`.
+    """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
 
-    `name` is NAME/CONFIG:VERSION, of which CONFIG and VERSION may be left out. If `data_dir` is
-    None, the default folder of TensorFlow Datasets is searched.
+    None is the default folder of TensorFlow Datasets.
     """
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError
@@ -169,10 +150,9 @@ def open_tfds_splits(
 ) -> tuple[str, dict[str, Any]]:
     """Opens a TensorFlow Dataset; returns ("tfds:NAME[/CONFIG]/VERSION", {split: data source}).
 
-    A data source is a random-access sequence of examples.
-
-    A dataset already prepared as ArrayRecord is read from its folder. A dataset not yet prepared is
-    first downloaded and prepared, which needs TensorFlow for many datasets.
+    A data source is a random-access sequence of examples. A dataset already prepared as ArrayRecord
+    is read from its folder. A dataset not yet prepared is first downloaded and prepared, which
+    needs TensorFlow for many datasets.
 
     Args:
         name: the dataset, as `NAME[/CONFIG][:VERSION]`.
@@ -229,15 +209,10 @@ def _first_line(error: Exception) -> str:
 
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
-    """Yields the text in the field `text_field` of each example of a TensorFlow Dataset.
-
-    Args:
-        name: the name of the dataset, for error messages.
-        source: the data source that `open_tfds` returns.
-        text_field: the field that holds the text.
+    """Yields the text in the field `text_field` of each example of the data source `source`.
 
     Raises:
-        ValueError: an example has no text field named `text_field`.
+        ValueError: an example has no text field named `text_field`; the message says `name`.
     """
     for index in range(len(source)):
         example = source[index]

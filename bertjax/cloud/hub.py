@@ -1,10 +1,12 @@
-"""Files of datasets on the Hugging Face Hub, `hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]`.
+"""The Hugging Face Hub: files of datasets, and uploads of models.
 
-A dataset is pinned to the commit that its revision has when it is opened. Its files are downloaded
-one by one into the Hub's local cache, where an interrupted download continues.
+A dataset, `hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]`, is pinned to the commit that its revision
+has when it is opened. Its files are downloaded one by one into the Hub's local cache, where an
+interrupted download continues.
 """
 
 import contextlib
+import fnmatch
 import hashlib
 import os
 import re
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 from bertjax.base.addresses import repeated
 from bertjax.base.files import brief, cache_folder, did_you_mean
 from bertjax.base.progress import BYTES, progress
+from bertjax.cloud.copies import compiled_glob
 
 HUB_PREFIX = "hf:"
 MAIN, CONVERTED = "main", "refs/convert/parquet"
@@ -47,7 +50,7 @@ class HubFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call the file."""
+        """The name of the file in messages."""
         return f"{HUB_PREFIX}{self.repository}/{self.path}"
 
 
@@ -55,16 +58,9 @@ class HubDataset(NamedTuple):
     """A split of a dataset on the Hub.
 
     `name` and `pinned` contain the commit, so that they always name the same files.
-
-    Attributes:
-        name: hf:OWNER/NAME@COMMIT:CONFIG, the name of the dataset without the split.
-        commit: the hash of the commit.
-        config: the configuration of the dataset.
-        split: the split, such as "train".
-        files: the files of the split.
     """
 
-    name: str
+    name: str  # hf:OWNER/NAME@COMMIT:CONFIG
     commit: str
     config: str
     split: str
@@ -166,7 +162,6 @@ def _info(repository: str, revision: str) -> Any:
 def _by_split(
     info: Any, repository: str, suffix: re.Pattern[str]
 ) -> dict[str, dict[str, list[HubFile]]]:
-    """Returns {config: {split: files}} of the files with a suffix, in the order of their names."""
     files = [
         HubFile(repository, info.sha, file.rfilename, int(file.size or 0))
         for file in sorted(info.siblings or (), key=lambda file: file.rfilename)
@@ -179,12 +174,11 @@ def _by_split(
 
 
 def _by_card(configs: Any, files: list[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
-    """Sorts files by the `configs` of a dataset's card."""
     found: dict[str, dict[str, list[HubFile]]] = {}
     for config in configs:
         splits: dict[str, list[HubFile]] = {}
         for split, patterns in _patterns(config.get("data_files") or ()):
-            globs = [_glob(pattern) for pattern in patterns]
+            globs = [compiled_glob(pattern) for pattern in patterns]
             matching = [file for file in files if any(glob.match(file.path) for glob in globs)]
             splits.setdefault(split, []).extend(matching)
         if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
@@ -206,13 +200,6 @@ def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
         yield str(entry["split"]), [path] if isinstance(path, str) else list(path)
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
-    """Compiles a glob of paths, in which only ** matches slashes."""
-    from fsspec.utils import glob_translate
-
-    return re.compile(glob_translate(pattern))
-
-
 def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
     """Sorts files by their names; those that name no split are of the split "train"."""
     found: dict[str, dict[str, list[HubFile]]] = {}
@@ -228,7 +215,6 @@ def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
 
 
 def _config_and_split(path: str) -> tuple[str, str]:
-    """Returns the configuration and the split that the path of a file names."""
     *folders, name = path.split("/")
     match = _PART.fullmatch(name)
     if match and (match["of"] or match["split"] in _SPLITS):
@@ -242,7 +228,6 @@ def _config_and_split(path: str) -> tuple[str, str]:
 
 
 def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> str:
-    """Returns the configuration or split that is asked for, or the only one there is."""
     if asked:
         if asked in known:
             return asked
@@ -312,10 +297,7 @@ def shown_download(name: str) -> Iterator[Any]:
 
 
 def local_split(name: str) -> Path:
-    """Downloads a split of a dataset; returns its file, or a folder of several files.
-
-    Args:
-        name: the dataset, as `open_dataset` accepts.
+    """Downloads a split of the dataset `name`; returns its file, or a folder of several files.
 
     Raises:
         FileNotFoundError, OSError, PermissionError, ValueError: as `open_dataset` and `download`.
@@ -347,10 +329,8 @@ class TemporaryFailure(OSError):
 def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
     """Converts exceptions of huggingface_hub to errors with a clear message.
 
-    Args:
-        what: what the `with` block reads or writes, to be named in messages.
-        kind: "dataset" or "model".
-        revision: the branch, tag or commit.
+    `what` names in messages what the `with` block reads or writes; `kind` is "dataset" or "model",
+    and `revision` a branch, tag or commit.
 
     Raises:
         FileNotFoundError: there is no such repository, revision or file.
@@ -393,3 +373,114 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
         raise FileNotFoundError(f"{what} is not accessible: {brief(error, 300)}") from error
     except errors.LocalEntryNotFoundError as error:
         raise TemporaryFailure(brief(error.__cause__ or error, 200)) from error
+
+
+# Files that a model in the repository may have and another one, pushed later, has not: they are
+# removed. Other files in the repository remain.
+FILES_OF_MODELS = (
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "task.json"),
+    *("checksums.json", "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+)
+
+
+def create_repository(repository: str, *, private: bool = False) -> None:
+    """Creates a model repository unless it exists, which also checks the user's rights.
+
+    A run calls this function before its first step, so that it does not fail at its end.
+    `repository` is OWNER/NAME.
+
+    Raises:
+        OSError: the Hub cannot be reached.
+        PermissionError: there is no token, or it may not write to this repository.
+        ValueError: the name is not OWNER/NAME.
+    """
+    import huggingface_hub  # a slow import
+    from huggingface_hub import constants  # version 2 has it only as a module of its own
+
+    _check_name(repository)
+    if constants.HF_HUB_OFFLINE:
+        raise OSError(
+            f"Nothing can be pushed to {repository} while HF_HUB_OFFLINE is set: unset it, or "
+            "leave out --push_to_hub."
+        )
+    if huggingface_hub.get_token() is None:
+        raise PermissionError(
+            f"There is no token of the Hub to push to {repository}: log in with `hf auth login`, "
+            "or set HF_TOKEN to a token with the right to write."
+        )
+
+    def create() -> None:
+        with explained_hub(repository, "model"):
+            # None leaves the visibility to the default of the organisation.
+            api = huggingface_hub.HfApi()
+            api.create_repo(repository, private=private or None, exist_ok=True)
+            # With exist_ok, create_repo accepts repositories of others, too.
+            api.auth_check(repository, write=True)
+
+    repeated(create, repository, "written")
+
+
+def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
+    """Uploads the files of a model to a branch, as one commit that makes all visible at once.
+
+    Files that the Hub has already, also of an interrupted upload, are not uploaded again. A branch
+    that does not exist is created from the main branch. Failed requests are repeated.
+
+    Hidden files and folders are not uploaded. `repository` is OWNER/NAME, and must exist.
+
+    Raises:
+        OSError: the Hub could not be reached in several attempts.
+        PermissionError: the token may not write to this repository.
+    """
+    import huggingface_hub
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    def push() -> None:
+        api = huggingface_hub.HfApi()
+        with explained_hub(repository, "model", branch):
+            if branch != MAIN:
+                api.create_branch(repository, branch=branch, exist_ok=True)
+            local = {
+                path.relative_to(folder).as_posix(): path
+                for path in sorted(folder.rglob("*"))
+                if path.is_file() and not path.relative_to(folder).parts[0].startswith(".")
+            }
+            stale = [
+                name
+                for name in api.list_repo_files(repository, revision=branch)
+                if name not in local and any(fnmatch.fnmatch(name, p) for p in FILES_OF_MODELS)
+            ]
+            # Not `upload_folder`, which may make several commits.
+            api.create_commit(
+                repository,
+                [
+                    *(CommitOperationAdd(name, path) for name, path in local.items()),
+                    *(CommitOperationDelete(name) for name in stale),
+                ],
+                revision=branch,
+                commit_message=f"Upload of {folder.name}",
+            )
+
+    try:
+        repeated(push, f"{repository} (branch {branch})", "written")
+    except OSError as error:
+        raise OSError(
+            f"{error} The model is in {folder}; bertjax convert {folder} NEW_FOLDER --push_to_hub "
+            f"{repository} pushes it, too."
+        ) from error
+    print(f"pushed to {repository}, branch {branch}", flush=True)
+
+
+def _check_name(repository: str) -> None:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    reason = "" if repository.count("/") == 1 else "it must have one slash"
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        reason = str(error)
+    if reason:
+        raise ValueError(
+            f"push_to_hub={repository!r} is not the name of a repository ({reason}): write "
+            "OWNER/NAME, where OWNER is your name on the Hub or that of an organisation."
+        )
