@@ -116,10 +116,21 @@ def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = Fa
 def _write_shard(path: Path, records: Iterable[bytes], unique: bool) -> int:
     written = 0
     with writing(path, unique=unique) as temporary:
-        with _ShardWriter(path, temporary) as writer:
+        with _naming_failures(path):
+            writer = ArrayRecordWriter(str(temporary), WRITER_OPTIONS)
+        try:
             for record in records:
-                writer.write(record)
+                try:
+                    writer.write(record)
+                except Exception as error:
+                    raise OSError(_not_written(path, error)) from error
                 written += 1
+        except BaseException:
+            with contextlib.suppress(Exception):  # only the first error is reported
+                writer.close()
+            raise
+        with _naming_failures(path):
+            writer.close()
         if not written:
             temporary.unlink()
         elif (readable := count_or_none(temporary)) != written:
@@ -127,37 +138,12 @@ def _write_shard(path: Path, records: Iterable[bytes], unique: bool) -> int:
     return written
 
 
-class _ShardWriter:
-    """An ArrayRecord writer whose error messages name the file and a remedy."""
-
-    def __init__(self, path: Path, temporary: Path):
-        self._path = path
-        with self._explained():
-            self._writer = ArrayRecordWriter(str(temporary), WRITER_OPTIONS)
-
-    def write(self, record: bytes) -> None:
-        try:
-            self._writer.write(record)
-        except Exception as error:
-            raise OSError(_not_written(self._path, error)) from error
-
-    def __enter__(self) -> "_ShardWriter":
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        if kind is None:
-            with self._explained():
-                self._writer.close()
-        else:
-            with contextlib.suppress(Exception):  # only the first error is reported
-                self._writer.close()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # array_record raises RuntimeError for every failure
-            raise OSError(_not_written(self._path, error)) from error
+@contextlib.contextmanager
+def _naming_failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # array_record raises RuntimeError for every failure
+        raise OSError(_not_written(path, error)) from error
 
 
 def _not_written(path: Path, error: object) -> str:
@@ -221,16 +207,12 @@ def read_shard(path: str | Path) -> Iterator[bytes]:
 
 
 def count_records(path: str | Path) -> int:
-    """Returns the number of records in the ArrayRecord file `path`.
-
-    Raises:
-        ValueError: `path` is missing or not a complete ArrayRecord file.
-    """
+    """Returns the number of records in an ArrayRecord file; ValueError: it is not a whole one."""
     try:
         reader = ShardReader(path)
         count = len(reader)
         reader.close()
-    except Exception as error:
+    except Exception as error:  # array_record raises several kinds
         raise ValueError(
             f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy the shard again, "
             "or prepare the data again."

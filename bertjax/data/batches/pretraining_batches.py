@@ -31,6 +31,9 @@ _FAILED_CALL = re.compile(r"\w\(\) failed: ")
 # Files that a run opens besides the shards: checkpoints, logs, libraries, connections.
 _OTHER_FILES = 128
 _LEAST_SHARDS = 16
+ROWS_PER_READ = 1024
+# Rows that are masked at once: enough to amortise numpy's calls, few enough for the caches.
+ROWS_PER_BLOCK = 128
 
 
 class Rows:
@@ -93,7 +96,9 @@ class Rows:
         named = [path for path in self._shards if failed and path in str(error)]
         path, where = (named[0], named[0]) if named else self._place(key)
         try:
-            _read_all(path)
+            with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
+                while file.read(1 << 22):
+                    pass
         except OSError as failure:
             failed, reason = True, brief(failure.strerror or failure, 200)
         if failed:
@@ -112,14 +117,15 @@ class Rows:
 
         The shard is the first one that cannot be opened, else that of record `key`, else the first.
         """
+        first_row = 0
         counts = [count_or_none(path) for path in self._shards]
+        if None in counts:
+            path = self._shards[counts.index(None)]
+            return path, path
         for path, count in zip(self._shards, counts, strict=True):
-            if count is None:
-                return path, path
-        ends = list(itertools.accumulate(count or 0 for count in counts))
-        for path, count, end in zip(self._shards, counts, ends, strict=True):
-            if key is not None and key < end:
-                return path, f"Row {key - end + (count or 0)} of {path}"
+            if key is not None and key < first_row + (count or 0):
+                return path, f"Row {key - first_row} of {path}"
+            first_row += count or 0
         first = self._shards[0]
         return first, f"One of {len(self._shards)} shards, the first of which is {first},"
 
@@ -140,17 +146,6 @@ def files_to_keep_open(wanted: int) -> int:
         soft = needed if hard == unlimited else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return wanted if soft == unlimited else max(min(wanted, soft - _OTHER_FILES), _LEAST_SHARDS)
-
-
-def _read_all(path: str) -> None:
-    with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
-        while file.read(1 << 22):
-            pass
-
-
-ROWS_PER_READ = 1024
-# Rows that are masked at once: enough to amortise numpy's calls, few enough for the caches.
-ROWS_PER_BLOCK = 128
 
 
 class RowFormat(NamedTuple):
@@ -334,8 +329,8 @@ class HeldOutRows:
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
         """Yields this host's rows of every batch; rows of padding fill up the last batch.
 
-        The arrays are those of the batch contract, with as many rows as `host_rows`, int, the indices
-        of this host's rows in each global batch of `batch_size` rows.
+        `host_rows`, int [rows of this host], are their indices in each global batch of `batch_size`
+        rows.
         """
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]

@@ -63,8 +63,8 @@ class SentenceEncoder:
     ) -> list[bytes]:
         """Returns the token ids of each sentence as bytes; b"" for a sentence without tokens.
 
-        The words of a sentence are separated by single spaces. `following` says of each sentence
-        whether it follows another one and a space, which byte-level BPE encodes with its first word.
+        The words of a sentence are separated by single spaces. `following` says of each sentence if
+        it follows another one and a space, which byte-level BPE encodes with its first word.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer) or self._tokenizer.added_tokens:
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
@@ -89,9 +89,8 @@ class SentenceEncoder:
 
     def _learn(self, new_words: Iterable[str]) -> None:
         new_words = list(new_words)
-        typecode = self.typecode
         for word, ids in zip(new_words, self._tokenizer.encode(new_words), strict=True):
-            self._words[word] = array(typecode, ids).tobytes()
+            self._words[word] = array(self.typecode, ids).tobytes()
 
     def forget_if_full(self) -> None:
         """Clears the cache of words if it has more than MOST_WORDS words."""
@@ -221,9 +220,13 @@ class ChunkPreparer:
             chunk.number,
             is_first=chunk.is_first,
         )
-        summary: dict[str, Any] = {"number": chunk.number, "counts": dict(tokens.counts)}
-        summary["source"] = chunk.source
-        splits = summary["splits"] = {}
+        splits: dict[str, Any] = {}
+        summary: dict[str, Any] = {
+            "number": chunk.number,
+            "counts": dict(tokens.counts),
+            "source": chunk.source,
+            "splits": splits,
+        }
         for split, wanted in ((TRAIN, False), (EVAL, True)):
             chosen = [n for n in range(len(tokens.documents)) if (n in held_out) == wanted]
             documents = [tokens.documents[n] for n in chosen]
@@ -250,7 +253,9 @@ class ChunkPreparer:
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
             split = [sentences_of(Document(text.decode(), layout)) for text, layout in batch]  # type: ignore[arg-type]
-            encoded = self._encode(split)
+            # Unless a sentence is the first of its document, a space precedes it.
+            following = [number > 0 for document in split for number in range(len(document))]
+            encoded = self._encoder.encode(list(chain.from_iterable(split)), following)
             ids += encoded
             sizes = iter(encoded)
             for (text, _), sentences in zip(batch, split, strict=True):
@@ -270,10 +275,6 @@ class ChunkPreparer:
         if unknown.any():
             tokens.counts["unknown_tokens"] += int(np.count_nonzero(unknown))
         return tokens
-
-    def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        following = [number > 0 for sentences in documents for number in range(len(sentences))]
-        return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
@@ -432,12 +433,11 @@ def read_summary(
             shard = shard_of(content)
             if shard is None or shard.file in joined:
                 continue
-            path = place(output) / shard.file
-            if not has_records(path, shard.records):
+            if not has_records(place(output) / shard.file, shard.records):
                 return None
-            if remembered is not None and not is_remote(output):
-                if not is_intact(output, shard, remembered):
-                    return None
+            checked = remembered is not None and not is_remote(output)
+            if checked and not is_intact(output, shard, remembered):
+                return None
     return summary
 
 
@@ -448,9 +448,5 @@ def shard_of(content: dict[str, Any]) -> Shard | None:
     """
     if not content["file"]:
         return None
-    return Shard(
-        file=str(content["file"]),
-        records=content["records"],
-        size=content.get("size"),
-        sha256=content.get("sha256"),
-    )
+    names = ("file", "records", "size", "sha256")
+    return Shard(**{name: content[name] for name in names if name in content})

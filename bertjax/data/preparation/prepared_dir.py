@@ -93,12 +93,10 @@ def claim(
             )
         clear(directory)
     old_plan = _read_plan(path)
-    if old_plan is not None and _may_replace_errors(old_plan, plan):
-        # The finished chunks contain no invalid bytes, so they are the same for both settings.
-        write_text(path, json.dumps(plan, indent=1) + "\n")
-        old_plan = plan
-    if part == (0, 1) and differ_by_weights(old_plan, plan):
-        # The rows do not depend on the weights.
+    # The rows do not depend on the weights. The finished chunks contain no invalid bytes, so they
+    # are the same whatever is done about errors.
+    same_weights = part != (0, 1) or not differ_by_weights(old_plan, plan)
+    if _may_replace_errors(old_plan, plan) or not same_weights:
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
     if old_plan is not None and old_plan != plan:
@@ -300,19 +298,14 @@ def join_parts(directory: Path) -> Metadata | None:
             "run prepare with --shard 0/4, 1/4, ..."
         )
     content = json.loads(parts[0].read_text(encoding="utf-8"))
-    if missing_chunks(directory, content["chunks"]):
+    if None in _summaries(directory, content["chunks"]):
         return None
     return finish(directory, plan, content["chunks"], content["counts"], several=True)
 
 
-def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the indices of the unfinished ones of `chunks` chunks."""
+def _summaries(directory: Path, chunks: int) -> list[dict[str, Any] | None]:
     joined = joined_files(directory)
-    return [
-        number
-        for number in range(chunks)
-        if read_summary(str(directory), number, joined=joined) is None
-    ]
+    return [read_summary(str(directory), number, joined=joined) for number in range(chunks)]
 
 
 def finish(
@@ -337,15 +330,11 @@ def finish(
         ValueError: a chunk is not finished, or one of its shards is missing or incomplete.
     """
     settings = plan["settings"]
-    summaries = []
-    joined = joined_files(directory)
-    for number in range(chunks):
-        summary = read_summary(str(directory), number, joined=joined)
+    counts, summaries = Counter(reader_counts), []
+    for number, summary in enumerate(_summaries(directory, chunks)):
         if summary is None:
             raise ValueError(f"Chunk {number} of {directory} is missing: run prepare again.")
         summaries.append(summary)
-    counts = Counter(reader_counts)
-    for summary in summaries:
         counts.update(summary["counts"])
     splits = add_up(summaries, settings)
     check_enough(splits, settings, plan["inputs"], counts)
@@ -374,9 +363,8 @@ def finish(
         splits=splits,
         sources=sources,
     )
-    text = metadata.to_json()
-    write_text(directory / METADATA_FILE, text, unique=True)
-    return Metadata.from_json(text)
+    write_text(directory / METADATA_FILE, metadata.to_json(), unique=True)
+    return Metadata.from_json(metadata.to_json())
 
 
 class TooLittleText(ValueError):

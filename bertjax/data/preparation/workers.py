@@ -175,24 +175,20 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
     """
     try:
         import apache_beam as beam  # pyright: ignore[reportMissingImports]
-        from apache_beam.options.pipeline_options import (  # pyright: ignore[reportMissingImports]
-            PipelineOptions,
-        )
-        from apache_beam.runners import (  # pyright: ignore[reportMissingImports]
-            runner as beam_runner,
-        )
+        from apache_beam.options import pipeline_options  # pyright: ignore[reportMissingImports]
+        from apache_beam.runners import runner as runners  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("--runner needs Apache Beam: pip install 'bertjax[beam]'.") from error
     name = "DirectRunner" if runner == "direct" else runner
     try:
-        beam_runner.create_runner(name)
+        runners.create_runner(name)
     except (ImportError, ValueError, AttributeError) as error:
         raise ValueError(
             f"--runner {runner}: Beam has no such runner ({error}). Use direct, DataflowRunner, "
             "SparkRunner, FlinkRunner, or another runner of your version of Beam."
         ) from error
     try:
-        known = PipelineOptions([f"--runner={name}", *shlex.split(options)])
+        known = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
         known.get_all_options()  # parses the options
     except SystemExit as error:
         raise ValueError(
