@@ -20,7 +20,7 @@ import numpy as np
 from reporting import report
 
 from bertjax.config import PretrainConfig, load_config_file
-from bertjax.model.pretraining_heads import BertForPreTraining
+from bertjax.model.heads import BertForPreTraining
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights.load import param_shapes
 

@@ -32,7 +32,7 @@ from reporting import report
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.devices.roofline import Roofline, forward_products
+from bertjax.devices.flops import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.train.program import random_rows

@@ -12,8 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from bertjax import benchmark
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation_cache import no_compilation_cache
-from bertjax.devices.flops import train_flops_per_row
-from bertjax.devices.roofline import Product, Roofline, forward_products
+from bertjax.devices.flops import Product, Roofline, forward_products, train_flops_per_row
 from bertjax.model import named_config
 
 
@@ -44,7 +43,7 @@ def test_local_layers_cost_their_window():
 
 
 def test_products_alone_take_longer_the_more_there_are(monkeypatch):
-    monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.005)
+    monkeypatch.setattr("bertjax.devices.flops.SECONDS_OF_A_LOOP", 0.005)
     one = Roofline(forward_products(named_config("bert-tiny"), 1, 16, 2), "float32")
     assert one.flops == train_flops_per_row(named_config("bert-tiny"), 16, 2)
     assert one.seconds() > 0
@@ -68,7 +67,7 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
 @pytest.mark.parametrize("with_data", [False, True])
 def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
     monkeypatch.setattr("bertjax.train.throughput.ROUNDS", 2)
-    monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.001)
+    monkeypatch.setattr("bertjax.devices.flops.SECONDS_OF_A_LOOP", 0.001)
     config = dataclasses.replace(config, data=str(prepared) if with_data else "")
     flags = benchmark.BenchmarkFlags(
         steps=2, json=str(tmp_path / "f.json"), profile=str(tmp_path / "trace")

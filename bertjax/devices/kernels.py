@@ -31,20 +31,12 @@ def choose_attention(
 ) -> Choice:
     """Chooses the attention kernel of a model for the given row lengths and jax's `device_kind`.
 
-    "auto" means, for a model without attention dropout, "splash" if it is supported, and otherwise
-    "flash" if it is supported; "xla" if neither is, or if the longest row has fewer than `LONG_ROW`
-    tokens. A kernel is supported if it runs on the device with the dtype and all row lengths. Only
-    "flash" has attention dropout, with Threefry keys, so "xla" replaces a requested kernel that
-    cannot draw the dropout of the model.
-
-    Args:
-        requested: "xla", one of the fused kernels "flash" (GPUs and TPUs), "splash" (TPUs) and
-            "cudnn" (GPUs), or "auto".
-        model: the config of the model.
-        row_lengths: the numbers of tokens per row of the batches, for example of all phases.
-        device_kind: the name of the device, as in `jax.devices()[0].device_kind`.
-        dtype: the name of the dtype of queries, keys and values, such as "bfloat16".
-        dropout_prng: the implementation of the dropout keys: "threefry2x32" or "rbg".
+    `requested` is "xla", a fused kernel, "flash" (GPUs and TPUs), "splash" (TPUs) or "cudnn"
+    (GPUs), or "auto". "auto" means, for a model without attention dropout, "splash" if it is
+    supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest row
+    has fewer than `LONG_ROW` tokens. A kernel is supported if it runs on the device with the dtype
+    and all row lengths. Only "flash" has attention dropout, with Threefry keys, so "xla" replaces a
+    requested kernel that cannot draw the dropout of the model.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
@@ -86,10 +78,8 @@ def choose_attention(
 def choose_remat(requested: str | None, mesh: Mesh) -> str:
     """Chooses the rematerialisation policy, a key of `REMAT_POLICIES`.
 
-    Args:
-        requested: the policy in the config, or None to choose "none" on CPUs and "selective" on
-            GPUs and TPUs, whose memory and bandwidth limit the batch and the speed.
-        mesh: the mesh, whose devices determine the platform.
+    If None is requested, it is "none" on CPUs and "selective" on GPUs and TPUs, whose memory and
+    bandwidth limit the batch and the speed.
     """
     if requested is not None:
         return requested
@@ -99,12 +89,8 @@ def choose_remat(requested: str | None, mesh: Mesh) -> str:
 def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:
     """Chooses the unroll factor of the scan over layers.
 
-    Args:
-        requested: the unroll factor in the config, or None to choose `num_layers` on CPUs without
-            remat, where a loop would copy weights, activations and gradients, and 1 otherwise.
-        remat: the chosen rematerialisation policy.
-        num_layers: the number of layers of the encoder.
-        mesh: the mesh, whose devices determine the platform.
+    If None is requested, it is `num_layers` on CPUs without remat, where a loop would copy weights,
+    activations and gradients, and 1 otherwise.
 
     Raises:
         ValueError: `requested` is above 1 on CPUs with remat, which would undo the

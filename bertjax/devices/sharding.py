@@ -123,17 +123,11 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
 
 
 def _name(path: Any) -> str:
-    """Converts a path in a tree to text, such as "bert/pooler/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
     """Checks that a batch can be split equally over devices and gradient accumulation steps.
-
-    Args:
-        mesh: the mesh, whose axes "data" and "fsdp" share the rows of a batch.
-        batch_size: the number of rows of the global batch.
-        accumulation_steps: the number of microbatches of an update.
 
     Raises:
         ValueError: the batch cannot be split equally; the message suggests a batch size.
@@ -148,11 +142,7 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
 
 
 def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """Returns the sorted indices of the rows of a global batch that are on this host's devices.
-
-    The result is int [rows of this host]; the global batch has `batch_size` rows, which `sharding`
-    places on the devices.
-    """
+    """Returns the sorted indices of the rows of a global batch that are on this host's devices."""
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 
@@ -162,11 +152,8 @@ def to_devices(
 ) -> dict[str, jax.Array]:
     """Returns {name: global sharded array [batch_size, ...]} with the rows of all hosts.
 
-    Args:
-        local: {name: values of the rows on this host, [len(rows), ...]}.
-        rows: the indices, in the global batch, of the rows on this host, from `host_rows`.
-        sharding: the sharding of the global arrays.
-        batch_size: the number of rows of the global batch.
+    `local` has the values of the rows on this host, [len(rows), ...], whose indices in the global
+    batch are `rows`, from `host_rows`.
     """
     where = np.full(batch_size, -1)
     where[rows] = np.arange(len(rows))

@@ -33,17 +33,11 @@ SHOWN_KEYS = ("label", "labels", "probabilities", "score", "words", "answer", "p
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """The attention of a model on a text.
+    """The attention of a model on a text of L tokens, as people read them.
 
-    Attributes:
-        ids: the token ids, L of them.
-        types: the token types, L of them.
-        is_pair: whether the tokens are those of a text pair.
-        tokens: the tokens, as people read them, L of them.
-        probabilities: the attention probabilities, float32 [layers, heads, L, L]; row i holds the
-            probabilities with which token i attends to each token.
-        hidden_states: float32 [layers + 1, L, D], that of the embeddings first.
-        logits: those of a sequence classifier, [classes]; None: the model has another head.
+    `probabilities` are float32 [layers, heads, L, L]; row i holds the probabilities with which
+    token i attends to each token. `hidden_states` are float32 [layers + 1, L, D], the embeddings
+    first. `logits` are [classes] for a sequence classifier, else None.
     """
 
     ids: list[int]
@@ -56,12 +50,7 @@ class Attention:
 
 
 def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Attention:
-    """Applies a model to a text or a text pair, and returns its attention and hidden states.
-
-    Args:
-        model: a model with a tokenizer.
-        text: the text; it may contain [MASK].
-        pair: a second text; None: a single text.
+    """Applies a model to a text, which may contain [MASK], or a text pair.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -86,18 +75,12 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
 
 
 def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dict[str, Any]:
-    """Computes attention, words at masked tokens, changes of the hidden states, and predictions.
+    """Computes the JSON values of a page about a text, which may contain [MASK], or a text pair.
 
-    Args:
-        model: a model with a tokenizer.
-        text: the text; it may contain [MASK].
-        pair: a second text; None: a single text.
-
-    Returns:
-        A dict of JSON values, namely the items of `text_view`; the numbers of "layers" and "heads";
-        "attention", the result of `packed`; "change", lists [layers, L] of 1 - cosine between the
-        hidden states before and after a layer; "shared_layers", whether layers share parameters;
-        and "prediction", that of a fine-tuned head, or None.
+    They are the items of `text_view`; the numbers of "layers" and "heads"; "attention", the result
+    of `packed`; "change", lists [layers, L] of 1 - cosine between the hidden states before and
+    after a layer; "shared_layers", whether layers share parameters; and "prediction", the
+    prediction of a fine-tuned head, or None.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -116,16 +99,11 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
 
 
 def packed(attention: np.ndarray) -> dict[str, Any]:
-    """Compresses attention probabilities for a page.
+    """Compresses attention probabilities, float [layers, heads, L, L], for a page.
 
-    Args:
-        attention: the probabilities, float [layers, heads, L, L].
-
-    Returns:
-        A dict of "levels" n, "power" k, "threshold" t, and "gzip", compressed integers in base64. A
-        probability p is stored as round(p ** (1 / k) * n), in 16 bits (little endian) if n > 255,
-        else in 8 bits; probabilities below t, which is 0 unless the page would exceed its maximum
-        size, as 0.
+    Returns "levels" n, "power" k, "threshold" t, and "gzip", compressed integers in base64. A
+    probability p is stored as round(p ** (1 / k) * n), in 16 bits (little endian) if n > 255, else
+    in 8 bits; probabilities below t, which is 0 unless the page would be too large, as 0.
     """
     if 2 * attention.size <= TRIED_BYTES:
         text = _compressed(np.round(attention * LEVELS_16).astype("<u2"))
@@ -173,11 +151,9 @@ def _changes(hidden_states: np.ndarray) -> list[list[float]]:
 def _prediction(
     model: Pretrained, text: str, pair: str | None, shown: Attention
 ) -> dict[str, Any] | None:
-    """Returns the prediction of a fine-tuned head for the text or pair, or None.
+    """Returns the prediction of a fine-tuned head, or None without one or for other inputs.
 
-    None means that the model has no such head, that parts of it are untrained, or that it takes
-    other inputs: question answering reads a question and a passage, and tagging a single text,
-    both without masks.
+    Question answering reads a question and a passage, and tagging a single text, without masks.
     """
     if not set(model.absent).isdisjoint(model.model.parts):
         return None
@@ -218,18 +194,11 @@ def attention_figure(
 ) -> Any:
     """Draws the attention of one head or, if `layer` or `head` is None, a grid of heads.
 
-    Args:
-        tokens: the L tokens.
-        probabilities: attention probabilities [layers, heads, L, L].
-        layer: number of the layer, from 1; None: all layers.
-        head: number of the head in each layer, from 1; None: all heads.
-        plot: "matrix": row i and column j of an image show the probability with which token i
-            attends to token j; "lines": lines from token i on the left to token j on the right,
-            of probabilities of at least `LEAST_LINE`.
-
-    Returns:
-        A `matplotlib.figure.Figure`. Colours show the square root of a probability, and so do the
-        opacities of lines, so that small values are seen.
+    `probabilities` are [layers, heads, L, L]; layers and heads are numbered from 1. If `plot` is
+    "matrix", row i and column j of an image show the probability with which token i attends to
+    token j; if "lines", lines from token i on the left to token j on the right show probabilities
+    of at least `LEAST_LINE`. Returns a `matplotlib.figure.Figure`, whose colours and opacities show
+    the square root of a probability, so that small values are seen.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -269,17 +238,8 @@ def attention_figure(
 def save_figure(figure: Any, path: Path) -> str:
     """Writes a figure to a file, with 300 dots per inch where it has pixels.
 
-    Args:
-        figure: a `matplotlib.figure.Figure`, such as that of `attention_figure`.
-        path: the file; its suffix, .png, .svg or .pdf, is the format.
-
-    Returns:
-        An empty string, or a sentence that names the characters of a .png or .pdf file which the
-        fonts of matplotlib do not have.
-
-    Raises:
-        OSError: the file cannot be written.
-        ValueError: matplotlib does not know the format.
+    The suffix of `path`, .png, .svg or .pdf, is the format. Returns an empty string, or a sentence
+    that names the characters of a .png or .pdf file which the fonts of matplotlib do not have.
     """
     buffer, suffix = io.BytesIO(), path.suffix.lower()[1:]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -309,7 +269,6 @@ def _matplotlib() -> Any:
 
 
 def _size(count: int, plot: str) -> tuple[float, float]:
-    """Returns width and height in inches of the figure of one head, with room for labels."""
     tokens = min(MAX_INCHES - 2.2, INCHES_PER_TOKEN * max(count, 8))
     return (tokens + 2.2, tokens + 1.4) if plot == "matrix" else (3.6, tokens + 0.5)
 

@@ -30,7 +30,7 @@ from bertjax.inference.predictor import (
     stacked,
 )
 from bertjax.model import BertWithHead
-from bertjax.model.pooling import pooled, unit
+from bertjax.model.sentence_embedding import pooled, unit
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -47,21 +47,9 @@ from bertjax.weights.sentence_transformers import SentenceModules
 class Embedder:
     """Computes an embedding vector for each text.
 
-    Args:
-        loaded: the model, whose head is not used.
-        pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens; None:
-            as the files of sentence-transformers in the model directory say, or "mean" if there
-            are none. If `pooling` is set, these files are not read.
-        layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
-            several layers are concatenated.
-        batch_size: maximum number of rows in one call of the model, where a row may hold
-            several short texts; None: enough rows to keep the device busy.
-        normalize: whether to divide each vector by its Euclidean length; None: as the files of
-            sentence-transformers say, or False if they are not read.
-        max_length: maximum number of tokens per text; None: as the files of sentence-transformers
-            say, or the maximum length of the model if they are not read.
-        truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
-            normalised; None: all.
+    The arguments are those of `Pretrained.embed`, and `max_length`, the maximum number of tokens
+    per text. The head of the model is not used. If `pooling` is set, nothing is taken from the
+    files of sentence-transformers.
 
     Attributes:
         size: the dimension of the embedding vectors.
@@ -160,14 +148,6 @@ def compiled_program(
     """Returns a jitted function (params, batch) -> embeddings float32 [B, K, size].
 
     The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each.
-
-    Args:
-        model: the model, of which the encoder is used.
-        pooling: "cls" or "mean".
-        layers: the indices of the hidden states to pool.
-        normalize: whether to divide each embedding by its Euclidean length.
-        size: the dimension of the embeddings: the first numbers of the pooled hidden states are
-            taken, at most number of layers times hidden size.
     """
     depth = model.config.num_hidden_layers
     encoder = for_inference(model)
@@ -214,11 +194,10 @@ def embed_file(
 
     Args:
         embedder: computes the vectors.
-        source: a CSV, TSV, JSON or Parquet file with a column of texts, or else a file with one
-            text per line, in which blank lines are texts as well.
+        source: a table with a column of texts, or else a file with one text per line, in which
+            blank lines are texts as well.
         output: the file to write, whose suffix determines the format.
-        text_column: the column of the texts in a table; None: the column is guessed, and its name
-            is printed.
+        text_column: the column of the texts in a table; None: the column is guessed and printed.
         model: the identity of the model's files, as `Pretrained` has it; vectors of another model
             are not continued.
 
@@ -291,7 +270,6 @@ def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
 
 
 def _text_column(source: Path, text_column: str | None) -> str | None:
-    """Returns the column of the texts in a table; None if the file has one text per line."""
     if suffix_of(source) not in (*NAMED_COLUMNS, *TSV_SUFFIXES):
         if text_column is not None:
             raise ValueError(f"{source} has one text per line: leave --text_column out.")
@@ -353,7 +331,6 @@ def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _write_parquet(vectors: Path, output: Path, texts: Iterable[str]) -> None:
-    """Writes a Parquet file of `texts` and of their vectors, the rows of a .npy file."""
     import pyarrow
     import pyarrow.parquet
 

@@ -154,11 +154,7 @@ def task_of_file(
     label_separator: str | None = None,
     bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples in the file `path` for the task of `model`.
-
-    `columns` are the column names that the user sets, `label_separator` is the string between the
-    labels of an example. `bad_rows`: rows that cannot be used raise ValueError ("refuse"), are left
-    out ("skip"), or become examples with a `problem` ("report").
+    """Reads the examples in the file `path` for the task of `model`, see `from_file`.
 
     Returns (task, examples, message that names the guessed columns or "").
     """
@@ -172,11 +168,6 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     The labels of the task are put in the order of the model's labels. The task takes doc_stride
     and, in question answering, max_query_length, max_answer_length and null_threshold from the
     model's fine-tuning. Its probabilities are calibrated if those of the model are.
-
-    Args:
-        model: the model.
-        name: the name of the benchmark task.
-        options: the user's settings of the task, such as the folder of its files.
 
     Raises:
         ValueError: no benchmark task has this `name`, or the model has another head or other labels
@@ -215,10 +206,6 @@ class TrainingOverlap:
 
     The file is known if the model is in the workdir of its run. Part of the file may have been held
     out from the training.
-
-    Args:
-        model: the model.
-        input: the file or folder with the examples.
 
     Attributes:
         labelled: the number of labelled examples so far.

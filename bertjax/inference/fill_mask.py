@@ -1,4 +1,4 @@
-"""Mask filling: predicts the most probable tokens for each [MASK] of a text."""
+"""Mask filling: the most probable tokens for each [MASK] of a text, and what a page shows of it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,10 +63,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 def fill_masked_ids(
     loaded: LoadedModel, ids: list[int], types: list[int], top_k: int
 ) -> list[list[tuple[str, float]]]:
-    """Predicts tokens as `fill_mask` does, for a text of token ids and token types.
-
-    `loaded`, `top_k` and the result are those of `fill_mask`.
-    """
+    """Predicts tokens as `fill_mask` does, for a text of token ids and token types."""
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     rows = np.array(ids, np.int32)[None]
     (probabilities,) = word_probabilities(loaded, rows, types, masks[None])
@@ -78,12 +75,7 @@ def fill_masked_ids(
 
 
 def most_probable(distribution: np.ndarray, top_k: int) -> list[int]:
-    """Returns the ids of the most probable tokens, the most probable first.
-
-    Args:
-        distribution: the probabilities of all tokens, [V].
-        top_k: number of ids; if it is larger than V, all V ids are returned.
-    """
+    """Returns the ids of the `top_k` most probable tokens of a `distribution` [V], in order."""
     top_k = min(top_k, len(distribution))
     best = np.argpartition(-distribution, top_k - 1)[:top_k]
     return best[np.argsort(-distribution[best], kind="stable")].tolist()
@@ -96,17 +88,10 @@ def word_probabilities(
 
     Rows are padded to one of a few lengths and computed in pieces of one of a few numbers of rows,
     so that texts of different lengths share compiled programs. A model that is a decoder predicts
-    a token from the tokens before it, so its distribution at a position is that of the output at
-    the position before.
+    a token from the tokens before it, so the output at the position before counts.
 
-    Args:
-        loaded: a model with a masked LM head.
-        rows: token ids, int [B, L].
-        types: the token types of all rows, L of them.
-        positions: int [B, P], the positions whose tokens are predicted.
-
-    Yields:
-        For each row, its probabilities, float32 [P, V], where V is the size of the vocabulary.
+    `rows` are token ids, int [B, L], `types` the token types of all rows, L of them, and
+    `positions` int [B, P]. Yields float32 [P, V] for each row and the vocabulary of V tokens.
     """
     limit, tokenizer = loaded.config.max_length, loaded.tokenizer
     count = rows.shape[1]
@@ -139,9 +124,7 @@ def word_probabilities(
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
     """Returns a jitted function (params, inputs, positions [B, P]) -> logits [B, P, V].
 
-    `inputs` is a list of the arrays of B rows that `MODEL_INPUTS` names: input_ids [B, L] etc. The
-    logits are those of the masked LM head, over a vocabulary of V tokens, at the P positions of
-    each row.
+    `inputs` is a list of the arrays of B rows that `MODEL_INPUTS` names: input_ids [B, L] etc.
     """
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
@@ -159,22 +142,14 @@ MAX_OPERATIONS = 1e11
 
 
 def model_name(model: str) -> str:
-    """Returns a short name of a model for the title of a page, from the value of --model."""
+    """Returns a short name of a model for the title of a page."""
     parts = Path(model).resolve().parts if Path(model).exists() else (model,)
     # The model of a run is in its folder `model`, whose name says nothing.
     return "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
 
 
 def encoded(loaded: LoadedModel, text: str, pair: str | None) -> tuple[list[int], list[int]]:
-    """Encodes a text, or a text pair, with the tokenizer of a model.
-
-    Args:
-        loaded: a model with a tokenizer.
-        text: the text; it may contain mask tokens, such as [MASK].
-        pair: a second text; None: a single text.
-
-    Returns:
-        The token ids and the token types, L integers each, where L includes the special tokens.
+    """Returns the token ids and the token types of a text, or of a text pair.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -198,22 +173,13 @@ def text_view(
     is_pair: bool = False,
     top_k: int = WORDS,
 ) -> dict[str, Any]:
-    """Computes what pages show of a text.
+    """Computes the JSON values that pages show of the token ids of a text or text pair.
 
-    Args:
-        masked_lm: the model with its masked LM head, which may be an untrained one.
-        ids: the token ids of the text or text pair.
-        types: its token types.
-        is_pair: whether the ids are those of a text pair.
-        top_k: number of words per masked token.
-
-    Returns:
-        A dict of JSON values, namely "tokens", the tokens as people read them; "segments", for each
-        token the text that it belongs to, 0 or 1; "special", whether each token is a special one,
-        but no mask; "masks", the positions of mask tokens, from 0; "mask_token", how they are
-        written; "words", the result of `expected_words`; "is_decoder", whether words are predicted
-        from the tokens before them only; and "has_words", whether the model has a trained masked
-        LM head.
+    They are "tokens", the tokens as people read them; "segments", for each token the text that it
+    belongs to, 0 or 1; "special", whether each token is a special one, but no mask; "masks", the
+    positions of mask tokens, from 0; "mask_token", how they are written; "words", the result of
+    `expected_words`; "is_decoder", whether words are predicted from the tokens before them only;
+    and "has_words", whether the model has a trained masked LM head.
     """
     tokenizer = masked_lm.tokenizer
     return {
@@ -229,16 +195,12 @@ def text_view(
 
 
 def _is_special(loaded: LoadedModel, token_id: int) -> bool:
-    """Whether a token is a special one that a page does not mask."""
     tokenizer = loaded.tokenizer
     return token_id in {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
 
 
 def _segments(ids: list[int], types: list[int], separator: int, is_pair: bool) -> list[int]:
-    """Returns 0 for the tokens of the first text and 1 for those of the second.
-
-    Families without token types, such as RoBERTa, separate the texts by separators alone.
-    """
+    # Families without token types, such as RoBERTa, separate the texts by separators alone.
     if any(types) or not is_pair:
         return [int(t) for t in types]
     first = ids.index(separator)
@@ -253,18 +215,10 @@ def expected_words(
     Every other token is masked alone, with the rest of the text unchanged; special tokens are not
     masked. A decoder predicts each token from the tokens before it, without a mask.
 
-    Args:
-        masked_lm: the model with its masked LM head.
-        ids: the token ids of the text or text pair.
-        types: its token types.
-        top_k: number of tokens per position.
-
-    Returns:
-        A dict of the results by position, from 0, as a string; it is empty if the model has no
-        trained masked LM head. A result is `{"top": [[token, probability], ...]}`, the most
-        probable token first, with probabilities rounded to four digits. At a token that is no
-        mask, it also has "actual", the probability and the rank of this token; the most probable
-        token has rank 1.
+    Returns the results by position, from 0, as a string; none without a trained masked LM head. A
+    result is `{"top": [[token, probability], ...]}`, the most probable token first, with four
+    digits. At a token that is no mask, it also has "actual", the probability and the rank of this
+    token, from 1.
     """
     tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
     if "predictions" in masked_lm.absent:

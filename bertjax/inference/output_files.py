@@ -241,13 +241,9 @@ def continued(
     other error or a kill, the partial file is kept, and running the same command again continues
     the partial file.
 
-    Args:
-        output: the file to write.
-        identity: everything that determines the content of `output`, as JSON values; the hash of
-            `identity` is part of the name of the partial file.
-        opened: opens the partial file with a given path.
-        finish: writes `output` from the complete partial file, given both paths, and removes the
-            partial file.
+    `identity` is everything that determines the content of `output`, as JSON values; its hash is
+    part of the partial file's name. `opened` opens the partial file, and `finish` writes `output`
+    from the complete one, given both paths, and removes it.
 
     Raises:
         Locked: another process writes `output`.
@@ -305,11 +301,7 @@ ROWS = 4096
 
 
 def check_suffix(output: str | Path) -> None:
-    """Checks that the suffix of `output` tells the format of the predictions.
-
-    Raises:
-        ValueError: the suffix does not tell the format.
-    """
+    """Raises ValueError if the suffix of `output` does not tell the format of the predictions."""
     if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
         raise ValueError(
             f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
@@ -384,7 +376,6 @@ def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
 
 
 def _renamed(lines: Path) -> list[str]:
-    """Returns a sentence if the input has a column that is named like one of the predictions."""
     with lines.open("rb") as file:
         first = json.loads(next(file, b'{"id": ""}'))
     given = first.get("input") or {}
@@ -482,10 +473,6 @@ class PredictionWriter:
 
         Predictions that an interrupted run has written are read from `lines` instead of computed.
         Examples of `task` that cannot be predicted or scored are yielded without labels.
-
-        Raises:
-            ValueError: the input changed since an interrupted command read it, or it is a text of
-                the user that cannot be predicted.
         """
         for example, prediction in self._pairs(task, examples, lines):
             if problem := prediction.get("error") or prediction.get("problem"):
@@ -549,11 +536,7 @@ class PredictionWriter:
             )
 
     def check(self) -> None:
-        """Checks that some example could be predicted, if there are examples.
-
-        Raises:
-            ValueError: none of the examples could be predicted.
-        """
+        """Raises ValueError if there are examples, and none of them could be predicted."""
         if self.rows and self.errors == self.rows:
             raise ValueError(
                 f"No row of {self._input} could be predicted; the first: {self.problems[0]}"
@@ -566,14 +549,8 @@ def prediction_lines(
 ) -> "Iterator[PartialLines | _Printed]":
     """Yields a writer of predictions to the file `output` or, if `output` is None, to stdout.
 
-    If an interrupted command with the same input, model and settings wrote a part of `output`, the
-    writer continues after this part.
-
-    Args:
-        output: the path of the file, whose suffix determines the format.
-        input: the path of the file with the examples; None: there is no such file.
-        model: the identity of the model's files, as `Pretrained` has it.
-        settings: all that determines the predictions besides input and model, as JSON values.
+    If an interrupted command with the same file `input`, model (see `Pretrained.identity`) and
+    settings, JSON values, wrote a part of `output`, the writer continues after this part.
     """
     if output is None:
         yield _Printed()

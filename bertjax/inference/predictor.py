@@ -72,21 +72,14 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 class TaskModel:
     """A fine-tuned model on one device, which computes predictions for examples.
 
-    Args:
-        loaded: the model.
-        task: the task that the model was fine-tuned on.
-        description: the settings of fine-tuning in `task.json`; {} for models that other libraries
-            saved.
-        max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
-        batch_size: maximum number of rows in one call of the model, where a row may hold several
-            short sequences; None: enough rows to keep the device busy.
-        doc_stride: maximum number of tokens between the starts of two consecutive windows of a text
-            of more than `max_length` tokens; None: as in fine-tuning.
+    `max_length`, `batch_size` and `doc_stride` are those of `Pretrained.predict`.
 
     Attributes:
         name: the path of the model.
-        task: the task, with `doc_stride`; `task.source` is None, so the task reads no examples.
-        description: the settings of fine-tuning.
+        task: the task that the model was fine-tuned on; `task.source` is None, so the task reads no
+            examples.
+        description: the settings of fine-tuning in `task.json`; {} for models that other libraries
+            saved.
 
     Raises:
         ValueError: `max_length` is less than `SHORTEST` (5, which a text pair needs) or more than
@@ -135,16 +128,9 @@ class TaskModel:
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for each of `examples`, in the same order.
 
-        At the end, a message on stderr says how many examples, if any, have the maximum number of
-        tokens, so that their texts may have been truncated, unless the task reads long texts in
-        windows.
-
-        Args:
-            task: encodes the examples and decodes the model's outputs; its labels must be the
-                labels of the model, in the same order.
-            examples: the examples to predict.
-            report_problems: see `Predictor.__call__`.
-            shows_progress: whether the progress is shown on stderr, if there is much to predict.
+        The labels of `task` must be the labels of the model, in the same order. At the end, a
+        message on stderr says how many texts may have been truncated. `report_problems` is
+        described at `Predictor.__call__`.
         """
         predictor = Predictor(
             task,
@@ -202,11 +188,9 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
 
 
 class Piece(NamedTuple):
-    """The rows that one call of the model computes.
+    """The rows that one call of the model computes; the last ones may be padding.
 
-    Attributes:
-        batch: the arrays `MODEL_INPUTS`, whose last rows may be padding.
-        placements: {index of a feature: its row, slot and start in the batch}.
+    `placements` are {index of a feature: its row, slot and start in the batch}.
     """
 
     batch: Batch
@@ -219,18 +203,9 @@ class Predictor:
     One program is compiled per batch shape; predictors with equal models and meshes share the
     compiled programs.
 
-    Attributes:
-        truncated: counts the examples of `max_length` tokens, which may have been truncated; it
-            counts none if the task reads windows.
-
-    Args:
-        task: the task, which encodes examples and decodes the model's outputs.
-        model: a model with the head that the task needs.
-        tokenizer: the tokenizer of the model.
-        max_length: maximum number of tokens per sequence.
-        mesh: the device mesh that the rows are sharded over.
-        batch_size: maximum number of rows per device in one call of the model; None: enough rows
-            to keep the devices busy.
+    The rows are sharded over the `mesh`, at most `batch_size` per device in one call of the model;
+    None: enough rows to keep the devices busy. `truncated` counts the examples of `max_length`
+    tokens, which may have been truncated, unless the task reads windows.
     """
 
     def __init__(
@@ -258,16 +233,10 @@ class Predictor:
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for every example, in the order of `examples`.
 
-        Args:
-            params: the parameters of the model, also in the form for inference.
-            examples: the examples to predict.
-            report_problems: whether an example that cannot be read or encoded gets the prediction
-                {"error": reason} instead of raising ValueError. If only the label of an example is
-                wrong, the example is then predicted, and its prediction has the additional entry
-                {"problem": reason}. In both cases, the example is yielded without its label.
-
-        Raises:
-            ValueError: an example cannot be read or encoded, and `report_problems` is False.
+        If `report_problems` is False, an example that cannot be read or encoded raises ValueError.
+        Otherwise it gets the prediction {"error": reason}. If only the label of an example is
+        wrong, the example is predicted, and its prediction has the additional entry {"problem":
+        reason}. In both cases, the example is yielded without its label.
         """
         # With `map`, no variable here keeps a group while the next one is encoded.
         for predictions in map(
@@ -422,13 +391,9 @@ def packed_pieces(
     do not fill a piece are packed again with the next longer ones, so that only the last pieces
     have rows of padding.
 
-    Args:
-        features: the encoded sequences, or examples of multiple choice.
-        limit: maximum number of tokens of a feature.
-        pad_token_id: the token id of padding.
-        num_choices: number of sequences per feature.
-        batch_size: maximum number of rows per device in a piece; None: as the device needs.
-        devices: number of devices that the rows of a piece are sharded over.
+    A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences;
+    it has at most `limit` tokens. The rows of a piece are sharded over `devices` devices, at most
+    `batch_size` per device.
     """
     labels = Labels("choice" if num_choices > 1 else "classes", num_choices=num_choices)
     unlabelled = [feature._replace(labels=None) for feature in features]
@@ -464,11 +429,9 @@ def packed_pieces(
 def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
     """Returns the maximum number of tokens per device in one call of the model.
 
-    Args:
-        length: number of tokens per row.
-        batch_size: maximum number of rows per device; None: enough rows to keep the device busy.
-        share: divisor of the number of tokens on accelerators; above 1 for calls whose outputs take
-            much memory.
+    `length` is the number of tokens per row, and `batch_size` the maximum number of rows; None:
+    enough rows to keep the device busy. `share` divides the number of tokens on accelerators, for
+    calls whose outputs take much memory.
     """
     cpu = jax.default_backend() == "cpu"
     tokens = TOKENS_ON_CPU if cpu else TOKENS_ON_ACCELERATOR // share
@@ -476,16 +439,12 @@ def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
 
 
 def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:
-    """Returns the bucket of `length`: the number of tokens to which the rows of a batch are padded.
+    """Returns the bucket of `length`: the number of tokens to which rows of this length are padded.
 
-    Args:
-        length: number of tokens of the longest row.
-        limit: the maximum length of the model. The result is at most `limit`, but if `length`
-            exceeds `limit`, the result is `length`.
-        smallest: the smallest bucket in tokens, a power of two.
-        steps: number of buckets from one power of two (exclusive) to the next (inclusive);
-            consecutive buckets differ by at least 8 tokens. More buckets need less padding, but
-            more compiled programs.
+    The result is at most `limit`, the maximum length of the model, or `length` if that is larger.
+    `smallest` is the smallest bucket, a power of two. There are `steps` buckets from one power of
+    two (exclusive) to the next (inclusive), at least 8 tokens apart. More buckets need less
+    padding, but more compiled programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -510,14 +469,8 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
     serve all later calls. Between two of them, there are up to `FINE_STEPS` finer lengths, at least
     8 tokens apart; a finer length is used only if it saves more than `compiling` tokens of padding.
 
-    Args:
-        lengths: number of tokens of each row before padding, all known beforehand.
-        limit: the maximum length of the model.
-        smallest: the smallest padded length, a power of two.
-        compiling: number of tokens that are computed while a program is compiled.
-
-    Returns:
-        int [rows], the padded length of each row, at least its length.
+    `smallest` is the smallest padded length, a power of two, and `limit` the maximum length of the
+    model. Returns int [rows], the padded length of each row, at least its length.
     """
     if not len(lengths):
         return np.zeros(0, int)

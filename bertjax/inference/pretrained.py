@@ -444,10 +444,9 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
 
 
 def _task_files(loaded: LoadedModel) -> dict[str, str]:
-    """Returns {file name: text} of the file `task.json` of a model that keeps its head, or {}.
+    """Returns {"task.json": text} if the model keeps the head of its directory, or {}.
 
-    The head is kept if it is the head of the directory from which the model was loaded. A
-    `FeatureTagger` is no head of the model, so its `task.json` is not returned.
+    A `FeatureTagger` is no head of the model, so its `task.json` is not returned.
     """
     description = _description(loaded)
     kind = description.get("label_kind")

@@ -3,8 +3,7 @@
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.model.base_head import BertWithHead
 from bertjax.model.bert import BertModel
-from bertjax.model.heads import HEADS
-from bertjax.model.pretraining_heads import BertForPreTraining
+from bertjax.model.heads import HEADS, BertForPreTraining
 from bertjax.model.tagger import FeatureTagger
 
 __all__ = [

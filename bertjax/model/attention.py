@@ -1,10 +1,19 @@
 """Multi-head self-attention within each sequence of a row that may hold several sequences.
 
-It is the scaled dot-product attention of Vaswani et al. 2017, 3.2.
+It is the scaled dot-product attention of Vaswani et al. 2017, 3.2. In local attention, the sliding
+window of Longformer (Beltagy et al. 2020, 3.1) and of ModernBERT (Warner et al. 2024, 2.1.2), every
+token attends to the tokens of its sequence within a window around it. It is computed in blocks as
+long as half of the window: the queries of a block attend to the keys of three blocks. So memory and
+FLOP grow with L times the window instead of L squared.
+
+Rotary position embeddings rotate queries and keys by their positions (Su et al. 2021, 3.2). As in
+transformers, element i of the first half of a head and element i of its second half are the two
+coordinates of a rotation.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,11 +24,159 @@ from jax.typing import DTypeLike
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED, Kernel
-from bertjax.model.linear import Linear, residual_stddev
-from bertjax.model.local_attention import attend_locally, is_in_blocks
-from bertjax.model.masked_softmax import masked_softmax
-from bertjax.model.matmul import matmul
-from bertjax.model.rotary import Rotation, rotate
+from bertjax.model.linear import Linear, matmul, residual_stddev
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of the angles of the tokens, float32 [B, L, 1, head size / 2] each."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+
+def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
+    """Computes the rotations for `position_ids` int [B, L], which restart at every sequence.
+
+    Pair i of the `head_size / 2` pairs of coordinates is rotated by the angle position *
+    theta^(-2 i / head_size).
+    """
+    rates = 1.0 / theta ** (jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
+    angles = position_ids[:, :, None, None].astype(jnp.float32) * rates[None, None, None]
+    return Rotation(jnp.cos(angles), jnp.sin(angles))
+
+
+def rotate(x: jax.Array, by: Rotation) -> jax.Array:
+    """Rotates queries or keys x [B, L, N, H] in float32; the result has the dtype of x."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def masked_softmax(
+    scores: jax.Array, sequence_ids: jax.Array, causal: bool, window: int | None = None
+) -> jax.Array:
+    """Computes the float32 softmax of scores [B, N, L, L] over the keys of the query's sequence.
+
+    `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0. With `causal`, a
+    query attends only to itself and to earlier keys; with `window`, only to keys that are at most
+    `window // 2` tokens away. The scores have any floating-point type.
+    """
+    # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
+    # constant in its place, once before the loop over the layers, as arrays [B, N, L, L] that every
+    # layer reads from memory.
+    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
+    sequence_ids, lowest, _ = jax.lax.optimization_barrier(
+        (sequence_ids, lowest, scores[:, 0, 0, 0])
+    )
+    # Padding has sequence id 0 and attends to padding, so every query has at least one key.
+    mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    length = mask.shape[-1]
+    if causal:
+        mask &= jnp.tri(length, dtype=bool)[None, None]
+    if window is not None:
+        places = jnp.arange(length)
+        mask &= (abs(places[:, None] - places[None]) <= window // 2)[None, None]
+    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
+
+
+@masked_softmax.defjvp
+def _masked_softmax_jvp(
+    causal: bool, window: int | None, primals: tuple, tangents: tuple
+) -> tuple[jax.Array, jax.Array]:
+    (scores, sequence_ids), (tangent, _) = primals, tangents
+    return _with_tangent(masked_softmax(scores, sequence_ids, causal, window), tangent)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def block_softmax(
+    scores: jax.Array, query_ids: jax.Array, key_ids: jax.Array, window: int
+) -> jax.Array:
+    """Computes the float32 softmax of scores [B, M, N, S, 3 S] of local attention in blocks.
+
+    The S queries of each of the M blocks of a row attend to the keys of the block before theirs, of
+    their own block and of the block after it, if these belong to their sequence and are at most
+    `window // 2` tokens away. `query_ids` int [B, M, S] and `key_ids` int [B, M, 3 S] are the
+    sequences of queries and keys.
+    """
+    # The barrier has the same purpose as in `masked_softmax`.
+    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
+    query_ids, lowest, _ = jax.lax.optimization_barrier((query_ids, lowest, scores[:, 0, 0, 0, 0]))
+    size = scores.shape[-2]
+    distance = jnp.arange(size)[:, None] - jnp.arange(-size, 2 * size)[None]
+    mask = query_ids[:, :, None, :, None] == key_ids[:, :, None, None, :]
+    mask &= (abs(distance) <= window // 2)[None, None, None]
+    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
+
+
+@block_softmax.defjvp
+def _block_softmax_jvp(window: int, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    scores, query_ids, key_ids = primals
+    return _with_tangent(block_softmax(scores, query_ids, key_ids, window), tangents[0])
+
+
+def _with_tangent(probs: jax.Array, tangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # Masked probabilities are 0, and so are their tangents.
+    product = probs * tangent.astype(jnp.float32)
+    return probs, product - probs * product.sum(-1, keepdims=True)
+
+
+def is_in_blocks(length: int, window: int) -> bool:
+    """Returns whether rows of `length` tokens are computed in blocks for a `window` in tokens."""
+    # Each query has the keys of three blocks, so shorter rows take less without blocks.
+    return length > 3 * block_size(window)
+
+
+def block_size(window: int) -> int:
+    """Returns the number of tokens of a block for a window of `window` tokens."""
+    return max(window // 2, 1)
+
+
+def attend_locally(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    window: int,
+    dropout: Callable[[jax.Array], jax.Array] = lambda probs: probs,
+) -> jax.Array:
+    """Computes attention of every token to the tokens at most `window // 2` tokens away.
+
+    query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H];
+    `sequence_ids` is int [B, L], 0 for padding, which attends to padding. `dropout` is a function
+    of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens.
+    """
+    length, size = query.shape[1], block_size(window)
+    # Padding of rows to whole blocks, and blocks outside of the row, belong to no sequence.
+    query_ids = _blocks(sequence_ids, size, -1)
+    key_ids = _neighbours(query_ids, -1)
+    queries, keys, values = (
+        x.swapaxes(2, 3)  # [B, M, N, S or 3 S, H]
+        for x in (
+            _blocks(query, size),
+            _neighbours(_blocks(key, size)),
+            _neighbours(_blocks(value, size)),
+        )
+    )
+    scores = matmul(queries, keys, transposed=True) * query.shape[-1] ** -0.5
+    probs = dropout(block_softmax(scores, query_ids, key_ids, window).astype(query.dtype))
+    context = matmul(probs, values).astype(query.dtype).swapaxes(2, 3)  # [B, M, S, N, H]
+    return context.reshape(len(query), -1, *query.shape[2:])[:, :length]
+
+
+def _blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
+    """Splits [B, L, ...] into M blocks, [B, M, size, ...]; `fill` pads rows to whole blocks."""
+    padding = [(0, 0), (0, -x.shape[1] % size)] + [(0, 0)] * (x.ndim - 2)
+    padded = jnp.pad(x, padding, constant_values=fill)
+    return padded.reshape(len(x), -1, size, *x.shape[2:])
+
+
+def _neighbours(blocks: jax.Array, fill: int = 0) -> jax.Array:
+    """Joins each block of [B, M, S, ...] with the two beside it, or `fill`: [B, M, 3 S, ...]."""
+    padding = [(0, 0), (1, 1)] + [(0, 0)] * (blocks.ndim - 2)
+    padded = jnp.pad(blocks, padding, constant_values=fill)
+    return jnp.concatenate([padded[:, :-2], blocks, padded[:, 2:]], axis=2)
+
 
 # The name by which rematerialisation policies know the result of attention, the weighted mean of
 # the values, before the output projection.
@@ -36,19 +193,14 @@ class SelfAttention(nn.Module):
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
     `kernel` selects the attention kernel: "xla", `BY_HEAD` (without gradients and dropout, the
-    fastest on CPUs) or a key of `fused_attention.FUSED`. The module
-    sows `attention_probs` [B, N, L, L], for N attention heads, into the collection "intermediates"
-    if the collection is mutable. The kernel "xla" replaces a fused kernel if the attention
-    probabilities are sown, or if the fused kernel does not support the row length or the dropout of
-    the probabilities ("splash" and "cudnn" support no dropout, "flash" all but that of jax's PRNG
-    "rbg"). With a `window`, every kernel is replaced by `local_attention`, or in short rows by
-    "xla".
+    fastest on CPUs) or a key of `fused_attention.FUSED`. The module sows `attention_probs`
+    [B, N, L, L], for N attention heads, into the collection "intermediates" if the collection is
+    mutable. The kernel "xla" replaces a fused kernel if the attention probabilities are sown, or if
+    the fused kernel does not support the row length or the dropout of the probabilities ("splash"
+    and "cudnn" support no dropout, "flash" all but the dropout of jax's PRNG "rbg").
 
-    Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
-        kernel: the attention kernel, see above.
-        window: the window of local attention in tokens; None: global attention.
+    `window` is the window of local attention in tokens, which replaces every kernel except in short
+    rows; None: global attention. `dtype` is the dtype of the activations; parameters are float32.
     """
 
     config: BertConfig
@@ -126,7 +278,6 @@ class SelfAttention(nn.Module):
         return is_in_blocks(length, window) and not self.is_mutable_collection("intermediates")
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, head size]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
         probs = masked_softmax(scores, sequence_ids, self.config.is_decoder, self.window)
@@ -136,10 +287,9 @@ class SelfAttention(nn.Module):
 def attend_by_head(
     query: jax.Array, key: jax.Array, value: jax.Array, sequence_ids: jax.Array, causal: bool
 ) -> jax.Array:
-    """Computes the attention of one head after the other; its memory is that of one head's scores.
+    """Computes the attention of one head after the other, in the memory of one head's scores.
 
     query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
-    If `causal` is set, a token attends only to itself and to earlier tokens.
     """
 
     def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

@@ -25,11 +25,7 @@ from bertjax.model.linear import Linear, residual_stddev
 class PredictionHead(nn.Module):
     """Dense layer, the activation `classifier_activation` and LayerNorm, [..., D] -> [..., D].
 
-    Fine-tuning begins with that of the masked LM, as in transformers.
-
-    Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
+    Fine-tuning begins with the prediction head of the masked LM, as in transformers.
     """
 
     config: BertConfig
@@ -69,15 +65,8 @@ class Rows(NamedTuple):
 class BertWithHead(nn.Module):
     """Base class of the models with a head; the base class itself is an encoder without a head.
 
-    A subclass creates its layers in `setup` and computes its outputs in `answer`.
-
-    Attributes:
-        config: the config of the encoder.
-        dtype: the dtype of the activations; parameters are always float32.
-        unroll: the unroll factor of the scan over layers, see `Encoder`.
-        remat: what the backward pass recomputes, see `Encoder`.
-        attention_kernel: the attention kernel, see `SelfAttention`.
-        num_labels: the number of classes of a classifier.
+    A subclass creates its layers in `setup` and computes its outputs in `head_outputs`. The fields
+    are those of `BertModel`, and the number of classes of a classifier.
     """
 
     config: BertConfig
@@ -107,22 +96,15 @@ class BertWithHead(nn.Module):
     """Top-level keys of parameters that are not trained. A model with frozen parameters applies no
     dropout in its encoder."""
     reads_hidden_states: ClassVar[bool] = False
-    """Whether `answer` reads "hidden_states": the embeddings and the outputs of all layers."""
+    """Whether `head_outputs` reads "hidden_states": the embeddings and all layers."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns a model with the architecture `config.model` and default values of other fields.
-
-        `bertjax.train.program.Program` later clones the model with the dtype, unroll factor, remat
-        policy and attention kernel of the run.
-        """
+        """Returns a model of the architecture `config.model`, with default values otherwise."""
         return cls(config.model)
 
     def objective(self, kind: str) -> losses.Objective:
-        """Returns the objective for labels of the kind `kind`, a key of `objectives`.
-
-        A head whose objectives have settings overrides this.
-        """
+        """Returns the objective for labels of the kind `kind`, with the settings of the head."""
         return self.objectives[kind]
 
     @property
@@ -132,10 +114,7 @@ class BertWithHead(nn.Module):
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        """A pair (config of the encoder, whether it has an MLM head) for each trained encoder.
-
-        The number of FLOP of a train step is computed from these pairs.
-        """
+        """(config of the encoder, whether it has an MLM head) for each encoder, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
 
     @property
@@ -224,7 +203,7 @@ class BertWithHead(nn.Module):
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
         rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows)
-        outputs = encoded | self.answer(encoded, rows)
+        outputs = encoded | self.head_outputs(encoded, rows)
         if one_sequence:
             per_sequence = {"pooler_output", *self.sequence_outputs} & outputs.keys()
             outputs |= {key: outputs[key][:, 0] for key in per_sequence}
@@ -232,7 +211,7 @@ class BertWithHead(nn.Module):
             outputs.pop("hidden_states", None)
         return outputs
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns {name: array} of the head's own outputs.
 
         `encoded` holds the outputs of `BertModel`, and `rows` other arrays of the batch.
@@ -244,8 +223,8 @@ class BertWithHead(nn.Module):
     ) -> tuple[Dropout, Linear]:
         """Creates the dropout and the linear layer of a classifier; must be called in `setup`.
 
-        The linear layer has `features` outputs. The dropout rate is the first value that is not
-        None among `own_rate`, `config.classifier_dropout` and `config.hidden_dropout_prob`.
+        The dropout rate is the first value that is not None among `own_rate`,
+        `config.classifier_dropout` and `config.hidden_dropout_prob`.
         """
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
@@ -258,7 +237,6 @@ class TokenHead(BertWithHead):
 
     @property
     def needs_pooler(self) -> bool:
-        """Always False: a head that reads only the tokens' hidden states needs no pooler."""
         return False
 
     def token_states(self, encoded: Outputs) -> jax.Array:

@@ -9,9 +9,8 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.embeddings import Embeddings, take_positions
-from bertjax.model.encoder import Encoder
+from bertjax.model.encoder import Encoder, PreNormEncoder
 from bertjax.model.linear import Linear
-from bertjax.model.pre_norm_encoder import PreNormEncoder
 
 # Keys of the batch arrays that `BertModel` takes, in the order of its arguments.
 MODEL_INPUTS = (
@@ -35,15 +34,8 @@ def default_inputs(
     at 0, and positions are counted from the start of the row; with a `position_offset` (RoBERTa),
     only tokens that are not padding are counted, as in transformers.
 
-    Args:
-        config: the config of the model.
-        input_ids: int [B, L], the token ids.
-        attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
-        inputs: token_type_ids, position_ids, sequence_ids and sequence_starts; each is an array as
-            in `BertModel.__call__`, or None.
-
-    Returns:
-        `inputs`, in which every None is replaced by its default.
+    `inputs` are token_type_ids, position_ids, sequence_ids and sequence_starts. `attention_mask` is
+    int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
     """
     rows, length = input_ids.shape
 
@@ -71,13 +63,9 @@ def default_inputs(
 class BertModel(nn.Module):
     """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018, 3).
 
-    Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
-        unroll: the unroll factor of the scan over layers, see `Encoder`.
-        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`, see `Encoder`.
-        attention_kernel: the attention kernel, see `SelfAttention`.
-        add_pooling_layer: whether there is a pooler; heads that do not need it set False.
+    `unroll`, `remat` and `attention_kernel` are described at `Encoder` and `SelfAttention`. There
+    is a pooler if `add_pooling_layer` is True here and in the config; heads that do not need it set
+    False. `dtype` is the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig
@@ -89,7 +77,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the model has a pooler: `add_pooling_layer` is True here and in `config`."""
+        """Whether the model has a pooler."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -148,6 +136,6 @@ class BertModel(nn.Module):
     def attend(self, x: jax.Array) -> jax.Array:
         """Computes the dot products of x [..., embedding size] with all words, float32 [..., V].
 
-        Apart from the bias, these are the logits of a masked LM head with a tied output matrix.
+        See `Embeddings.attend`.
         """
         return self.embeddings.attend(x)

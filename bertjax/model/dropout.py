@@ -29,10 +29,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """Applies dropout to x [B, ...], whose rows have the indices `rows` in the global batch.
-
-        If `rows` is None, x is returned unchanged.
-        """
+        """Applies dropout to x [B, ...] of the rows `rows` of the global batch; None: none."""
         if rows is None or self.rate == 0.0:
             return x
         threshold = drop_threshold(self.rate)
@@ -90,15 +87,11 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
 
 
 def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """Splits uint32 arrays into the upper and the lower 16 bits of their elements.
-
-    The result has two arrays for each array in `words`, of the same shape and dtype.
-    """
+    """Splits each uint32 array into two, of the upper and the lower 16 bits of its elements."""
     return [half for word in words for half in (word >> 16, word & 0xFFFF)]
 
 
 def _fold_rows(key: jax.Array, rows: jax.Array) -> jax.Array:
-    """Returns the keys of the rows with the indices `rows` int [B] in the global batch."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
 
 

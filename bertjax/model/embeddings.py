@@ -9,32 +9,20 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.linear import Linear, initializer
-from bertjax.model.matmul import project
+from bertjax.model.linear import Linear, initializer, project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with the epsilon `config.layer_norm_eps` instead of Flax's default.
-
-    `dtype` is the dtype of the result, and `name` the name of the parameters in the module that
-    calls this function.
-    """
+    """Returns a LayerNorm with the epsilon and the bias that the config says."""
     return nn.LayerNorm(
         epsilon=config.layer_norm_eps, dtype=dtype, use_bias=config.norm_bias, name=name
     )
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
-    """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5).
+    """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5), as an initializer of jax.
 
-    Even columns hold sines and odd columns hold cosines. The function has the signature of jax's
-    initializers, but does not use `key` and `out_sharding`.
-
-    Args:
-        key: not used.
-        shape: (number of positions, embedding size).
-        dtype: the dtype of the result.
-        out_sharding: not used.
+    `shape` is (number of positions, embedding size). Even columns are sines, odd ones cosines.
     """
     del key, out_sharding
     rows, columns = shape
@@ -55,10 +43,6 @@ class Embeddings(nn.Module):
     Models with rotary positions (`global_rope_theta`) have no position embeddings here.
     If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
     2019, 3.1).
-
-    Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig
@@ -94,14 +78,7 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Computes the embeddings [B, L, D], projected to the hidden size D if the model says so.
-
-        Args:
-            input_ids: int [B, L], the token ids.
-            token_type_ids: int [B, L], the token types.
-            position_ids: int [B, L], the position of each token in its sequence, counted from 0.
-            dropout_rows: int [B], the index of each row in the global batch; None: no dropout.
-        """
+        """Computes the embeddings [B, L, D] of tokens int [B, L], see `BertModel.__call__`."""
         x = self.word_embeddings(input_ids)
         if self.config.global_rope_theta is None:
             x += self.position_embeddings(position_ids + self.config.position_offset)
@@ -113,10 +90,9 @@ class Embeddings(nn.Module):
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x with all word embeddings, float32 [..., V].
+        """Computes the dot products of x [..., embedding size] with all words, float32 [..., V].
 
-        x has the shape [..., embedding size]. Apart from the bias, the results are the logits of a
-        masked LM head with a tied output matrix.
+        Apart from the bias, they are the logits of a masked LM head with a tied output matrix.
         """
         x = x.astype(self.dtype)
         return project(x, self.word_embeddings.embedding, transposed=True, float32=True)

@@ -1,8 +1,22 @@
 """The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0.
 
-The layers are those of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019, 3.1).
+`Encoder` has the layers of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019,
+3.1). `PreNormEncoder` has the layers of ModernBERT (Warner et al. 2024, 2.1): LayerNorm before
+attention and feed-forward network, rotary positions, local and global attention. Its local and
+global layers have parameters of the same shapes, which are stacked as well, but different programs.
+So layer 0, which has no LayerNorm before attention and global attention, stands alone; then follows
+a scan over periods of n = `global_attn_every_n_layers` layers, n - 1 local layers and a global
+layer; layers that are left over follow at the end. A scan over single layers would have to contain
+both kinds of attention, and its backward pass would store the intermediate results of both for
+every layer.
+
+All modules map x [B, L, D] to [B, L, D]. `sequence_ids` int [B, L] numbers the sequences of a row
+from 1; padding is 0. `dropout_rows` int [B] are the rows' indices in the global batch; None: no
+dropout. `dtype` is the dtype of the activations; parameters are always float32.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,19 +25,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.attention import CONTEXT, SelfAttention
+from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
-from bertjax.model.fused_attention import NORMALIZER, OUTPUT
-from bertjax.model.linear import PROJECTION, Linear
+from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, residual_stddev
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    """Computes the exact GELU: x times the cumulative distribution function of N(0, 1) at x.
-
-    The formula uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. The computation is in
-    float32, because in bfloat16, 1 + erf(x) loses most of the 8 bits of precision for negative x.
-    """
+    # With erf as in PyTorch; jax.nn.gelu uses erfc, which is slower. In bfloat16, 1 + erf(x) would
+    # lose most of the 8 bits of precision for negative x.
     y = x.astype(jnp.float32)
     return (0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
 
@@ -62,11 +72,6 @@ class EncoderLayer(nn.Module):
 
     This is the encoder layer of Vaswani et al. 2017, 3.1, with the activation function and the
     dropout of BERT (Devlin et al. 2018, 3 and A.2).
-
-    Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
-        attention_kernel: the `kernel` of `SelfAttention`.
     """
 
     config: BertConfig
@@ -77,13 +82,8 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """Maps x [B, L, D] to [B, L, D].
-
-        `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
-        `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
-        """
+        """Applies the layer to x [B, L, D]."""
         config = self.config
-
         rate = config.attention_output_dropout
         rate = config.hidden_dropout_prob if rate is None else rate
         attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
@@ -109,8 +109,6 @@ class Encoder(nn.Module):
     rounding errors only.
 
     Attributes:
-        config: the config of the model.
-        dtype: the dtype of the activations; parameters are always float32.
         unroll: the unroll factor of the scan: a larger factor takes longer to compile and has less
             loop overhead.
         remat: what the backward pass recomputes: nothing ("none"), element-wise operations and
@@ -136,12 +134,8 @@ class Encoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Applies the layers to x [B, L, D].
 
-        `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
-        `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
-
-        Returns:
-            The output of the last layer [B, L, D], and the outputs of all layers [layers, B, L, D]
-            (None unless `output_hidden_states` is set).
+        Returns the output of the last layer, and the outputs of all layers [layers, B, L, D] (None
+        unless `output_hidden_states` is set).
         """
 
         def body(layer: EncoderLayer, x: jax.Array, _):
@@ -173,3 +167,180 @@ class Encoder(nn.Module):
         x, layers = scan(layer, x, None)
         # [groups, repeats, ...] -> [layers, ...]
         return x, None if layers is None else layers.reshape(-1, *x.shape)
+
+
+class PreNormLayer(nn.Module):
+    """Self-attention and feed-forward network, each with a LayerNorm before it and a residual.
+
+    This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). With `gated_linear_unit`,
+    the feed-forward network is a gated linear unit (Shazeer 2020).
+
+    Attributes:
+        is_global: whether attention is global; otherwise it has the window
+            `config.local_attention`.
+        first: whether it is the first layer, which has no LayerNorm before attention, because the
+            embeddings end with one.
+    """
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+    attention_kernel: str = "xla"
+    is_global: bool = True
+    first: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
+        rotation: Rotation,
+    ) -> jax.Array:
+        """Applies the layer to x [B, L, D]."""
+        config, dtype = self.config, self.dtype
+        rate = config.attention_output_dropout
+        rate = config.hidden_dropout_prob if rate is None else rate
+        window = None if self.is_global else config.local_attention
+        normed = x if self.first else layer_norm(config, dtype, "attention_norm")(x)
+        attended = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")(
+            normed, sequence_ids, dropout_rows, rotation
+        )
+        x += Dropout(rate)(attended, dropout_rows)
+        normed = layer_norm(config, dtype, "mlp_norm")(x)
+        linear = functools.partial(Linear, config, dtype=dtype, use_bias=config.mlp_bias)
+        inner = linear(config.intermediate_size, name="intermediate")(normed)
+        inner = activation(config.hidden_act, inner)
+        if config.gated_linear_unit:
+            inner *= linear(config.intermediate_size, name="gate")(normed)
+        inner = Dropout(config.mlp_dropout)(inner, dropout_rows)
+        outer = linear(config.hidden_size, stddev=residual_stddev(config), name="output")(inner)
+        return x + Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
+
+
+class PreNormEncoder(nn.Module):
+    """A stack of `PreNormLayer`s and a final LayerNorm (Warner et al. 2024, 2.1).
+
+    The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of "attention_norm"
+    is not used and not exported, and has no gradient: so axis 0 of all arrays is the layer.
+
+    The attributes are those of `Encoder`; `unroll` is rounded down to whole periods, and only
+    global layers use `attention_kernel`.
+    """
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+    unroll: int = 1
+    remat: str = "none"
+    attention_kernel: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
+        position_ids: jax.Array,
+        *,
+        output_hidden_states: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Applies the layers to x [B, L, D].
+
+        `position_ids` int [B, L] are the positions of the tokens in their sequences, from 0.
+        Returns the output of the final LayerNorm, and the outputs of all layers [layers, B, L, D],
+        the last one after the final LayerNorm (None unless `output_hidden_states` is set).
+        """
+        config, sown = self.config, self.is_mutable_collection("intermediates")
+        params = self.param("layers", self._init_layers)
+        drops = dropout_rows is not None and self.has_rng("dropout")
+        keys = None
+        if drops:
+            keys = jax.random.split(self.make_rng("dropout"), config.num_hidden_layers)
+        rotations = self._rotations(position_ids)
+
+        def run(layer: PreNormLayer, x: jax.Array, params: Any, key: Any) -> tuple[jax.Array, Any]:
+            x, state = layer.apply(
+                {"params": params},
+                *(x, sequence_ids, dropout_rows, rotations[layer.is_global]),
+                rngs=None if key is None else {"dropout": key},
+                mutable=["intermediates"] if sown else [],
+            )
+            return x, (x if output_hidden_states else None, state)
+
+        x, (layers, state) = self._run_all(run, x, (params, keys))
+        if sown:
+            self.put_variable("intermediates", "layers", state["intermediates"])
+        x = layer_norm(config, self.dtype, "final_norm")(x)
+        return x, layers if layers is None else jnp.concatenate([layers[:-1], x[None]])
+
+    def _layer(self, index: int) -> PreNormLayer:
+        return PreNormLayer(
+            *(self.config, self.dtype, self.attention_kernel, self.config.is_global(index)),
+            first=index == 0,
+            parent=None,
+        )
+
+    def _init_layers(self, key: jax.Array) -> Any:
+        x, ids = jnp.zeros((1, 1, self.config.hidden_size), self.dtype), jnp.zeros((1, 1), int)
+        layer, rotations = self._layer(1), self._rotations(ids)
+        arguments = (x, ids, None, rotations[layer.is_global])
+        keys = jax.random.split(key, self.config.num_hidden_layers)
+        return jax.vmap(lambda key: layer.init(key, *arguments)["params"])(keys)
+
+    def _rotations(self, position_ids: jax.Array) -> dict[bool, Rotation]:
+        """Returns {whether attention is global: the rotations of the tokens}."""
+        config = self.config
+        head_size = config.hidden_size // config.num_attention_heads
+        everywhere = float(config.global_rope_theta or 0)  # `BertConfig` requires it
+        return {
+            True: rotation(position_ids, head_size, everywhere),
+            False: rotation(position_ids, head_size, config.local_rope_theta or everywhere),
+        }
+
+    def _run_all(
+        self, run: Callable[..., tuple[jax.Array, Any]], x: jax.Array, stacked: Any
+    ) -> tuple[jax.Array, Any]:
+        """Runs layer 0, a scan over whole periods, and the layers that are left.
+
+        `run` is a function (layer, x, parameters, key) -> (x, what is kept of the layer), and
+        `stacked` the parameters and keys of the layers, a tree of arrays [layers, ...]. Returns the
+        output of the last layer, and what is kept of the layers, stacked on axis 0.
+        """
+        config = self.config
+        period = 1 if config.local_attention is None else config.global_attn_every_n_layers
+        periods, left = divmod(config.num_hidden_layers - 1, period)
+        unroll = max(1, min(self.unroll // period, periods))
+        policy = REMAT_POLICIES[self.remat]
+
+        def consecutive(first: int, x: jax.Array, stacked: Any, count: int, in_loop: bool):
+            kept = []
+            for i in range(count):
+                one = functools.partial(run, self._layer(first + i))
+                if self.remat != "none":
+                    # Without a loop, common subexpression elimination would undo the recomputation.
+                    one = jax.checkpoint(one, prevent_cse=not in_loop, policy=policy)
+                x, of_layer = one(x, *jax.tree.map(lambda leaf, i=i: leaf[i], stacked))
+                kept.append(of_layer)
+            return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+
+        def part(first: int, count: int) -> Any:
+            return jax.tree.map(lambda leaf: leaf[first : first + count], stacked)
+
+        x, kept = consecutive(0, x, part(0, 1), 1, False)
+        parts = [kept]
+        if periods:
+            by_period = jax.tree.map(
+                lambda leaf: leaf.reshape(periods, period, *leaf.shape[1:]),
+                part(1, periods * period),
+            )
+            in_loop = unroll == 1 < periods
+            x, kept = jax.lax.scan(
+                lambda x, stacked: consecutive(1, x, stacked, period, in_loop),
+                *(x, by_period),
+                unroll=unroll,
+            )
+            parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept))
+        if left:
+            first = 1 + periods * period
+            x, kept = consecutive(first, x, part(first, left), left, False)
+            parts.append(kept)
+        return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)

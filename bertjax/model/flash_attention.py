@@ -21,12 +21,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 
 from bertjax.model.dropout import drop_threshold, keep_scale, split_words, threefry2x32
-from bertjax.model.fused_attention import NORMALIZER, OUTPUT
+from bertjax.model.linear import LANES, NORMALIZER, OUTPUT
 
 QUARTERS = 4
 # Masked scores. The difference of two of them is finite.
 LOWEST = -1e30
-LANES = 128  # of a TPU
 
 
 class KernelPlan(NamedTuple):
@@ -71,28 +70,24 @@ class KernelPlan(NamedTuple):
         return (2, 1, 0) if self.platform == "gpu" else (0, 1, 2)
 
     def block(self) -> jax.Array:
-        """Returns the index, an int32 scalar, of the block of queries or keys of this program."""
+        """Returns the index of the block of queries or keys of this program."""
         return pl.program_id(self.axes[2])
 
     def head(self, seeds: Any) -> jax.Array:
-        """Returns the index, among all heads of the model, of the head of this program.
-
-        `seeds` is uint32 [1, 3], as in `forward_kernel`; the result is an int32 scalar.
-        """
+        """Returns the index, among all heads of the model, of the head of this program."""
         return seeds[0, 2].astype(jnp.int32) + pl.program_id(self.axes[1])
 
     def _part(self, index: jax.Array, size: int, total: int) -> Any:
-        """Returns the slice of the block number `index` of `size` elements, of `total` elements."""
         if size == total:  # which may be less than the number of lanes
             return slice(None)
         return pl.ds(pl.multiple_of(index * size, size), size)
 
     def queries_part(self, index: jax.Array) -> Any:
-        """Returns the slice of a row's queries that the block number `index`, a scalar, holds."""
+        """Returns the slice of a row's queries that the block number `index` holds."""
         return self._part(index, self.queries, self.length)
 
     def keys_part(self, index: jax.Array) -> Any:
-        """Returns the slice, in each quarter, of the keys in the block number `index`, a scalar."""
+        """Returns the slice, in each quarter, of the keys in the block number `index`."""
         return self._part(index, self.keys, self.quarter)
 
 
@@ -103,7 +98,6 @@ def forward_kernel(
 
     The references are: seeds uint32 [1, 3], ids [1, L], key_ids [4, W], query [Q, H], key and value
     [4, W, H], out [Q, H], normalizer float32 [1, Q]: the logarithms of the sums of exp(score).
-    `plan` has the sizes L, W, Q, H and the dropout rate.
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
@@ -151,8 +145,7 @@ def query_gradient_kernel(
 ) -> None:
     """Computes the gradient of a block of queries: a loop over the keys.
 
-    The references seeds, ids, key_ids, query, key, value and normalizer, and `plan`, are those of
-    `forward_kernel`. The other references are the gradient of the output [Q, H]; mean float32
+    The references are those of `forward_kernel`, the gradient of the output [Q, H]; mean float32
     [1, Q], the means of the gradients of a query's probabilities; and query_gradient [Q, H].
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
@@ -193,9 +186,8 @@ def key_gradient_kernel(
 ) -> None:
     """Computes the gradients of a block of keys and values: a loop over the queries.
 
-    The references seeds, ids and key_ids, and `plan`, are those of `query_gradient_kernel`; query
-    and gradient are [L, H], normalizer and mean [1, L], and key, value, key_gradient and
-    value_gradient [4, K, H].
+    The references are those of `query_gradient_kernel`, but query and gradient are [L, H],
+    normalizer and mean [1, L], and key, value, key_gradient and value_gradient [4, K, H].
     """
     block = plan.block()
     head = plan.head(seeds)
@@ -231,12 +223,7 @@ def key_gradient_kernel(
 class _Tile:
     """Scores and dropout masks of a block of queries and blocks of keys.
 
-    Args:
-        plan: the plan.
-        seeds: the reference to the seeds of the kernel.
-        block: the index of the block of queries.
-        head: the index of the head among all heads of the model.
-        key_axis: the axis of the keys: 1 for matrices [Q, K], 0 for transposed ones [K, Q].
+    The matrices are [Q, K] if `key_axis` is 1, and transposed, [K, Q], if it is 0.
     """
 
     def __init__(
@@ -247,7 +234,6 @@ class _Tile:
         self.positions = block * plan.queries + self._range(plan.queries, 1 - key_axis)
 
     def columns(self, block: jax.Array) -> jax.Array:
-        """Returns the positions int32 [1, K] of the keys of a block in their quarter."""
         return block * self.plan.keys + self._range(self.plan.keys, self.key_axis)
 
     def scores(
@@ -256,8 +242,7 @@ class _Tile:
         """Computes the scores float32 [Q, K] of queries [Q, H] and keys [K, H] of a quarter.
 
         `lhs` and `rhs` are the queries and the keys, or the keys and the queries if the matrix is
-        transposed. Where `visible` [Q, K] is False, the score is `LOWEST`; if attention is causal,
-        so are the scores of later keys.
+        transposed. Scores that are not `visible`, and causal ones of later keys, are `LOWEST`.
         """
         scores = _dot(lhs, rhs, transposed=True) * self.plan.scale
         if self.plan.causal:
@@ -269,7 +254,7 @@ class _Tile:
         plan = self.plan
         if not plan.threshold:
             return None
-        # The count is that of `model.dropout.random_halves` for the shape (N, L, L).
+        # The count is the same as in `model.dropout.random_halves` for the shape (N, L, L).
         before = (self.head * plan.length + self.positions) * plan.quarter
         words = threefry2x32(self.key, (jnp.uint32(0), (before + columns).astype(jnp.uint32)))
         return [half.astype(jnp.int32) >= plan.threshold for half in split_words(words)]
@@ -303,7 +288,7 @@ def _transpose(plan: KernelPlan, x: jax.Array) -> jax.Array:
 
 
 # On TPUs, the keys and values of a row and head are in the vector memory as a whole. Up to this
-# number of bytes, those of the next head are loaded meanwhile; TPU v4 has 16 MiB of this memory.
+# number of bytes, the next head's are loaded meanwhile; TPU v4 has 16 MiB of this memory.
 DOUBLE_BUFFERED = 2 << 20
 TPU_MEMORY = 64 << 20
 
@@ -322,25 +307,22 @@ def local_flash_attention(
 ) -> jax.Array:
     """Computes the attention of every token to the tokens of its sequence, with dropout.
 
-    On a mesh, it is called for the rows and heads of each device.
+    On a mesh, it is called for the rows and heads of each device. query, key, value and the result,
+    dropout(softmax(query key^T / sqrt(H))) value, are float32 or bfloat16 [B, L, N, H], where L is
+    a multiple of `LANES`; `sequence_ids` is int32 [B, L], 0 for padding, which attends to padding.
 
     Args:
-        query: [B, L, N, H], float32 or bfloat16: rows, tokens, heads, head size. L is a multiple of
-            `LANES`.
-        key: [B, L, N, H], of the dtype of `query`.
-        value: [B, L, N, H], of the dtype of `query`.
-        sequence_ids: int32 [B, L], the number (from 1) of each token's sequence in its row; padding
-            has id 0 and attends to padding.
+        query: the queries.
+        key: the keys.
+        value: the values.
+        sequence_ids: the number (from 1) of each token's sequence in its row.
         seeds: uint32 [B, 3]: the two words of the row's dropout key (`Dropout.row_keys`), and the
             index, among all heads of the model, of the first of the N heads.
         causal: whether a token attends only to itself and to earlier tokens.
         rate: the rate of the dropout of the probabilities.
-        platform: the platform for whose compiler the kernels are written; None: that of the
+        platform: the platform for whose compiler the kernels are written; None: the platform of the
             current mesh or, without one, of jax's default device.
         interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
-
-    Returns:
-        dropout(softmax(query key^T / sqrt(H))) value, [B, L, N, H].
 
     Raises:
         ValueError: L is not a multiple of `LANES`.
@@ -364,10 +346,7 @@ def _platform() -> Literal["gpu", "tpu"]:
 
 
 def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int]:
-    """Returns the number of queries, and the number of keys of each quarter, of a block.
-
-    `token_bytes` is the size of the query of a token and head.
-    """
+    """Returns the number of queries, and the number of keys of each quarter, of a block."""
     if platform == "gpu":
         # Powers of two, and at least 16 for tensor cores. A block is in shared memory, of which
         # consumer GPUs have 99 KiB per block of threads.
@@ -424,12 +403,6 @@ class _Parts:
 
     On TPUs, the last two axes of a part are the two of a memory tile, so heads come before tokens.
     Triton wants parts whose sizes are powers of two, so on GPUs the head size is padded to one.
-
-    Args:
-        plan: the plan.
-        batch: B, the number of rows.
-        heads: N.
-        item_size: the bytes of an element of queries, keys and values.
     """
 
     def __init__(self, plan: KernelPlan, batch: int, heads: int, item_size: int):
@@ -473,7 +446,6 @@ class _Parts:
         return pl.BlockSpec(shape, index, **kwargs)
 
     def shape(self, part: Part) -> tuple[int, ...]:
-        """Returns the shape of an array of which the kernel sees parts."""
         if part in ("numbers", "all numbers"):
             return (self.batch, self.heads, 1, self.plan.length)
         by_quarter = part in ("quarters", "keys")
@@ -491,7 +463,6 @@ class _Parts:
         return (x if self.gpu else x.swapaxes(1, 2)).reshape(self.shape(part))
 
     def unpack(self, part: Part, x: jax.Array) -> jax.Array:
-        """Is the inverse of `pack`."""
         if part in ("numbers", "all numbers"):
             return x
         if self.gpu:
@@ -509,19 +480,7 @@ def _call(
     arrays: Inputs,
     outputs: Outputs,
 ) -> list[jax.Array]:
-    """Calls a kernel for every row, head and block.
-
-    Args:
-        kernel: a kernel of this module.
-        plan: the plan.
-        ids: int32 [B, L], the sequence ids.
-        seeds: uint32 [B, 3].
-        arrays: (part, array) for each other input.
-        outputs: (part, dtype) for each output.
-
-    Returns:
-        The outputs: [B, L, N, H], or [B, N, 1, L] for numbers.
-    """
+    """Calls a kernel for every row, head and block; returns [B, L, N, H] or [B, N, 1, L] each."""
     batch, _, heads, _ = arrays[0][1].shape
     parts = _Parts(plan, batch, heads, arrays[0][1].dtype.itemsize)
     by_keys = outputs[0][0] == "keys"
@@ -551,7 +510,6 @@ def _call(
 
 
 def _scalars(plan: KernelPlan) -> dict[str, Any]:
-    """Returns arguments of the `BlockSpec` of scalars, for which TPUs have a memory."""
     if plan.platform == "gpu":
         return {}
     from jax.experimental.pallas import tpu

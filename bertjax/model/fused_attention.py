@@ -14,13 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-# The names by which rematerialisation policies know the results of flash attention: its output, and
-# the logarithms of the sums of exp(score).
-OUTPUT = "flash_attention_output"
-NORMALIZER = "flash_attention_normalizer"
-# Row lengths must be multiples of a TPU's number of lanes. The largest block that divides the row
-# length is used, because larger blocks need fewer grid steps.
-LANES = 128
+from bertjax.model.linear import LANES
+
+# The largest block that divides the row length is used: larger blocks need fewer grid steps.
 BLOCKS = (512, 256, 128)
 # The beginnings of the names of GPUs with compute capability 8.0 or higher, which Triton needs.
 AMPERE_OR_NEWER = (
@@ -41,17 +37,10 @@ def splash_attention(
 ) -> jax.Array:
     """Computes the attention of every token to the tokens of its sequence with jax's TPU kernel.
 
-    Args:
-        query: [B, L, N, H], where L is a multiple of `LANES` and H is the head size.
-        key: [B, L, N, H].
-        value: [B, L, N, H].
-        sequence_ids: int [B, L], the number (from 1) of each token's sequence in its row; padding
-            has id 0 and attends to padding.
-        causal: whether a token attends only to itself and to earlier tokens.
-        interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
-
-    Returns:
-        softmax(query key^T / sqrt(H)) value, [B, L, N, H].
+    query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H], where
+    L is a multiple of `LANES`; `sequence_ids` is int [B, L], 0 for padding, which attends to
+    padding. If `causal` is set, a token attends only to itself and to earlier tokens. `interpret`
+    says whether to use Pallas's interpret mode, which is slow and works on any device.
     """
     attend = functools.partial(_splash, causal=causal, interpret=interpret)
     return _on_each_device(attend)(query, key, value, sequence_ids)
@@ -68,9 +57,7 @@ def cudnn_attention(
 ) -> jax.Array:
     """Computes the same attention as `splash_attention` with cuDNN, which needs 16-bit arrays.
 
-    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
-    If `causal` is set, a token attends only to itself and to earlier tokens. With
-    implementation="xla", the function works on any device and with any float dtype.
+    With implementation="xla", it works on any device and with any float dtype.
     """
 
     def attend(query, key, value, ids):
@@ -96,18 +83,8 @@ def flash_attention(
 ) -> jax.Array:
     """Computes the same attention as `splash_attention` with our kernels, and with dropout.
 
-    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
-
-    Args:
-        query: the queries.
-        key: the keys.
-        value: the values.
-        sequence_ids: the number (from 1) of each token's sequence in its row.
-        causal: whether a token attends only to itself and to earlier tokens.
-        row_keys: uint32 [B, 2], the dropout keys of the rows (`Dropout.row_keys`).
-        rate: the dropout rate of the probabilities; it needs `row_keys`.
-        platform: as in `local_flash_attention`.
-        interpret: as in `local_flash_attention`.
+    `row_keys` uint32 [B, 2] are the dropout keys of the rows (`Dropout.row_keys`), and `rate` is
+    the dropout rate of the probabilities; `platform` is described at `local_flash_attention`.
     """
     # This is imported only when it is used, because the import of Pallas takes a while.
     from bertjax.model.flash_attention import local_flash_attention
@@ -138,10 +115,8 @@ class Kernel(NamedTuple):
     """A fused attention kernel and its requirements.
 
     Attributes:
-        attend: a function (query, key, value, sequence_ids, causal=...) -> context. query, key,
-            value and context are [B, L, N, H]: rows, tokens, heads, head size. sequence_ids is int
-            [B, L], the number (from 1) of each token's sequence in its row, or 0 for padding.
-            With causal=True, no token attends to later tokens.
+        attend: a function (query, key, value, sequence_ids, causal=...) -> context, with shapes as
+            in `splash_attention`.
         tokens: the row length in tokens must be a multiple of this number.
         devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.
@@ -206,8 +181,9 @@ def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array
     are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over the
     axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
     """
-    axes = _free_axes()
     mesh = jax.sharding.get_abstract_mesh()
+    # The axes over which XLA partitions arrays.
+    axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
     if not np.prod([mesh.shape[name] for name in axes]) > 1:
         return attend
     rows = tuple(name for name in ("data", "fsdp") if name in axes)
@@ -219,9 +195,3 @@ def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array
         return mapped(query, key, value, *by_row)
 
     return on_each_device
-
-
-def _free_axes() -> list[str]:
-    """Returns the names of the axes of the current mesh over which XLA partitions arrays."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return [name for name in mesh.axis_names if name not in mesh.manual_axes]

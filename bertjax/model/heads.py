@@ -1,21 +1,146 @@
-"""The heads of fine-tuning tasks, named as in transformers, and `HEADS`, the table of all heads.
+"""The heads of pretraining and of fine-tuning tasks, and `HEADS`, the table of all heads.
 
-The class attributes of a head, which other modules read, are the name of the head's class in
-transformers and descriptions of the head's parameters, outputs and training objectives.
+They are the heads of Devlin et al. 2018, 3.1 and 4, with the names of transformers.
 """
 
 from typing import ClassVar
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
+from bertjax.config.model import BertConfig
 from bertjax.model import losses
 from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
-from bertjax.model.embeddings import take_positions
+from bertjax.model.embeddings import layer_norm, take_positions
 from bertjax.model.encoder import activation
-from bertjax.model.linear import Linear
-from bertjax.model.pooling import pooled
-from bertjax.model.pretraining_heads import PRETRAINING_HEADS
-from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.model.linear import Linear, residual_stddev
+from bertjax.model.sentence_embedding import BertForSentenceEmbedding, pooled
+
+
+class MaskedLMHead(nn.Module):
+    """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
+
+    If `tie_word_embeddings` is set, the output matrix is the word embedding matrix. In models with
+    a prediction head (`PredictionHead`), that replaces the layers before the output matrix.
+    """
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attend) -> jax.Array:
+        """Computes float32 logits [..., V] from hidden states x [..., D].
+
+        `attend` is a function from vectors [..., embedding size] to float32 [..., V], which
+        multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
+        """
+        config = self.config
+        if not config.prediction_head:
+            width = config.embedding_size or config.hidden_size
+            x = Linear(config, width, self.dtype, name="transform")(x)
+            x = activation(config.mlm_activation or config.hidden_act, x)
+            x = layer_norm(config, self.dtype, "layer_norm")(x)
+        if not config.tie_word_embeddings:
+            options = {"use_bias": False, "float32": True, "stddev": residual_stddev(config)}
+            options["name"] = "decoder"
+            attend = Linear(config, config.vocab_size, self.dtype, **options)
+        if not config.decoder_bias:
+            return attend(x)
+        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        logits = attend(x)
+        return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
+
+
+def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
+    """Returns the last hidden states [B, P, D] at `rows.masked_positions`; None: of all tokens."""
+    x = encoded["last_hidden_state"]
+    return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
+
+
+class BertForPreTraining(BertWithHead):
+    """A model with the heads for masked language modelling and next sentence prediction.
+
+    prediction_logits are [B, P, V] for the P masked positions of each row, or [B, L, V] for all
+    tokens if `masked_positions` is None; seq_relationship_logits are [B, K, 2] for the K sequences
+    of each row, of which class 0 means that the second segment follows the first.
+    """
+
+    class_suffix = "ForPreTraining"
+    parts = ("predictions", "seq_relationship")
+    outputs = ("prediction_logits", "seq_relationship_logits")
+    sequence_outputs = ("seq_relationship_logits",)
+    objectives = {"pretraining": losses.PRETRAINING}
+
+    def setup(self):
+        super().setup()
+        self.predictions = MaskedLMHead(self.config, self.dtype)
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
+
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        x = _states_to_predict(encoded, rows)
+        next_sentence = self.seq_relationship(encoded["pooler_output"])
+        return {
+            "prediction_logits": self.predictions(x, self.bert.attend),
+            "seq_relationship_logits": next_sentence.astype(jnp.float32),
+        }
+
+
+class BertForMaskedLM(TokenHead):
+    """A model with the head for masked language modelling (Devlin et al. 2018, 3.1).
+
+    The logits are [B, P, V] at `masked_positions` (None: at all tokens, [B, L, V]).
+    """
+
+    class_suffix = "ForMaskedLM"
+    parts = ("predictions", "head")
+    outputs = ("logits",)
+    objectives = {"pretraining": losses.MASKED_LM}
+
+    @property
+    def present_parts(self) -> set[str]:
+        # "predictions" may have no parameters.
+        empty = self.config.prediction_head and not self.config.decoder_bias
+        return super().present_parts - (
+            {"predictions"} if empty and self.config.tie_word_embeddings else set()
+        )
+
+    def setup(self):
+        super().setup()
+        self.predictions = MaskedLMHead(self.config, self.dtype)
+
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        x = _states_to_predict(encoded, rows)
+        x = self.head(x) if self.config.prediction_head else x
+        return {"logits": self.predictions(x, self.bert.attend)}
+
+
+class BertForNextSentencePrediction(BertWithHead):
+    """Predicts whether the second segment follows the first (Devlin et al. 2018, 3.1).
+
+    The logits are [B, K, 2]. Class 0: the second segment follows the first in the text; class 1: it
+    is a random segment.
+    """
+
+    class_suffix = "ForNextSentencePrediction"
+    parts = ("seq_relationship",)
+    outputs = sequence_outputs = ("logits",)
+
+    def setup(self):
+        super().setup()
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
+
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        logits = self.seq_relationship(encoded["pooler_output"])
+        return {"logits": logits.astype(jnp.float32)}
+
+
+PRETRAINING_HEADS: dict[str, type[BertWithHead]] = {
+    "pretraining": BertForPreTraining,
+    "masked_lm": BertForMaskedLM,
+    "next_sentence": BertForNextSentencePrediction,
+}
 
 
 class _SequenceClassifier(BertWithHead):
@@ -35,16 +160,11 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the classifier reads the output of the pooler and not of its own dense layer."""
         has_projection = self.config.classifier_activation is not None
         return not has_projection or (self.prefers_pooler and self.config.add_pooling_layer)
 
     @property
     def present_parts(self) -> set[str]:
-        """The head's parameter keys: "classifier", and those of the layers that replace the pooler.
-
-        These are "head" with a prediction head, otherwise "projection" if there is no pooler.
-        """
         if self.config.prediction_head:
             return {"classifier", "head"}
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
@@ -60,8 +180,7 @@ class _SequenceClassifier(BertWithHead):
         if "projection" in self.present_parts:
             self.projection = Linear(self.config, self.config.hidden_size, self.dtype)
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K, features] for the K sequences of each row."""
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         if self.needs_pooler:
             x = encoded["pooler_output"]
         elif self.config.prediction_head:
@@ -106,8 +225,7 @@ class BertForTokenClassification(TokenHead):
             self.num_labels, self.config.token_classifier_dropout
         )
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, L, num_labels] for the L tokens of each row."""
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         x = self.dropout(self.token_states(encoded), rows.dropout_rows)
         return {"logits": self.classifier(x).astype(jnp.float32)}
 
@@ -137,8 +255,7 @@ class BertForQuestionAnswering(TokenHead):
         else:
             self.qa_outputs = layer
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns start_logits and end_logits [B, L] for the first and last token of the answer."""
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         x = self.dropout(self.token_states(encoded), rows.dropout_rows)
         layer = self.classifier if self.config.prediction_head else self.qa_outputs
         logits = layer(x).astype(jnp.float32)
@@ -148,7 +265,8 @@ class BertForQuestionAnswering(TokenHead):
 class BertForMultipleChoice(_SequenceClassifier):
     """Predicts a score for each choice; an example's C choices are C consecutive sequences.
 
-    The logits are [B, K] for the K sequences of each row (Devlin et al. 2018, 4.4).
+    The logits are [B, K] for the K sequences of each row (Devlin et al. 2018, 4.4). The softmax in
+    the loss runs over the C sequences of an example.
     """
 
     class_suffix = "ForMultipleChoice"
@@ -158,15 +276,10 @@ class BertForMultipleChoice(_SequenceClassifier):
 
     @property
     def features(self) -> int:
-        """The number of logits per sequence: a single score."""
         return 1
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K] for the K sequences of each row.
-
-        The softmax in the loss runs over the C consecutive sequences of an example.
-        """
-        return {"logits": super().answer(encoded, rows)["logits"][..., 0]}
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        return {"logits": super().head_outputs(encoded, rows)["logits"][..., 0]}
 
 
 # The names by which tasks, configs and the Python API refer to heads.

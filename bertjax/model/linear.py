@@ -1,5 +1,15 @@
-"""Linear layers with the parameter initialisation of BERT."""
+"""Linear layers with the parameter initialisation of BERT, and matrix multiplication for CPUs.
 
+On XLA's CPU backend, a bfloat16 matrix multiplication is faster than a float32 one only if the
+multiplication and its gradients accumulate in float32 (`preferred_element_type`) and the operands
+have a row-major layout. The fast path therefore copies a transposed left operand to row-major
+layout, and contracts a transposed right operand over its last axis without a copy.
+
+Accelerators always accumulate in float32, and their compilers choose the layouts. On accelerators
+and for float32 matrices, `matmul` and `project` just call `jax.lax.dot_general`.
+"""
+
+import functools
 import math
 from typing import Any
 
@@ -7,13 +17,129 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.matmul import project
 
-# The name by which rematerialisation policies know the result of a linear layer, bias included.
+
+def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
+    """Computes `lhs @ rhs`, `[*S, M, K] @ [*S, K, N] -> [*S, M, N]`.
+
+    `*S` are batch axes. If `transposed` is True, `rhs` is `[*S, N, K]`. The result has the dtype of
+    the operands, or float32 on the fast path, which is used for bfloat16 on a CPU.
+    """
+    if _is_slow(lhs):
+        return _fast(lhs, rhs, transposed)
+    return jax.lax.dot_general(lhs, rhs, _dimensions(lhs, transposed))
+
+
+def project(
+    x: jax.Array,
+    kernel: jax.Array,
+    axes: int = 1,
+    *,
+    transposed: bool = False,
+    float32: bool = False,
+) -> jax.Array:
+    """Computes `x @ kernel`, `[..., *K] @ [*K, *N] -> [..., *N]`, where K stands for `axes` axes.
+
+    The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
+    The result has the dtype of x. If `float32` is True, and on the fast path, which is used for
+    bfloat16 on a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
+    of x before it is multiplied.
+    """
+    if not _is_slow(x) and not (float32 and x.dtype != jnp.float32):
+        last = tuple(range(x.ndim - axes, x.ndim))
+        dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
+        return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
+    return _projected(x, kernel, axes, transposed)
+
+
+def _is_slow(x: jax.Array) -> bool:
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    platform = jax.default_backend() if device is None else device.platform
+    return x.dtype == jnp.bfloat16 and platform == "cpu"
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _fast(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
+    """Computes `matmul` on the fast path; rhs is cast to lhs.dtype, and the result is float32."""
+    return _dot(lhs, rhs.astype(lhs.dtype), transposed)
+
+
+def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
+    return _fast(lhs, rhs, transposed), (lhs, rhs)
+
+
+def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
+    """Returns the gradients of lhs and rhs from the gradient of their product."""
+    lhs, rhs = operands
+    gradient = gradient.astype(lhs.dtype)
+    lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
+    left, right = (gradient, lhs) if transposed else (lhs, gradient)
+    rhs_gradient = _dot(left.mT, right, False)
+    return lhs_gradient.astype(lhs.dtype), rhs_gradient.astype(rhs.dtype)
+
+
+_fast.defvjp(_forward, _gradients)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
+    features = kernel.shape[:1] if transposed else kernel.shape[axes:]
+    rows, matrix = _as_matrices(x, kernel, axes, transposed)
+    y = _dot(rows, matrix.astype(x.dtype), transposed)
+    return y.reshape(*x.shape[: x.ndim - axes], *features)
+
+
+def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
+    # The residual is x itself and not a reshaped x, so that several projections of x share it.
+    return _projected(x, kernel, axes, transposed), (x, kernel)
+
+
+def _project_gradients(
+    axes: int, transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array
+):
+    x, kernel = operands
+    matrices = _as_matrices(x, kernel, axes, transposed)
+    columns = matrices[1].shape[0 if transposed else 1]
+    x_gradient, kernel_gradient = _gradients(transposed, matrices, gradient.reshape(-1, columns))
+    return x_gradient.reshape(x.shape), kernel_gradient.reshape(kernel.shape)
+
+
+_projected.defvjp(_project_forward, _project_gradients)
+
+
+def _as_matrices(
+    x: jax.Array, kernel: jax.Array, axes: int, transposed: bool
+) -> tuple[jax.Array, jax.Array]:
+    inputs = math.prod(x.shape[x.ndim - axes :])
+    return x.reshape(-1, inputs), kernel if transposed else kernel.reshape(inputs, -1)
+
+
+@functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
+def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
+    if _is_slow(lhs):
+        row_major = Layout(tuple(range(lhs.ndim)))
+        lhs, rhs = (with_layout_constraint(x, row_major) for x in (lhs, rhs))
+    dimensions = _dimensions(lhs, transposed)
+    return jax.lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.float32)
+
+
+def _dimensions(lhs: jax.Array, transposed: bool) -> jax.lax.DotDimensionNumbers:
+    last = lhs.ndim - 1
+    shared = tuple(range(last - 1))
+    return ((last,), (last if transposed else last - 1,)), (shared, shared)
+
+
+# The names by which rematerialisation policies know the result of a linear layer, bias included,
+# and the results of flash attention: its output, and the logarithms of the sums of exp(score).
 PROJECTION = "projection"
+OUTPUT = "flash_attention_output"
+NORMALIZER = "flash_attention_normalizer"
+# The number of lanes of a TPU, of which row lengths of fused attention are multiples.
+LANES = 128
 
 
 def initializer(config: BertConfig, stddev: float | None = None) -> jax.nn.initializers.Initializer:
@@ -44,14 +170,9 @@ class Linear(nn.Module):
     The parameters are those of Flax's `nn.DenseGeneral`: kernel `[*inputs, *features]`, bias
     `[*features]`, where `inputs` are the sizes of the contracted axes.
 
-    Attributes:
-        config: the config of the model, which has the standard deviation of the initial weights.
-        features: the sizes of the axes that replace the contracted axes.
-        dtype: the dtype in which the layer multiplies.
-        axes: the number of contracted axes.
-        use_bias: whether the layer has a bias.
-        float32: whether the result is float32 and not rounded to `dtype`.
-        stddev: the standard deviation of the initial weights; None: that of the config.
+    `dtype` is the dtype in which the layer multiplies; if `float32` is set, the result is float32
+    and not rounded to it. `stddev` is the standard deviation of the initial weights; None: as the
+    config says.
     """
 
     config: BertConfig

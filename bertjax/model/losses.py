@@ -6,10 +6,16 @@ sum of weights. The `objectives` of a head are the objectives that the head can 
 They are those of BERT's pretraining and fine-tuning (Devlin et al. 2018, 3.1, 4 and 5). Losses are
 in nats.
 
+The distillation losses are soft-target losses, the Kullback-Leibler divergence KL(teacher ||
+student) of the distributions at temperature T, times T^2. The factor T^2 keeps the magnitude of the
+gradients about the same for all T (Hinton et al. 2015, 2). The cosine loss compares hidden states
+(Sanh et al. 2019, 3).
+
 Array shapes: B rows, L tokens per row, K sequences packed into a row, P masked positions per row, V
 words of the vocabulary, C classes, or choices of a multiple-choice example.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +23,62 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.model.soft_targets import binary_soft_targets_loss, soft_targets_loss
+# This is added to squared norms, as in PyTorch's CosineEmbeddingLoss, to avoid division by zero.
+SMALLEST_SQUARE = 1e-12
+
+
+def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """Computes KL(teacher || student) * T^2 at temperature T from the logits of C classes.
+
+    The logits have the shape [..., C], the result has the shape [...]. The teacher's logits receive
+    no gradient.
+    """
+    return _soft_targets(student, teacher, temperature)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    return _soft_targets_forward(student, teacher, temperature)[0]
+
+
+def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
+    # Logits over a vocabulary are large. No other array of their size is stored for the backward
+    # pass; automatic differentiation of two log-softmaxes would store three.
+    s, t = student / temperature, teacher / temperature
+    log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
+    difference = jnp.sum(jnp.exp(t - log_zt) * (t - s), axis=-1)
+    loss = temperature**2 * (difference + (log_zs - log_zt)[..., 0])
+    return loss, (student, teacher, log_zs, log_zt)
+
+
+def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
+    student, teacher, log_zs, log_zt = residuals
+    p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
+    return temperature * gradient[..., None] * (q - p), None
+
+
+_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
+
+
+def binary_soft_targets_loss(
+    student: jax.Array, teacher: jax.Array, temperature: float
+) -> jax.Array:
+    """Computes KL(teacher || student) * T^2 elementwise, of a Bernoulli distribution per logit."""
+    teacher, student = teacher / temperature, student / temperature
+    yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
+    no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)
+    return temperature**2 * (jax.nn.sigmoid(teacher) * yes + jax.nn.sigmoid(-teacher) * no)
+
+
+def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes 1 - the cosine of two vectors in float32, a loss of DistilBERT (Sanh et al. 2019).
+
+    `student` and `teacher` are hidden states [..., D]; the result is [...].
+    """
+    x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
+    squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
+    return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])
+
 
 Arrays = Mapping[str, Any]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -69,11 +130,8 @@ class Objective(NamedTuple):
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
         """Returns the scalar to minimise: the sum of the mean losses times their `loss_weights`.
 
-        Args:
-            sums: the result of the function `sums` for a batch, or for a microbatch of the batch.
-            weights: {name of a loss: total weight of the loss in the whole batch}. The sum of each
-                loss is divided by the total weight of the loss in the whole batch, so that the
-                losses of the microbatches add up to the loss of the batch.
+        `sums` are those of a batch or a microbatch, `weights` the total weights in the whole batch,
+        so that the losses of the microbatches add up to the loss of the batch.
         """
         terms = []
         for name, factor in self.loss_weights.items():
@@ -83,13 +141,9 @@ class Objective(NamedTuple):
 
 
 def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Returns the total weights of the MLM loss and of the next sentence prediction loss.
+    """Returns the numbers of masked tokens and of labelled sequences in the batch.
 
-    These are the numbers of masked tokens and of labelled sequences in the batch.
-
-    Args:
-        batch: masked_weights float [B, P] (1 for a masked token, 0 for an unused entry), labels int
-            [B, K] (-1 = no label).
+    The batch has masked_weights float [B, P] (0 for an unused entry), labels int [B, K] (-1: none).
     """
     return {
         "mlm_loss": jnp.sum(batch["masked_weights"]),
@@ -131,7 +185,8 @@ def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
     }
 
 
-def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
+def label_weights(batch: Arrays) -> dict[str, jax.Array]:
+    """Returns the total weight of the loss: the sum of the batch's "label_weights"."""
     return {"loss": jnp.sum(batch["label_weights"])}
 
 
@@ -174,13 +229,12 @@ def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    """Computes squared differences of student and teacher logits; the temperature has no effect."""
     del batch, t
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
 
 
 def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
-    """Reshapes logits [B, K] to [B, K/C, C], so that axis 2 holds the C choices of an example."""
+    # [B, K] -> [B, K/C, C]: axis 2 holds the C choices of an example.
     rows, examples = batch["labels"].shape
     return {"logits": outputs["logits"].reshape(rows, examples, -1)}
 
@@ -202,7 +256,7 @@ def _tokens_of_sequences(batch: Arrays) -> jax.Array:
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the mean of two cross entropies: those of the answer's first and last token.
+    """Sums the mean of the cross entropies of the answer's first and last token.
 
     The softmax of the start or end logits runs over the tokens of one sequence of a packed row.
 
@@ -268,7 +322,7 @@ PRETRAINING = MASKED_LM._replace(
 # Label weights that depend on the class may be small, so their sum has a smaller lower bound.
 CLASSES = Objective(
     _class_sums,
-    _label_weights,
+    label_weights,
     {"loss": 1.0},
     min_weight=1e-12,
     soft_losses=_soft_class_losses,

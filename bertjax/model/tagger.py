@@ -24,12 +24,8 @@ class Lstm(nn.Module):
 
     The LSTM state is reset at the start of every sequence of a row, so that neither padding nor
     other packed sequences influence a sequence. The gates, the order of the gates in the parameters
-    and the initialisation are those of `torch.nn.LSTM`.
-
-    Attributes:
-        size: the number of units.
-        reverse: whether the tokens are read from the last to the first.
-        dtype: the dtype of the activations; parameters are always float32.
+    and the initialisation are as in `torch.nn.LSTM`. With `reverse`, the tokens are read from the
+    last to the first.
     """
 
     size: int
@@ -38,10 +34,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Applies the LSTM to x [B, L, D] -> [B, L, size].
-
-        sequence_ids, int [B, L], are 1, 2, ... for the sequences of a row, 0 for padding.
-        """
+        """Applies the LSTM to x [B, L, D] -> [B, L, size]; `sequence_ids` int [B, L]."""
         bound = self.size**-0.5
 
         def dense(name: str) -> nn.Dense:
@@ -85,10 +78,6 @@ class BiLstm(nn.Module):
 
     The output of a layer is the concatenation of the outputs of both directions (Devlin et al.
     2018, 5.3).
-
-    Attributes:
-        size: the number of units in each direction.
-        dtype: the dtype of the activations; parameters are always float32.
     """
 
     size: int
@@ -96,10 +85,7 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Applies the layers to x [B, L, D] -> [B, L, 2 size].
-
-        sequence_ids, int [B, L], are 1, 2, ... for the sequences of a row, 0 for padding.
-        """
+        """Applies the layers to x [B, L, D] -> [B, L, 2 size]; `sequence_ids` int [B, L]."""
         for layer in range(LSTM_LAYERS):
             directions = [
                 Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
@@ -112,11 +98,9 @@ class BiLstm(nn.Module):
 class FeatureTagger(BertWithHead):
     """Predicts the class of each token from hidden states of the frozen encoder.
 
-    The hidden states are those of `tagger.layers` (0: embeddings, -1: last layer); they are
-    concatenated or, if `tagger.join` is "sum", added up.
-
-    The encoder has a pooler, whose output the tagger does not read, so that the pooler's parameters
-    are saved with those of the encoder.
+    The hidden states of `tagger.layers` (0: embeddings, -1: last layer) are concatenated or, if
+    `tagger.join` is "sum", added up. The encoder keeps its pooler, whose output the tagger does not
+    read, so that the pooler's parameters are saved with the encoder.
     """
 
     tagger: TaggerConfig = TaggerConfig()
@@ -130,7 +114,6 @@ class FeatureTagger(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The head's parameter keys: "classifier" and, if the tagger has a BiLSTM, "lstm"."""
         return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
 
     def setup(self):
@@ -139,8 +122,7 @@ class FeatureTagger(BertWithHead):
             self.lstm = BiLstm(self.tagger.size, self.dtype)
         self.dropout, self.classifier = self.classifier_layer(self.num_labels)
 
-    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns {"logits": float32 [B, L, num_labels]}, from the hidden states in `encoded`."""
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         states = encoded["hidden_states"]  # [layers + 1, B, L, D]
         chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
         x = sum(chosen[1:], chosen[0])

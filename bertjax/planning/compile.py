@@ -42,29 +42,20 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 class Plan:
     """The resources of the train step of one phase; bytes and FLOP are per device.
 
-    A phase is a part of the run with its own row length and batch size.
-
     Attributes:
         topology: the name of the topology, such as "v3:4x4".
         device: the kind of the devices, as jax names it.
-        devices: the number of devices.
         chips: the number of chips, of which each has one or two devices.
         phase: the index of the phase in the config.
-        max_length: the number of tokens per row.
-        batch_size: the number of rows per update, over all devices.
-        accumulation_steps: the number of microbatches of an update.
         remat: which activations are recomputed in the backward pass, as in the config.
         attention: the attention kernel that was chosen.
         mesh: {axis of the mesh: number of devices}.
-        fits: whether the train step fits in the memory of a device.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
             upper bound of the memory in use) and `available`. If the train step does not fit,
             `memory` has only the keys `peak` and `available`.
         flops: the FLOP of a train step, computed from the shapes of its matrix multiplications,
             without recomputation (remat).
-        collectives: the communication of the compiled train step.
-        compile_seconds: the time that the compilation took, in seconds.
         compute_seconds: `flops` over the peak FLOP/s of a device, in seconds per step.
         communication_seconds: the bytes that a device sends per step, over its link bandwidth, in
             seconds per step.
@@ -180,12 +171,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the program of the train step, and the shapes of the step's constant arguments.
-
-    The program holds the model, the optimizer and the step. The constant arguments, the same in all
-    steps, are ({TEACHER: shapes and shardings of the teacher's parameters},), or () if the config
-    has no teacher.
-    """
+    """Returns the program of the train step, and the shapes of the teacher's parameters, if any."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -242,7 +228,6 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
-    """Yields flags with which the train step fits, or a sentence that no tried flag suffices."""
     fits = False
     for flags, changed in _first_that_fit(config, index, topology, plan):
         fits = True
@@ -258,11 +243,7 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """For each kind of config change, yields (flags, plan) of the first change that fits.
-
-    A kind is, for example, a smaller batch. A change fits if the train step of the changed config
-    fits in device memory. A kind of which no change fits yields nothing.
-    """
+    """For each kind of change, yields (flags, plan) of the first change that fits, if any."""
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:
             try:
@@ -277,11 +258,7 @@ def _first_that_fit(
 def _kinds_of_change(
     config: PretrainConfig, index: int, plan: Plan
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
-    """For each kind of config change, yields an iterator of the (flags, changed config) to try.
-
-    The kinds of change are another remat policy, smaller microbatches, a smaller batch, and
-    parameters sharded over all devices (fsdp).
-    """
+    """For each kind of config change, yields an iterator of the (flags, changed config) to try."""
     policies = [*REMAT_POLICIES]  # by what they store, in descending order
     less = policies[policies.index(plan.remat) + 1 :]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in less)

@@ -28,7 +28,6 @@ class Topology(NamedTuple):
     Attributes:
         name: the name that the user gave, such as v3:4x4 or h200:8.
         kind: the `device_kind` that jax reports for these devices, a key of `PEAK_TFLOPS`.
-        devices: jax devices that programs can be compiled for.
         num_chips: the number of chips or GPUs; some TPU chips are two jax devices.
         memory_bytes: the memory of one device that programs can use, in bytes.
         link_bytes_per_s: the bandwidth in one direction, in bytes/s, at which a device exchanges
@@ -63,9 +62,6 @@ class Gpu(NamedTuple):
         capability: major and minor number of the compute capability.
         processors: the number of streaming multiprocessors.
         clock_ghz: the highest clock rate in GHz.
-        l2_mib: the size of the L2 cache in MiB.
-        memory_gib: the memory in GiB.
-        memory_gb_per_s: the bandwidth of the memory in GB/s.
         link_gb_per_s: the bandwidth of NVLink or PCIe to the GPUs of the same node, in one
             direction, in GB/s.
         network_gb_per_s: the bandwidth between nodes, of all network cards of a node together, in
@@ -162,7 +158,7 @@ def _memory_fraction() -> float:
 
 
 def _target(gpu: Gpu) -> str:
-    """Returns XLA's description of a GPU, a text of the protocol buffer GpuTargetConfigProto."""
+    # A text of XLA's protocol buffer GpuTargetConfigProto.
     limits = _LIMITS[gpu.capability]
     # Any versions of CUDA and cuDNN that XLA supports will do: CUDA 12.8 and cuDNN 9.7.
     return f"""
@@ -195,11 +191,7 @@ device_description_str: "{gpu.kind}"
 
 @functools.cache
 def _prepare_compiler() -> None:
-    """Lets JAX compile for GPUs on a machine without one, with the assembler of NVIDIA's wheel.
-
-    Raises:
-        ImportError: jax's plugin for CUDA or the assembler is not installed.
-    """
+    """Lets JAX compile for GPUs on a machine without one, with the assembler of NVIDIA's wheel."""
     assembler = _assembler()
     if assembler is None or importlib.util.find_spec("jax_cuda12_plugin") is None:
         raise ImportError(
@@ -232,7 +224,6 @@ class Chip(NamedTuple):
     """A TPU version.
 
     Attributes:
-        kind: the `device_kind` that jax reports for this TPU version.
         devices: the number of jax devices per chip.
         hbm_gib: the memory per chip in GiB.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
@@ -316,11 +307,7 @@ def tpu_slice(name: str) -> Topology:
 
 
 def _prepare_libtpu() -> None:
-    """Sets the environment variables that let libtpu compile on a machine without a TPU.
-
-    Raises:
-        ImportError: libtpu is not installed.
-    """
+    """Sets the environment variables that let libtpu compile on a machine without a TPU."""
     try:
         import libtpu  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -32,11 +32,8 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 class Instruction(NamedTuple):
     """An instruction of a computation.
 
-    Attributes:
-        name: its name, by which other instructions of the computation refer to it.
-        result: its result type, such as "bf16[8,128]{1,0}" or a tuple of types.
-        opcode: its operation, such as "fusion".
-        rest: the line after the opening parenthesis of the operands.
+    `result` is its result type, such as "bf16[8,128]{1,0}" or a tuple of types, `opcode` its
+    operation, such as "fusion", and `rest` the line after the opening parenthesis of the operands.
     """
 
     name: str
@@ -156,7 +153,6 @@ def _moved(
     written: Mapping[str, int],
     computations: Mapping[str, list[Instruction]],
 ) -> int:
-    """Returns the bytes that a kernel reads and writes; `written` has the sizes of its operands."""
     operands = instruction.operands
     if instruction.opcode != "fusion":
         return sum(written.get(name, 0) for name in {*operands}) + written[instruction.name]

@@ -16,8 +16,7 @@ from bertjax.config.pretrain_config import DistillationConfig
 from bertjax.inference.pretrained import load_with_task
 from bertjax.model import BertWithHead, losses
 from bertjax.model.embeddings import take_positions
-from bertjax.model.losses import Arrays, Objective
-from bertjax.model.soft_targets import cosine_loss, soft_targets_loss
+from bertjax.model.losses import Arrays, Objective, cosine_loss, soft_targets_loss
 from bertjax.tasks import Task
 from bertjax.tokenization import Tokenizer
 from bertjax.train.step import TEACHER

@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
-from bertjax.model.embedding_losses import GLOBAL
 from bertjax.model.losses import Objective
+from bertjax.model.sentence_embedding import GLOBAL
 from bertjax.train.optimizer import Schedule
 
 # A spike is defined by the mean and the standard deviation over this number of last steps, as in

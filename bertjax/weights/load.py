@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from bertjax.base.files import brief, did_you_mean, listed
 from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
-from bertjax.model.pretraining_heads import PRETRAINING_HEADS
+from bertjax.model.heads import PRETRAINING_HEADS
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of

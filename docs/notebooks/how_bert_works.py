@@ -492,7 +492,7 @@ for layer, x in enumerate(states):
 #
 # ### 7. The pooler and next-sentence prediction
 #
-# *BERT, section 3.1, task 2; `bertjax/model/pretraining_heads.py`.*
+# *BERT, section 3.1, task 2; `bertjax/model/heads.py`.*
 #
 # `[CLS]` has no meaning of its own, so its vector is free to collect what is needed about the whole
 # sequence. The **pooler** is one more matrix and a tanh on that vector. From its result, a matrix
@@ -1103,7 +1103,7 @@ for layer in range(config.num_hidden_layers):
 # | pairs of texts, packing | `bertjax/data/preparation/segments.py`, `packing.py` |
 # | masking, batches | `bertjax/data/batches/masking.py`, `pretraining_batches.py` |
 # | embeddings, layers | `bertjax/model/embeddings.py`, `attention.py`, `encoder.py`, `bert.py` |
-# | heads, loss | `bertjax/model/pretraining_heads.py`, `losses.py` |
+# | heads, loss | `bertjax/model/heads.py`, `losses.py` |
 # | gradient step, optimizer, learning rate | `bertjax/train/step.py`, `optimizer.py` |
 #
 # - "Pretrain a BERT from scratch in ten minutes" repeats the steps on a whole corpus.

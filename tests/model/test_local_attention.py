@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.model.attention import attend_locally, is_in_blocks, masked_softmax
 from bertjax.model.dropout import Dropout
-from bertjax.model.local_attention import attend_locally, is_in_blocks
-from bertjax.model.masked_softmax import masked_softmax
 
 
 def attend_to_whole_rows(query, key, value, sequence_ids, window):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.matmul import matmul, project
-from bertjax.model.pretraining_heads import BertForMaskedLM
+from bertjax.model.heads import BertForMaskedLM
+from bertjax.model.linear import matmul, project
 from bertjax.weights import init_params
 
 # Shapes of x and of a kernel, and whether the kernel is transposed.

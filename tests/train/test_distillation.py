@@ -12,9 +12,8 @@ from bertjax.config import DistillationConfig, MeshConfig, OptimizerConfig, Phas
 from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.devices import sharding
 from bertjax.model import BertForPreTraining
-from bertjax.model.heads import HEADS
-from bertjax.model.pretraining_heads import BertForMaskedLM
-from bertjax.model.soft_targets import soft_targets_loss
+from bertjax.model.heads import HEADS, BertForMaskedLM
+from bertjax.model.losses import soft_targets_loss
 from bertjax.train.distillation import distilled_pretraining, distilled_task
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import (

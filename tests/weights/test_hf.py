@@ -10,10 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.inference.pretrained import load_pretrained
 from bertjax.model import HEADS, BertForPreTraining
+from bertjax.model.heads import BertForMaskedLM
 from bertjax.model.linear import Linear
-from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.weights import init_params, load_model, save_hf
-from bertjax.weights.load import with_training_parts
+from bertjax.weights.fill import with_training_parts
 
 
 @pytest.fixture
@@ -172,8 +172,8 @@ class WithTrainingPart(BertForMaskedLM):
         super().setup()
         self.generator = Linear(self.config, 3, self.dtype)
 
-    def answer(self, encoded, rows):
-        return super().answer(encoded, rows) | {
+    def head_outputs(self, encoded, rows):
+        return super().head_outputs(encoded, rows) | {
             "generated": self.generator(encoded["last_hidden_state"])
         }
 
