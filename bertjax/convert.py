@@ -112,10 +112,7 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """Yields (name, array) of each weight of `loaded`, both as in Hugging Face's PyTorch model.
-
-    If the model's files contain a pooler, it is included even if the head does not use a pooler.
-    """
+    """Yields (name, array) of each weight, as in PyTorch, with the pooler that files contain."""
     from flax.traverse_util import flatten_dict
 
     from bertjax.weights import names
@@ -129,11 +126,9 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 
 
 def verify(model: "Pretrained", written: Path) -> None:
-    """Compares the outputs of `model` with those that PyTorch computes with the converted model.
+    """Prints how much the outputs of `model` differ from PyTorch's with the model in `written`.
 
-    `written` is the directory of the converted model; if it has the TF1 format, the comparison uses
-    a temporary copy in Hugging Face's format. For each output, such as the logits, the largest
-    absolute difference on `SENTENCES`, six texts and text pairs, is printed.
+    A model in the TF1 format is compared by a temporary copy in Hugging Face's format.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -161,10 +156,9 @@ def verify(model: "Pretrained", written: Path) -> None:
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Compares the outputs of `model` with the outputs of the PyTorch model in `directory`.
+    """Returns {output name: largest absolute difference from PyTorch's model} on `SENTENCES`.
 
-    Returns {output name: largest absolute difference between the two models on `SENTENCES`, six
-    texts and pairs}. The outputs at padding tokens are not compared.
+    The outputs at padding tokens are not compared.
 
     Raises:
         ImportError: torch or transformers is not installed.
@@ -217,10 +211,6 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 def _torch_outputs(
     model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
 ) -> Any:
-    """Returns {name: output} of the PyTorch model in `directory` for the arguments `inputs`.
-
-    The outputs include the hidden states and, if the model has a pooler, "pooler_output".
-    """
     import torch
 
     from bertjax.weights.families import family_of

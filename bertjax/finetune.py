@@ -64,10 +64,7 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 def _finetune(
     config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
 ) -> "FinetuneResult | GlueResult":
-    """Fine-tunes on one task or on all tasks of GLUE, with or without a cross-validation.
-
-    `config_of` returns the config of each task of GLUE; None: all have the settings of `config`.
-    """
+    """Fine-tunes on one task or on all of GLUE (`config_of` each), also in a cross-validation."""
     from bertjax.train import experiments, glue
 
     if config.task.lower() == GLUE_TASK:
@@ -78,11 +75,9 @@ def _finetune(
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
-    """Fine-tunes a model in one or several runs; returns {name of a run: scores of the run}.
+    """Fine-tunes a model in one or several runs; returns {name of a run: {split/metric: score}}.
 
-    `config` describes a single run, whose name is "", one run per seed, a sweep with one run per
-    point of BERT's published hyperparameter grid, a cross-validation, or a run per task of GLUE,
-    whose name is that of the task. Scores are {split/metric: score}.
+    A single run has the name "", and a run per task of GLUE the name of the task.
     """
     return _finetune(config).runs
 
@@ -90,13 +85,6 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
 def _defaults_of_task(
     task: str | None, file: str | None = None, *, few: bool = False
 ) -> FinetuneConfig:
-    """Loads the config `file` if given, else the config file of `task`, else the default config.
-
-    If `few` is true, the config file of `task` is that of few shots.
-
-    Raises:
-        ValueError: the task is unknown or has no train split.
-    """
     if task is not None:
         from bertjax.tasks import check_task
 
@@ -114,7 +102,7 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
 
     Raises:
         ValueError: the task is unknown or has no train split.
-        SystemExit: a flag is unknown or has a wrong value, or --help was requested.
+        SystemExit: as in `command_line.parse`.
     """
     return _parse(argv, command_line.value_of("task", argv))
 
@@ -143,11 +131,7 @@ def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
 
 
 def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneConfig:
-    """Returns `config`, whose fields have the values in `defaults` unless the user set them.
-
-    Raises:
-        ValueError: the user set num_epochs, but `defaults` has max_steps, which is used instead.
-    """
+    """Returns `config`, whose fields have the values in `defaults` unless the user set them."""
     steps = defaults.max_steps
     if steps is not None and config.max_steps == steps and config.num_epochs != defaults.num_epochs:
         raise ValueError(

@@ -57,15 +57,7 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 
 
 def run(config: PrepareConfig) -> "Metadata | None":
-    """Prepares pretraining data, or continues an unfinished preparation; returns its metadata.
-
-    The metadata is the content of metadata.json. If `config.shard` is "i/n", only part i of n of
-    the input is prepared, and the result is None as long as another part is not finished.
-
-    Raises:
-        ValueError: the input, the tokenizer or the output directory cannot be used.
-        OSError: a file cannot be read or written.
-    """
+    """Prepares pretraining data, or continues it; returns and raises what `prepare` does."""
     from bertjax.data.preparation.prepared_dir import locked
 
     with naming_bucket_errors(config.output):
@@ -151,10 +143,7 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "MixedCorpus") 
 def _prepare_here(
     config: PrepareConfig, corpus: "MixedCorpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares part `config.shard` ("i/n"; None: all) of the input on this machine.
-
-    Returns the metadata of the whole output, or None if another part is not finished.
-    """
+    """Prepares part `config.shard` on this machine; None if another part is not finished."""
     from bertjax.data.preparation import prepared_dir
     from bertjax.data.preparation.prepared_dir import TooLittleText
 
@@ -171,10 +160,7 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares part `part` of the input, from 0 to `config.parts` - 1, in a Beam worker.
-
-    Returns the number of chunks, which are groups of documents, in the whole input.
-    """
+    """Prepares a part of the input in a Beam worker; returns the number of all chunks."""
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(
@@ -189,11 +175,7 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 
 def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
-    """Prepares the unfinished chunks, which are groups of documents, of one part of the input.
-
-    If `config.part()` is (i, n), the part consists of the chunks whose index is i modulo n. Returns
-    the number of chunks in the whole input.
-    """
+    """Prepares the unfinished chunks of `config.part()`; returns the number of all chunks."""
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, read_summary
     from bertjax.data.preparation.prepared_dir import joined_files, remove_damaged

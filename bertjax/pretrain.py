@@ -34,14 +34,7 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
 
 
 def run(config: PretrainConfig) -> None:
-    """Pretrains a model and writes it to the Hugging Face directory `workdir`/model.
-
-    Raises:
-        Interrupted: a stop signal arrived; the state is saved.
-        NotFinite: too many consecutive updates were skipped.
-        ValueError: the config cannot be used with the data, the models or the devices, or the
-            workdir belongs to another run.
-    """
+    """Pretrains a model and writes it to `workdir`/model; errors as in `train.pretraining`."""
     from bertjax.train import pretraining
 
     pretraining.pretrain(config)
@@ -50,8 +43,7 @@ def run(config: PretrainConfig) -> None:
 def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = False) -> None:
     """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model.
 
-    If `push_to_hub` is a repository OWNER/NAME on the Hub, the model is uploaded to its branch
-    step-N, where N is the step of the checkpoint; `hub_private` makes a new repository private.
+    It is also uploaded to the branch step-N of `push_to_hub`, a repository OWNER/NAME, if any.
     """
     from bertjax.train import pretraining
 

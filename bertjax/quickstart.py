@@ -55,13 +55,9 @@ class QuickstartConfig:
 
 
 class Step(NamedTuple):
-    """A step of the quickstart.
+    """A step of the quickstart: a command, without `bertjax`.
 
-    Attributes:
-        title: what the step does.
-        command: the words of its command, without `bertjax`.
-        output: a file that a finished step has written and that makes repeating it unnecessary;
-            None: the command itself knows what is done already.
+    If its `output` exists, it is not repeated; None: the command itself knows what is done.
     """
 
     title: str
@@ -70,12 +66,7 @@ class Step(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A property that the trained model must have.
-
-    Attributes:
-        text: the property, with the measured values and their limits.
-        passed: whether the model has it.
-    """
+    """A property, with measured values and limits, that the trained model must have."""
 
     text: str
     passed: bool
@@ -162,17 +153,11 @@ def shown(command: Sequence[str]) -> str:
 
 
 def checks(out: Path) -> Iterator[Check]:
-    """Yields whether the model in `out` predicts held-out text by its context.
+    """Yields whether the model in the folder `out` predicts held-out text by its context.
 
     The masked LM loss must be well below the unigram entropy, the least loss of a model that
     ignores context; the accuracy of next-sentence prediction must be significantly above that of a
     constant answer; and the words that fill a mask must depend on the sentence.
-
-    Args:
-        out: the output folder of a quickstart whose steps are done.
-
-    Raises:
-        FileNotFoundError: the metrics, the prepared data or the model are missing.
     """
     from bertjax.data.metadata import open_prepared
     from bertjax.inference.fill_mask import fill_mask

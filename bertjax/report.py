@@ -89,10 +89,7 @@ def _runs_at(address: str) -> list[tuple[str, Path]]:
 
 
 def _names(addresses: Sequence[str]) -> list[str]:
-    """Returns a name for each run: the last parts of its address, as many as tell the runs apart.
-
-    Runs that are given twice have the same name.
-    """
+    """Returns names that tell the runs apart: the last parts of their addresses."""
     parts = [os.path.abspath(x).split("/") if "://" not in x else x.split("/") for x in addresses]
     parts = [[part for part in one if part] for one in parts]
     for count in range(1, max(map(len, parts)) + 1):

@@ -38,14 +38,7 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
 
 
 def run(config: TrainTokenizerConfig) -> "Tokenizer":
-    """Learns or extends a vocabulary from the text `config.input`, and saves it in `config.output`.
-
-    Raises:
-        FileNotFoundError: there is no tokenizer at `extend`.
-        ValueError: the output directory is not empty, the corpus contains no word or no word to
-            add, or `vocab_size` is too small for the corpus (unigram) or for the 256 bytes
-            (byte-level BPE).
-    """
+    """Learns or extends a vocabulary; errors are those of `train_tokenizer`."""
     from bertjax.data.mixture import parse_mixture
     from bertjax.data.text.corpus import Corpus, ReadOptions
     from bertjax.data.text.streams import input_exists

@@ -52,9 +52,8 @@ DECLARED_ONLY: list[str] = []
 class Declared(Exception):
     """Raised in place of parsing `DECLARED_ONLY`, to tell which flags a command has.
 
-    Attributes:
-        configs: the dataclasses, or instances of them, whose fields are the flags.
-        hidden: the names of the fields that have no flags.
+    `configs` are the dataclasses, or instances, whose fields are the flags; the fields named in
+    `hidden` have none.
     """
 
     def __init__(self, configs: Sequence[Any], hidden: Collection[str]):
@@ -81,8 +80,7 @@ def parse(
     """Parses the flags in `argv` and returns the command's config.
 
     Flags may be written `--like_this` or `--like-this`, with or without `=`; a nested field is
-    written `--optimizer.learning_rate`. On an unknown flag, the process exits with status 2 and a
-    message that suggests the most similar flag.
+    written `--optimizer.learning_rate`.
 
     Args:
         config: a config dataclass, or an instance whose values are the defaults.
@@ -91,8 +89,8 @@ def parse(
         description: the description of the command that `--help` prints.
 
     Raises:
-        SystemExit: a flag is unknown or has a wrong value (status 2), or the help or the version
-            was requested and printed (status 0).
+        SystemExit: a flag is unknown, for which similar ones are named, or has a wrong value
+            (status 2); or the help or the version was requested and printed (status 0).
         Declared: `argv` is the list `DECLARED_ONLY`, so that nothing was parsed.
     """
     return _parse((config,), argv, command, description)[0]
@@ -109,22 +107,11 @@ def parse_both(
 ) -> tuple[Flags, Config]:
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
-    The dataclasses of `flags` and `config` must not have a field of the same name.
-
-    Args:
-        flags: the dataclass of the command's own flags.
-        config: a config dataclass, or an instance whose values are the defaults.
-        argv: the flags; None: `sys.argv[1:]`.
-        command: the name of the command, as in `python -m bertjax.COMMAND`.
-        description: the description of the command that `--help` prints.
-        hidden: names of fields of `config` that `--help` does not list.
+    The dataclasses of `flags` and `config` must not have a field of the same name; fields of
+    `config` in `hidden` are not listed by `--help`. Other arguments and errors are as in `parse`.
 
     Returns:
         An instance of `flags`, and the config of the run.
-
-    Raises:
-        SystemExit: as in `parse`.
-        Declared: as in `parse`.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
@@ -162,20 +149,13 @@ def _parse(
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends the process because of a wrong command line: prints the error, exits with status 2.
-
-    Raises:
-        SystemExit: always.
-    """
+    """Ends the process because of a wrong command line: prints the error, exits with status 2."""
     print(f"error: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 
 class _Group:
-    """Base class of the types that `_group` creates; each type tells tyro about a group of flags.
-
-    A group is a box of `--help`, or all boxes together.
-    """
+    """Base class of the types that tell tyro about a box of `--help`, or all boxes together."""
 
     spec: StructConstructorSpec
 
@@ -218,7 +198,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def type_of_flags(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
-    """Returns a type for tyro with the fields of all `configs`, grouped into the boxes of `--help`.
+    """Returns a type for tyro with the fields of all `configs`, in the boxes of `--help`.
 
     `tyro.cli` with this type parses the flags and returns the list of configs.
     """
@@ -306,11 +286,7 @@ def _unknown_flags(
 
 
 def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
-    """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`.
-
-    `--flag` and `--flag true` become `--flag=True`; `--no_flag` and `--flag false` become
-    `--flag=False`.
-    """
+    """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`."""
     booleans = {n.rpartition(".")[2] for n, t in types.items() if bool in (t, *get_args(t))}
     words: list[str] = []
     waiting = None  # the boolean flag that the next word may be the value of
@@ -337,10 +313,7 @@ def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
 
 
 def group_of(config_class: type, field: str) -> str | None:
-    """Returns the name of the box of `--help` that lists `field`, such as "training".
-
-    Returns None if the attribute `GROUPS` of `config_class`, {box: names of fields}, lacks `field`.
-    """
+    """Returns the box of `--help` that lists `field`, by `config_class.GROUPS`, or None."""
     groups: dict[str, str] = getattr(config_class, "GROUPS", {})
     return next((group for group, fields in groups.items() if field in fields.split()), None)
 
@@ -373,9 +346,8 @@ def write_json(content: Any, where: str) -> None:
 class CallableModule(types.ModuleType):
     """Module class that makes a command's module callable as a function of the Python API.
 
-    For example, `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)`
-    calls the module's function `prepare`. A module becomes callable by the assignment
-    `sys.modules[__name__].__class__ = CallableModule`.
+    `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)` calls its
+    function `prepare`, after `sys.modules[__name__].__class__ = CallableModule`.
     """
 
     def _function(self) -> Callable[..., Any]:

@@ -33,10 +33,7 @@ def is_remote(path: Any) -> bool:
 
 
 def cache_folder() -> Path:
-    """Returns the user's cache folder of this package, which may not exist: ~/.cache/bertjax.
-
-    The environment variable XDG_CACHE_HOME replaces ~/.cache.
-    """
+    """Returns the cache folder of this package, in XDG_CACHE_HOME or ~/.cache; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
 
 
@@ -44,14 +41,8 @@ def cache_folder() -> Path:
 def naming_write_errors(place: str | Path, consequence: str = "") -> Iterator[None]:
     """Re-raises an OSError of the `with` block with a message that names `place` and a remedy.
 
-    Args:
-        place: the file or folder that the `with` block writes.
-        consequence: what the failure means for the file or folder, such as "its old content is
-            unchanged"; appended to the reason in the message.
-
-    Raises:
-        OSError: the `with` block raised an OSError. An OSError without an errno is raised
-            unchanged, because its message already names the file and a remedy.
+    `consequence`, such as "its old content is unchanged", is appended to the reason. An OSError
+    without an errno is raised unchanged, because its message already names the file and a remedy.
     """
     try:
         yield
@@ -107,13 +98,7 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
-    """Writes the bytes `content` to the file `path` atomically; `path` may be in a bucket.
-
-    `unique` must be set if several processes may write the same file at the same time.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+    """Writes a file, which may be in a bucket, atomically; arguments and errors as in `writing`."""
     if is_remote(path):  # writes to a bucket are atomic
         path.write_bytes(content)
         return
@@ -122,7 +107,7 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
 
 
 def write_text(path: Path, text: str, *, unique: bool = False) -> None:
-    """Writes `text` to the UTF-8 file `path`; `unique` and errors are as in `write_bytes`."""
+    """Writes a file in UTF-8 atomically; arguments and errors are as in `writing`."""
     write_bytes(path, text.encode(), unique=unique)
 
 
@@ -138,15 +123,8 @@ def naming_read_errors(
     """Converts errors that the content of `file` causes to a ValueError that names `file`.
 
     Use this context to read files that other programs may have written: a missing entry, a value of
-    a wrong type and a number out of range all become a ValueError. A ValueError of at most
-    MAX_MESSAGE characters that already names `file` is raised unchanged.
-
-    Args:
-        file: the file that the `with` block reads.
-        remedy: the advice at the end of an error message.
-
-    Raises:
-        ValueError: the content of `file` cannot be used.
+    a wrong type and a number out of range all become a ValueError, which ends with `remedy`.
+    A ValueError of at most MAX_MESSAGE characters that already names `file` is raised unchanged.
     """
     try:
         yield
@@ -251,14 +229,11 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def refuse_links_outside(directory: Path) -> None:
-    """Checks that no link in a model's directory leads out of it.
+    """Raises ValueError if a link in a model's directory leads out of it.
 
     A stranger's model could otherwise make its user publish a private file, such as a token. In the
     cache of the Hugging Face Hub, files are links to blobs, which may be anywhere in the folder of
     the repository.
-
-    Raises:
-        ValueError: an entry of `directory`, or of a folder in it, is a link to a place outside.
     """
     root = directory.resolve()
     for parent in (*directory.absolute().parents, *root.parents):
@@ -277,12 +252,7 @@ def refuse_links_outside(directory: Path) -> None:
 def set_aside(path: Path, name: str | None = None) -> Path:
     """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the copy's path.
 
-    Args:
-        path: the damaged file.
-        name: the NAME in the file name of the copy; None: the name of the damaged file.
-
-    Raises:
-        OSError: the copy cannot be written.
+    NAME is `name` or, by default, the name of the file.
     """
     numbers, name = itertools.count(1), name or path.name
     while (copy := path.with_name(f"{name}.damaged-{next(numbers)}")).exists():
@@ -296,8 +266,6 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
     """Yields a new folder that replaces `folder` at the end of the `with` block.
 
     If the block raises an error, `folder` is unchanged, and the new folder is removed.
-
-    The old content of `folder` is kept until the end of the `with` block, and then removed.
 
     Args:
         folder: the folder to write, which may exist.
@@ -376,8 +344,7 @@ def brief(content: Any, limit: int = 120) -> str:
 def listed(names: Sequence[Any], limit: int = 70) -> str:
     """Joins `names` with commas, for an error message of about `limit` characters.
 
-    If there are more than 9 names, or the names have more than `limit` characters, the result is
-    the number of names, followed by the first names; for an empty list, it is "nothing".
+    Of many or long names, it is their number and the first of them; of none, "nothing".
     """
     if not names:
         return "nothing"
@@ -388,9 +355,6 @@ def listed(names: Sequence[Any], limit: int = 70) -> str:
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Returns `Did you mean 'x'? ` with the name in `known` most similar to `name`.
-
-    If no name in `known` is similar to `name`, the result is "".
-    """
+    """Returns `Did you mean 'x'? ` with the most similar name in `known`; "" if none is similar."""
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.4)
     return f"Did you mean {matches[0]!r}? " if matches else ""

@@ -36,10 +36,7 @@ def hide() -> None:
 
 
 def shows_bars(console: "Console") -> bool:
-    """Returns whether `console` can show live output.
-
-    It can on a terminal, and in a notebook if ipywidgets is installed.
-    """
+    """Returns whether `console` is a terminal, or a notebook with ipywidgets."""
     widgets = importlib.util.find_spec("ipywidgets") is not None
     return console.is_interactive or (console.is_jupyter and widgets)
 
@@ -65,8 +62,7 @@ class Progress:
 
     Attributes:
         what: what is being done, such as "counting words".
-        total: the amount of work in units; None: unknown.
-        done: the amount that is done.
+        total, done: the amounts of work in units, in all (None: unknown) and so far.
         unit: the name of the units, such as "texts" or `BYTES`.
         note: text that is shown instead of the amount and the speed, if it is not empty.
     """

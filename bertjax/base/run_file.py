@@ -24,8 +24,8 @@ def read_run(workdir: Path) -> dict[str, Any]:
     """Reads run.json of a workdir or, if run.json is damaged or missing, its copy .run.json.
 
     Raises:
-        ValueError: run.json is damaged, and its copy .run.json is damaged or missing.
-        FileNotFoundError: run.json is missing, and its copy .run.json is damaged or missing.
+        ValueError: both are damaged, or one is and the other is missing.
+        FileNotFoundError: run.json is missing, and there is no intact copy.
     """
     try:
         return read_run_file(workdir / RUN_FILE)
@@ -36,7 +36,7 @@ def read_run(workdir: Path) -> dict[str, Any]:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """Reads the JSON object in `path`, which is run.json or its copy .run.json.
+    """Reads run.json or its copy.
 
     Raises:
         OSError: the file cannot be read.
@@ -62,10 +62,7 @@ def read_run_file(path: Path) -> dict[str, Any]:
 def write_run(workdir: Path, config: Mapping[str, Any], data_fingerprint: str) -> None:
     """Writes run.json and its spare copy .run.json, each atomically, with a checksum.
 
-    Args:
-        workdir: the folder of the run, which must exist.
-        config: the config of the run, as JSON values.
-        data_fingerprint: the hash of the training data.
+    `config` holds JSON values, and `data_fingerprint` is the hash of the training data.
     """
     content = {"config": config, "data_fingerprint": data_fingerprint}
     for name in (RUN_FILE, SPARE_FILE):

@@ -20,13 +20,8 @@ AGAIN_SECONDS = 0.05
 class Interrupted(KeyboardInterrupt):
     """Raised when a stop signal ends a command; running the command again resumes its work.
 
-    Args:
-        message: what happened, for the user.
-        on_all_hosts: see the attribute.
-
-    Attributes:
-        on_all_hosts: whether all hosts of a multi-host run have agreed to end after the same step;
-            if False, this host must tell the other hosts that it ends.
+    `on_all_hosts` is whether all hosts have agreed to end after the same step; if not, this
+    host must tell the others that it ends.
     """
 
     def __init__(self, message: str, *, on_all_hosts: bool = False):
@@ -38,14 +33,10 @@ class Interrupted(KeyboardInterrupt):
 def signals_raise(*names: str) -> Iterator[None]:
     """A context in which SIGTERM, SIGHUP and `names` raise `Interrupted`, so that files are closed.
 
-    Without this context, SIGTERM and SIGHUP end the process at once. In forked child processes,
-    they still do. A signal is not lost, nor is Ctrl-C, if Python drops its exception, as it does in
-    callbacks of the garbage collector and in `__del__`: the signal is sent again. If other code
-    catches an `Interrupted`, it is raised again at the end of the context. The context has no
-    effect if a thread other than the main thread enters it.
-
-    Raises:
-        Interrupted: a signal arrived.
+    In forked child processes, they still end the process at once. A signal is not lost, nor is
+    Ctrl-C, if Python drops its exception, as it does in callbacks of the garbage collector and in
+    `__del__`: it is sent again. If other code catches an `Interrupted`, it is raised again at the
+    end of the context. The context has no effect in a thread other than the main thread.
     """
     process, received, hook = os.getpid(), list[int](), sys.unraisablehook
 
@@ -116,9 +107,6 @@ def stop_signals(*names: str) -> list[signal.Signals]:
 
     A signal that was ignored when the process started, as SIGHUP is under `nohup` and SIGINT in a
     job in the background of a script, remains ignored and is left out.
-
-    Args:
-        names: SIGINT, SIGTERM or SIGHUP; none: all of them that the system has.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
@@ -141,19 +129,18 @@ def run_reporting_errors(
     """Calls `run` and returns the exit status; prints expected errors on standard error.
 
     Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
-    device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, the
-    traceback of an expected error is printed as well.
+    device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, their
+    traceback is printed as well.
 
     Args:
-        run: a function that parses the flags and runs the command.
+        run: parses the flags and runs the command.
         memory_remedy: a sentence that names the flags with which the command needs less memory.
         trains: whether the command trains, so that Ctrl-C has the exit status of SIGTERM.
 
     Returns:
-        0 for success; 1 for an expected error; 75 (`STOPPED`) if SIGTERM, SIGHUP or, in training,
-        Ctrl-C stopped the command, which resumes its work if it is run again; 130 if Ctrl-C stopped
-        any other work; and 141 if the reader of standard output ended, as in
-        `bertjax predict ... | head`.
+        0 for success; 1 for an expected error; 75 (`STOPPED`) after a signal to a command that
+        resumes its work if it is run again; 130 if Ctrl-C stopped any other work; and 141 if the
+        reader of standard output ended, as in `bertjax predict ... | head`.
     """
     try:
         with signals_raise(*(["SIGINT"] if trains else [])):
