@@ -14,7 +14,7 @@ from memory import peak_of
 
 from bertjax.model import BertForPreTraining, named_config
 from bertjax.tokenization import WordPieceTokenizer
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+from bertjax.tokenization.base import SPECIAL_TOKENS
 from bertjax.weights import init_params, save_hf
 
 

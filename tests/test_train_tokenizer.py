@@ -13,7 +13,7 @@ import bertjax
 from bertjax import train_tokenizer
 from bertjax.config import TrainTokenizerConfig
 from bertjax.tokenization import counting, load_tokenizer, train_wordpiece
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+from bertjax.tokenization.base import SPECIAL_TOKENS
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -1,10 +1,14 @@
 """Tokenizers, which convert text to token ids and back; the package does not import JAX."""
 
 from bertjax.tokenization.base import Tokenizer
-from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
+from bertjax.tokenization.bpe import (
+    ByteLevelBPETokenizer,
+    ModernBertTokenizer,
+    train_bpe,
+    train_modernbert_bpe,
+)
 from bertjax.tokenization.extension import Extension, extend
 from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, load_tokenizer
-from bertjax.tokenization.modernbert_tokenizer import ModernBertTokenizer, train_modernbert_bpe
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 

@@ -1,4 +1,4 @@
-"""Base class of the tokenizers: encoding of texts and pairs, truncation, and saving."""
+"""Base class of the tokenizers, and the counting of words for training and extending them."""
 
 import abc
 import contextlib
@@ -7,7 +7,8 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,21 +23,17 @@ VISIBLE_SPACE = "␣"
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of a model family, such as BERT or RoBERTa.
-
-    Attributes:
-        pad: the padding token, such as "[PAD]".
-        unk: the token for what the vocabulary lacks, such as "[UNK]".
-        cls: the first token of an input, such as "[CLS]".
-        sep: the token at the end of a text, such as "[SEP]".
-        mask: the mask token, such as "[MASK]".
-    """
+    """The special tokens of a model family: "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]" for BERT."""
 
     pad: str
     unk: str
     cls: str
     sep: str
     mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The special tokens of BERT and ModernBERT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class Layout:
     """Token type of the second text and the `sep` after it; all other tokens have type 0."""
 
     def num_special_tokens(self, pair: bool) -> int:
-        """Returns the number of special tokens of a pair (if `pair`) or of a single text."""
+        """Returns the number of special tokens in an input of one text, or of two if `pair`."""
         return 2 + pair * self.separators
 
 
@@ -65,8 +62,8 @@ class Tokenizer(abc.ABC):
         vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         layout: the special tokens, and their positions in texts and pairs.
         do_lower_case: whether to lower-case the text.
-        model_max_length: the maximum input length of the model, in tokens; `save` stores it, but
-            the methods of this class do not truncate to it.
+        model_max_length: the maximum input length of the model, in tokens, which `save` stores;
+            nothing is truncated to it.
         model_input_names: names of the arrays that transformers' tokenizer returns after loading
             the saved files; None: input_ids, attention_mask and, if the layout has two token types,
             token_type_ids.
@@ -108,10 +105,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds a `tokenizers.Tokenizer` that reads special tokens written in a text as such.
-
-        For example, "[MASK]" in a text (RoBERTa: "<mask>") becomes the id of the mask token.
-        """
+        """Builds a `tokenizers.Tokenizer` that reads "[MASK]" in a text as the mask token."""
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
@@ -120,7 +114,6 @@ class Tokenizer(abc.ABC):
         return backend
 
     def _template(self) -> processors.TemplateProcessing:
-        """Returns the post-processor that adds the special tokens of the layout."""
         cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
         between = f"{sep}:0 " * self.layout.separators
         second = self.layout.second_type
@@ -187,10 +180,7 @@ class Tokenizer(abc.ABC):
         return {p.name: getattr(self, p.name) for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text, without adding special tokens.
-
-        "[MASK]" in a text is encoded like any other text, not as the mask token.
-        """
+        """Returns the token ids of each text, without special tokens; "[MASK]" is ordinary text."""
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -212,19 +202,14 @@ class Tokenizer(abc.ABC):
         return [token.id for token in self._text_backend.model.tokenize(word)]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text, encoded as if a space preceded the text.
-
-        Only for the byte-level BPE tokenizer, these ids differ from those of `encode`.
-        """
+        """Returns the token ids of each text as if a space preceded it (for byte-level BPE)."""
         return self.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of a text as `encode` does, and each token's (start, end) in characters.
+        """Returns the ids of a text, and each token's start and (exclusive) end in characters.
 
-        Returns:
-            The n ids, int32 [n], and the character indices in the text of each token's start and
-            (exclusive) end, int32 [n, 2]. Several tokens that encode one character, such as a
-            Korean syllable, all have the start and end of that character.
+        The n ids are int32 [n], and the offsets int32 [n, 2]. Several tokens that encode one
+        character, such as a Korean syllable, all have the start and end of that character.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -235,9 +220,9 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        RoBERTa's mask token is written `<mask>`. The special tokens of the layout, such as [CLS]
-        and [SEP], are added. Unless `max_length` is None, the input is truncated to `max_length`
-        tokens, including the special tokens; of a pair, the longer text is truncated first.
+        The special tokens of the layout are added. Unless `max_length` is None, the input is
+        truncated to `max_length` tokens, including the special tokens; of a pair, the longer text
+        is truncated first.
 
         Raises:
             ValueError: `max_length` is smaller than the number of special tokens.
@@ -247,23 +232,11 @@ class Tokenizer(abc.ABC):
     def encode_pair(
         self, text: str, pair: str | None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text.
-
-        `max_length` and the result are those of `encode_prompt`.
-
-        Raises:
-            ValueError: `max_length` is smaller than the number of special tokens.
-        """
+        """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text."""
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Encodes each of `texts` like `encode_prompt`, in several threads; returns only the ids.
-
-        Each result has at most `max_length` tokens.
-
-        Raises:
-            ValueError: `max_length` is smaller than the number of special tokens.
-        """
+        """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -271,10 +244,7 @@ class Tokenizer(abc.ABC):
     def join(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """Adds special tokens to the ids of one or two texts; returns the ids and token types.
-
-        `first` and `second` are the token ids of the texts; None: there is no second text.
-        """
+        """Adds special tokens to the ids of one or two texts; returns the ids and token types."""
         head = [self.cls_token_id, *first, self.sep_token_id]
         if second is None:
             return head, [0] * len(head)
@@ -287,10 +257,7 @@ class Tokenizer(abc.ABC):
         return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
 
     def readable(self, token: str) -> str:
-        """Returns a token of the vocabulary as people read it; by default, the token itself.
-
-        Tokenizers whose tokens contain spaces write "␣" for a space.
-        """
+        """Returns a token as people read it: the token itself, or with "␣" for a space."""
         return token
 
     def save(self, directory: str | Path) -> None:
@@ -341,7 +308,7 @@ class Tokenizer(abc.ABC):
 
 
 def settings_of_added(added: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, bool]]:
-    """Returns {added token: its settings}, without its id and text, from a tokenizer.json."""
+    """Returns {added token: its settings}, without id and text, from a tokenizer.json."""
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     return {t: {flag: bool(x.get(flag, False)) for flag in flags} for t, x in added.items()}
 
@@ -396,11 +363,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 
 @contextlib.contextmanager
 def _explaining_the_library() -> Iterator[None]:
-    """Converts errors of the tokenizers library to ValueError.
-
-    The tokenizers library raises plain Exceptions, and Rust panics, which do not subclass
-    Exception.
-    """
+    """The tokenizers library raises plain Exceptions and Rust panics, which are no Exceptions."""
     try:
         yield
     except BaseException as error:
@@ -413,7 +376,90 @@ def _explaining_the_library() -> Iterator[None]:
 
 
 def _write_if_changed(path: Path, content: bytes) -> None:
-    """Writes `content` to `path` atomically, unless the file already has this content."""
     if path.is_file() and path.read_bytes() == content:
         return
     write_bytes(path, content, unique=True)  # several machines may share the directory
+
+
+Report = Callable[[str], None]
+
+MOST_CHARACTERS = 10_000_000
+"""Default limit on the total length, in characters, of the distinct words that `count_words` keeps
+in memory. The limit corresponds to about 1.2 million English words, for which counting and training
+take about 1 GB of memory, mostly for the index of token pairs in the tokenizers library."""
+SHARE_KEPT = 0.5
+"""`count_words` drops rare words until the total length of the remaining words is at most
+`SHARE_KEPT * most_characters`."""
+
+
+def count_words(
+    texts_of_words: Iterable[Iterable[str]],
+    report: Report | None = None,
+    most_characters: int = MOST_CHARACTERS,
+) -> Counter[str]:
+    """Counts how often each word occurs in the texts; returns {word: count}.
+
+    When the distinct words have more than `most_characters` characters in total, words counted once
+    so far are dropped, then words counted twice, and so on until the remaining words have at most
+    half as many. A dropped word that occurs again is counted from 0. The counts depend on the order
+    of the texts only if words are dropped; `report` is then called with a message after all texts.
+    The limit is checked between texts, so the words of a single text may exceed it.
+    """
+    counts: Counter[str] = Counter()
+    checked = size = dropped = highest = 0
+    for words in texts_of_words:
+        if size > most_characters:
+            threshold, size = _threshold(counts, int(SHARE_KEPT * most_characters))
+            kept: Counter[str] = Counter()
+            dict.update(kept, ((word, n) for word, n in counts.items() if n > threshold))
+            dropped, highest = dropped + len(counts) - len(kept), max(highest, threshold)
+            counts, checked = kept, len(kept)
+        counts.update(words)
+        if len(counts) > checked:
+            # The new words are at the end of the Counter.
+            size += sum(map(len, _last(counts, len(counts) - checked)))
+            checked = len(counts)
+    if dropped and report:
+        report(
+            f"To bound memory, {dropped:,} rare words were dropped (each had been counted at most "
+            f"{highest} times); the vocabulary is learned from {len(counts):,} words."
+        )
+    return counts
+
+
+def _last(counts: Counter[str], number: int) -> Iterator[str]:
+    words = reversed(counts)
+    return (next(words) for _ in range(number))
+
+
+def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
+    """Returns the highest count of the words to drop, and the characters of the words to keep.
+
+    The highest count to drop is the lowest n for which all words that were counted more than n
+    times have at most `room` characters in total.
+    """
+    characters: Counter[int] = Counter()
+    for word, count in counts.items():
+        characters[count] += len(word)
+    left = characters.total()
+    for count in sorted(characters):
+        left -= characters[count]
+        if left <= room:
+            return count, left
+    raise AssertionError("unreachable: without any words, no characters remain")
+
+
+def repeated(counts: Counter[str]) -> Iterator[str]:
+    """Yields texts, sorted by word, that together contain each word `counts[word]` times.
+
+    The trainers of the tokenizers library accept texts, but no word counts.
+    """
+    at_once = 1000
+    for word in sorted(counts):
+        whole, rest = divmod(counts[word], at_once)
+        if whole:
+            text = " ".join([word] * at_once)
+            for _ in range(whole):
+                yield text
+        if rest:
+            yield " ".join([word] * rest)

@@ -1,21 +1,40 @@
-"""The byte-level BPE tokenizer of RoBERTa, and the training of a byte-level BPE vocabulary.
+"""The byte-level BPE tokenizers of RoBERTa and ModernBERT, and the training of their vocabularies.
 
 Byte-level BPE encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019,
-4.4).
+4.4). ModernBERT's differs in Unicode normalisation (NFC), in the special tokens, which are BERT's,
+and in tokens that are found in a text before it is split, such as runs of spaces (Warner et al.
+2024, 2.1.1; it is a modified tokenizer of OLMo).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from bertjax.base import progress
 from bertjax.base.files import brief
-from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
-from bertjax.tokenization.counting import Report, count_words, repeated
+from bertjax.tokenization.base import (
+    SPECIAL_TOKENS,
+    VISIBLE_SPACE,
+    Layout,
+    Report,
+    SpecialTokens,
+    Tokenizer,
+    count_words,
+    repeated,
+    settings_of_added,
+)
 
 ROBERTA = Layout(
     special_tokens=SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
@@ -35,19 +54,16 @@ _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
 class ByteLevelBPETokenizer(Tokenizer):
     """The tokenizer of RoBERTa, which encodes pairs as `<s> A </s></s> B </s>`.
 
-    All token type ids are 0.
+    All token type ids are 0. Further arguments are documented in `Tokenizer`.
 
     Args:
         vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         merges: the BPE merges, each a pair of tokens, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
-        model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the transformers tokenizer returns; None:
-            input_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids are not 0 to n - 1, or the vocabulary lacks
-            a token of a merge or the token that results from a merge.
+        ValueError: see `Tokenizer`, or the vocabulary lacks a token of a merge or the token that
+            results from a merge.
     """
 
     tokenizer_class = "RobertaTokenizer"
@@ -104,15 +120,10 @@ class ByteLevelBPETokenizer(Tokenizer):
         ]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text, encoded with a space before its first word.
-
-        Empty texts and texts that begin with a space are encoded unchanged.
-        """
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
 
     def words(self, text: str) -> list[str]:
-        """Splits a text, with a space before it, into words of characters that stand for bytes."""
         return super().words(f" {text}") if text.strip() else []
 
     @property
@@ -163,12 +174,10 @@ def train_bpe(
     """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. The vocabulary
-    includes one token for each of the 256 bytes. The tokens `<s>`, `<pad>`, `</s>` and `<unk>` have
-    the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the texts,
-    because the trainer breaks ties between pairs of tokens by the ids of the tokens. If
-    `counting.count_words` drops rare words to bound memory, however, the vocabulary may depend on
-    the order, and `report` is called with a message. `model_max_length` is stored in the tokenizer:
-    the maximum number of tokens of its model.
+    includes the 256 bytes. The tokens `<s>`, `<pad>`, `</s>` and `<unk>` have the ids 0 to 3, as in
+    RoBERTa. The vocabulary does not depend on the order of the texts, unless `count_words` drops
+    rare words to bound memory; `report` is then called with a message. `model_max_length` is stored
+    in the tokenizer: the maximum number of tokens of its model.
 
     Raises:
         ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the
@@ -188,15 +197,7 @@ def learn_bpe(
     min_frequency: int,
     report: Report | None,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Learns byte-level BPE; returns the vocabulary {token: id} and the merges in order of rank.
-
-    The tokens in `special` have the first ids. `vocab_size`, `min_frequency` and `report` are those
-    of `train_bpe`.
-
-    Raises:
-        ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the
-            texts contain no word.
-    """
+    """Returns the vocabulary, in which `special` has the first ids, and the merges."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(special) + len(alphabet):
         raise ValueError(
@@ -226,12 +227,107 @@ def learn_bpe(
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Splits each text that is not blank into words; yields one list of words per text.
-
-    A word includes the space before it. Each byte of a word is written as one printable character,
-    as in the tokens of a byte-level BPE vocabulary.
-    """
+    """Yields the words of each text, with the space before it and with a character per byte."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in texts:
         if text.strip():
             yield [word for word, _ in byte_level.pre_tokenize_str(text)]
+
+
+# [MASK] includes the space before it.
+_SPECIAL = {token: {"lstrip": token == "[MASK]", "special": True} for token in SPECIAL_TOKENS}
+
+
+class ModernBertTokenizer(ByteLevelBPETokenizer):
+    """The tokenizer of ModernBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
+
+    All token type ids are 0. Further arguments are documented in `ByteLevelBPETokenizer`.
+
+    Args:
+        added: the tokens that are found in a text before it is split, each with its settings in
+            `tokenizer.json`; None: the special tokens.
+        nfc: whether texts are normalised to NFC.
+    """
+
+    tokenizer_class = "PreTrainedTokenizerFast"
+    layout_of_class = Layout(special_tokens=SPECIAL_TOKENS, second_type=0)
+
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        merges: Sequence[tuple[str, str]],
+        *,
+        added: Mapping[str, Mapping[str, bool]] | None = None,
+        nfc: bool = True,
+        add_prefix_space: bool = False,
+        model_max_length: int = 8192,
+        model_input_names: Sequence[str] | None = None,
+    ):
+        self.added = settings_of_added(_SPECIAL if added is None else added)
+        self.nfc = nfc
+        super().__init__(
+            vocab,
+            merges,
+            add_prefix_space=add_prefix_space,
+            model_max_length=model_max_length,
+            model_input_names=model_input_names,
+        )
+
+    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
+        backend = super()._make_prompt_backend()
+        if self.nfc:
+            backend.normalizer = normalizers.NFC()
+        backend.post_processor = self._template()
+        return backend
+
+    def _make_text_backend(self) -> tokenizers.Tokenizer:
+        backend = super()._make_text_backend()
+        # Offsets leave out the space before a word, as RoBERTa's do: ModernBERT's files keep it.
+        backend.post_processor = processors.ByteLevel(trim_offsets=True)
+        return backend
+
+    def _added_tokens(self) -> list[AddedToken]:
+        by_id = sorted(self.added, key=self.vocab.__getitem__)
+        return [AddedToken(token, **self.added[token]) for token in by_id]
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        return super().word_starts | np.array([token in self.added for token in self.tokens])
+
+    def readable(self, token: str) -> str:
+        if token in self.added:
+            return token.replace(" ", "␣")
+        return super().readable(token)
+
+    def _identity(self) -> Any:
+        return [super()._identity(), sorted(map(list, self.added.items()), key=str), self.nfc]
+
+    def _settings(self) -> dict[str, Any]:
+        return {"add_prefix_space": self.add_prefix_space}
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {}
+
+
+def train_modernbert_bpe(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    min_frequency: int = 2,
+    model_max_length: int = 8192,
+    report: Report | None = None,
+) -> ModernBertTokenizer:
+    """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens, as for ModernBERT.
+
+    The texts are normalised to NFC. The special tokens have the ids 0 to 4, and the 256 bytes
+    follow. The other arguments and errors are those of `train_bpe`.
+    """
+    normalizer = normalizers.NFC()
+    vocab, merges = learn_bpe(
+        (normalizer.normalize_str(text) for text in texts),
+        SPECIAL_TOKENS,
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        report=report,
+    )
+    return ModernBertTokenizer(vocab, merges, model_max_length=model_max_length)

@@ -27,9 +27,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertjax.base import progress
-from bertjax.tokenization.base import Tokenizer
+from bertjax.tokenization.base import Report, Tokenizer, count_words, repeated
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
-from bertjax.tokenization.counting import Report, count_words, repeated
 from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
 
@@ -116,10 +115,7 @@ class WordChoice:
         self._splits[word] = (word,)
 
     def _changes(self, word: str) -> Iterator[tuple[str, Split, Split]]:
-        """Yields (longer word, its pieces, its pieces with `word` as an entry), where they differ.
-
-        Entries of the vocabulary and words that it cannot express do not change.
-        """
+        """Yields (longer word, its pieces, its pieces with `word` added), where they differ."""
         for place in range(bisect.bisect_right(self._sorted, word), len(self._sorted)):
             longer = self._sorted[place]
             if not longer.startswith(word):
@@ -142,14 +138,13 @@ _FIRST_CHARACTER = 0x10000
 
 
 class Extension(NamedTuple):
-    """A tokenizer with new entries.
+    """A tokenizer with new entries, and what they save.
 
     Attributes:
         tokenizer: the tokenizer; its new entries follow the old ones.
         entries: the new entries, in the order of their ids.
         characters: the number of the first entries that are characters which the vocabulary lacked.
-        unknown: the numbers of words of the text with an unknown piece, with the old vocabulary and
-            with the new entries.
+        unknown: the numbers of words of the text with an unknown piece, before and after.
         tokens_before: the number of tokens of the text with the old vocabulary.
         tokens_after: the number of tokens of the text with the new entries.
         words: the number of words of the text, the fewest tokens that any new entries can lead to.
@@ -175,16 +170,9 @@ def extend(
     """Adds up to `add` entries to the vocabulary of `tokenizer`, which is left unchanged.
 
     The entries are first the characters that the vocabulary lacks, in order of frequency and unless
-    they are rare, and then the words that save the most tokens of the texts. They do not depend on
-    the order of the texts, unless `counting.count_words` drops rare words to bound memory; `report`
-    is then called with a message.
-
-    Args:
-        tokenizer: the old tokenizer.
-        texts: text of the new domain.
-        add: the maximum number of new entries.
-        min_frequency: how often a character or word must occur to be added.
-        report: is called with messages; None: nothing is reported.
+    they are rare, and then the words that save the most tokens of the texts; all of them occur at
+    least `min_frequency` times. They do not depend on the order of the texts, unless `count_words`
+    drops rare words to bound memory; `report` is then called with a message.
 
     Raises:
         ValueError: the texts contain no unknown character and no word that another entry would
@@ -208,7 +196,7 @@ def extend(
 
 
 def _count_tokens(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, int]:
-    """Returns the number of tokens of the text, and that of its words with an unknown piece."""
+    """Returns the number of tokens of the text, and of its words with an unknown piece."""
     tokens = unknown = 0
     for word, count in counts.items():
         ids = tokenizer.split(word)
@@ -298,7 +286,7 @@ def _extended_bpe(
 def _new_merges(
     tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Iterator[tuple[str, str]]:
-    """Learns merges of the old pieces of the words; yields pairs of entries in order of rank.
+    """Yields pairs of entries in order of rank.
 
     The trainer of the tokenizers library learns them from texts in which each old piece is one
     character.

@@ -1,30 +1,161 @@
 """Loads a tokenizer from a model directory, a vocabulary file, or the Hugging Face hub."""
 
+import base64
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import brief, naming_read_errors, read_json, refuse_links_outside
+from bertjax.base.files import (
+    MAX_JSON_BYTES,
+    brief,
+    naming_read_errors,
+    read_bytes,
+    read_json,
+    refuse_links_outside,
+)
 from bertjax.cloud.copies import local_copy
 from bertjax.shipped import shipped_model
-from bertjax.tokenization.base import Tokenizer
-from bertjax.tokenization.bpe import ByteLevelBPETokenizer
+from bertjax.tokenization.base import SPECIAL_TOKENS, Tokenizer
+from bertjax.tokenization.bpe import ByteLevelBPETokenizer, ModernBertTokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
-from bertjax.tokenization.modernbert_tokenizer import ModernBertTokenizer, is_modernbert
-from bertjax.tokenization.tokenizer_files import (
-    TokenizerJson,
-    read_merges,
-    read_tokenizer_json,
-    read_vocab_txt,
-)
 from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
-from bertjax.tokenization.wordpiece import (
-    MAX_CHARACTERS_PER_WORD,
-    SPECIAL_TOKENS,
-    WordPieceTokenizer,
-    looks_cased,
-)
+from bertjax.tokenization.wordpiece import MAX_CHARACTERS_PER_WORD, WordPieceTokenizer, looks_cased
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerJson:
+    """The parsed content of a `tokenizer.json`, the file format of the tokenizers library.
+
+    `kind` is the model type in the file, and `model` its section "model", which contains "vocab".
+    `normalizers` and `pre_tokenizers` are lists, with nested sequences flattened. `added_tokens`
+    maps each added token to its entry in the file, with its id and settings.
+    """
+
+    file: Path
+    kind: str
+    model: dict[str, Any]
+    normalizers: list[dict[str, Any]]
+    pre_tokenizers: list[dict[str, Any]]
+    added_tokens: dict[str, dict[str, Any]]
+
+    def normalizer(self, kind: str) -> dict[str, Any] | None:
+        """Returns the first normalizer of the type `kind`; None if no normalizer has this type."""
+        return next((step for step in self.normalizers if step["type"] == kind), None)
+
+    def charsmap(self) -> bytes:
+        """Returns SentencePiece's precompiled normalization table; b"" if the file has no table."""
+        step = self.normalizer("Precompiled")
+        with naming_read_errors(self.file):
+            return base64.b64decode(step["precompiled_charsmap"]) if step else b""
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Returns the merges of a BPE model as pairs of tokens, in order of rank.
+
+        Older files store each merge as one string, newer files as a list of two strings.
+        """
+        with naming_read_errors(self.file):
+            merges = [
+                _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
+                for m in self.model.get("merges", [])
+            ]
+            _check_texts((piece for merge in merges for piece in merge), "a piece of a merge")
+        return merges
+
+    def vocab(self) -> dict[str, int]:
+        """Returns the vocabulary of a WordPiece or BPE model as {token: id}."""
+        with naming_read_errors(self.file):
+            return dict(self.model["vocab"].items())
+
+    def pieces(self) -> list[tuple[str, float]]:
+        """Returns the (piece, natural log probability) pairs of a unigram model, by id."""
+        with naming_read_errors(self.file):
+            pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
+            _check_texts((piece for piece, _ in pieces), "a piece")
+        return pieces
+
+
+def read_tokenizer_json(file: Path) -> TokenizerJson:
+    """Reads a `tokenizer.json`; raises ValueError if it is not one, or has no vocabulary."""
+    content = read_json(file)
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{file} has no 'model': it is not a file of the tokenizers library.")
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict | list):
+        raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
+    # Older files do not name the type of the model.
+    guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
+    with naming_read_errors(file):
+        added = content.get("added_tokens") or []
+        _check_texts((token["content"] for token in added), "the content of an added token")
+        return TokenizerJson(
+            file=file,
+            kind=str(model.get("type") or guess),
+            model=model,
+            normalizers=_steps(content.get("normalizer"), "normalizers"),
+            pre_tokenizers=_steps(content.get("pre_tokenizer"), "pretokenizers"),
+            added_tokens={token["content"]: token for token in added},
+        )
+
+
+def read_vocab_txt(file: Path) -> dict[str, int]:
+    """Reads a `vocab.txt` with one token per line; returns {token: index of its line, from 0}."""
+    tokens = _lines(file)
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        seen: set[str] = set()
+        twice = [token for token in tokens if token in seen or seen.add(token)]
+        raise ValueError(
+            f"{file} has {len(twice)} duplicate entries (first: {brief(twice[0])!r}): remove them."
+        )
+    return vocab
+
+
+def read_merges(file: Path) -> list[tuple[str, str]]:
+    """Reads a `merges.txt`; returns the BPE merges as pairs of tokens, in order of rank."""
+    lines = _lines(file)
+    if lines[0].startswith("#version"):
+        lines = lines[1:]
+    return [_pair(line, file) for line in lines if line]
+
+
+def _pair(text: str, file: Path) -> tuple[str, str]:
+    first, space, second = text.partition(" ")
+    if not (first and space and second) or " " in second:
+        raise ValueError(
+            f"{file}: {brief(text)!r} is not a merge of two pieces: download it again."
+        )
+    return first, second
+
+
+def _lines(file: Path) -> list[str]:
+    # Only "\n" ends a line: splitlines() would also split at U+2028, which is an entry of some
+    # released vocabularies.
+    with naming_read_errors(file):
+        text = read_bytes(file, MAX_JSON_BYTES).decode("utf-8-sig")
+    return [line.rstrip("\r") for line in text.split("\n")]
+
+
+def _check_texts(values: Iterable[Any], what: str) -> None:
+    """Raises ValueError if one of `values` is not a string, or not one that UTF-8 can encode."""
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"{what} is {brief(repr(value))}, not a text")
+        value.encode()
+
+
+def _steps(step: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
+    if not step:
+        return []
+    if not isinstance(step["type"], str):
+        raise ValueError(f"a normalizer or pre-tokenizer has the type {brief(step['type'])}")
+    if step["type"] == "Sequence":
+        return [inner for member in step[members] for inner in _steps(member, members)]
+    return [step]
+
 
 _KIND_OF_FILE = {
     "vocab.txt": "WordPiece",
@@ -47,10 +178,9 @@ _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer: `json` (tokenizer.json), `bare`, or both.
+    """The files of a tokenizer: `json` (tokenizer.json), `bare` (such as vocab.txt), or both.
 
-    `bare` is the path of another vocabulary file, such as vocab.txt. `config` holds the fields of
-    tokenizer_config.json; it is empty if that file does not exist.
+    `config` holds the fields of tokenizer_config.json; it is empty if that file does not exist.
     """
 
     directory: Path
@@ -63,12 +193,10 @@ class _Source:
 
     @property
     def config_file(self) -> Path:
-        """The path of tokenizer_config.json; this file need not exist."""
         return self.directory / "tokenizer_config.json"
 
     @property
     def vocabulary_file(self) -> Path:
-        """The path of tokenizer.json; if it is missing, of a file such as vocab.txt."""
         file = self.json.file if self.json else self.bare
         assert file is not None
         return file
@@ -82,11 +210,7 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Returns the checked `model_max_length` and `model_input_names` of tokenizer_config.json.
-
-        The default of `model_max_length` is 512. The default of `model_input_names` is None or, for
-        DistilBertTokenizer, input_ids and attention_mask.
-        """
+        """Returns `model_max_length` and `model_input_names` of tokenizer_config.json."""
         # transformers writes 1e30 for "no limit".
         length = self.config.get("model_max_length", 512)
         names = self.config.get("model_input_names")
@@ -168,10 +292,7 @@ def _find(path: Path) -> _Source:
 
 
 def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
-    """Raises ValueError if the tokenization algorithm is unsupported or differs between the files.
-
-    `kinds` maps the names of the vocabulary files in the directory to WordPiece, BPE or Unigram.
-    """
+    """Raises ValueError if the algorithm is unsupported or differs between the files."""
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
@@ -237,10 +358,18 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
         )
     # tokenizer.json may exist alone, but must agree with vocab.json and merges.txt if they exist.
     vocabularies, settings = [], {}
-    if source.json and is_modernbert(source.json):
+    if source.json and set(SPECIAL_TOKENS) <= source.json.added_tokens.keys():
         settings = {"add_prefix_space": _prefix_space_of(source.json, ["NFC"])}
         settings = _with_config(source, settings, ("add_prefix_space",), None)
-        return ModernBertTokenizer.from_json(source.json, **settings, **source.common())
+        added = source.json.added_tokens
+        return ModernBertTokenizer(
+            source.json.vocab() | {token: entry["id"] for token, entry in added.items()},
+            source.json.merges(),
+            added=added,
+            nfc=source.json.normalizer("NFC") is not None,
+            **settings,
+            **source.common(),
+        )
     if source.json:
         vocabularies.append((source.json.vocab(), source.json.merges()))
         settings["add_prefix_space"] = _prefix_space_of(source.json)
@@ -265,12 +394,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson, normalizers: Sequence[str] = ()) -> bool:
-    """Returns the setting `add_prefix_space` of a byte-level BPE from its tokenizer.json, `read`.
-
-    Raises:
-        ValueError: the file has a normalizer that is not in `normalizers`, or another pre-tokenizer
-            than ByteLevel with use_regex, RoBERTa's.
-    """
+    """Returns `add_prefix_space`; other steps than `normalizers` and ByteLevel are refused."""
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     known = [*(step for step in steps[:-1] if step in normalizers), "ByteLevel"]
     if steps != known or not read.pre_tokenizers[0].get("use_regex", True):
@@ -321,7 +445,6 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the transformers class, such as AlbertTokenizer, of a unigram tokenizer's files."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -345,12 +468,7 @@ def _unigram_class(source: _Source) -> str:
 
 
 def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
-    """Reads `do_lower_case` and `keep_accents` from the normalizers in a unigram tokenizer.json.
-
-    Raises:
-        ValueError: a normalizer is not one that the model family (ALBERT if `is_albert`, else
-            XLM-RoBERTa or CamemBERT) uses, or the last pre-tokenizer is not Metaspace.
-    """
+    """Reads `do_lower_case` and `keep_accents` from the normalizers in a unigram tokenizer.json."""
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
         {"NFKD", "StripAccents", "Lowercase"} if is_albert else set()
@@ -365,7 +483,6 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
 
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
-    """Raises ValueError if an added token of tokenizer.json is not special or not in `vocab`."""
     more = [
         t
         for t, token in read.added_tokens.items()
@@ -382,11 +499,9 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """Returns the settings {name: value} of a tokenizer from both of its files.
+    """Returns `settings`, read from tokenizer.json, and what they lack of tokenizer_config.json.
 
-    These are `settings`, which were read from tokenizer.json, and for names that `settings` lacks,
-    the fields `names` of tokenizer_config.json. The argument `do_lower_case`, unless None,
-    overrides the value in both files.
+    The argument `do_lower_case`, unless None, overrides the value in both files.
     """
     configured = {name: source.config[name] for name in names if name in source.config}
     for name, value in configured.items():
@@ -401,12 +516,6 @@ def _with_config(
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
-    """Raises ValueError if tokenizer_config.json and tokenizer.json differ in a setting in `names`.
-
-    `settings` holds the settings that were read from tokenizer.json. A setting that only one of the
-    two files has is not compared.
-    """
-
     def value(fields: dict, name: str) -> object:
         if name == "strip_accents" and fields.get(name) is None:
             return fields.get("do_lower_case", settings["do_lower_case"])

@@ -1,8 +1,7 @@
 """The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
-The tokenizer splits a text into the most probable sequence of pieces (Kudo 2018); a piece is a
-token of the vocabulary. Token ids and special tokens are those of transformers; for XLM-RoBERTa and
-CamemBERT, the ids differ from the ids in the SentencePiece file.
+A text is split into the most probable sequence of pieces (Kudo 2018). Token ids and special tokens
+are those of transformers; for XLM-RoBERTa and CamemBERT, they differ from the SentencePiece file.
 """
 
 import base64
@@ -19,17 +18,19 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertjax.base import progress
 from bertjax.base.files import MAX_JSON_BYTES, brief, read_bytes
-from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.base import (
+    VISIBLE_SPACE,
+    Layout,
+    Report,
+    SpecialTokens,
+    Tokenizer,
+    count_words,
+)
 from bertjax.tokenization.bpe import ROBERTA
-from bertjax.tokenization.counting import Report, count_words
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # The layout and the name of the SentencePiece file for each class of transformers.
-LAYOUTS = {
-    "AlbertTokenizer": ALBERT,
-    "XLMRobertaTokenizer": ROBERTA,
-    "CamembertTokenizer": ROBERTA,
-}
+LAYOUTS = {"AlbertTokenizer": ALBERT, "XLMRobertaTokenizer": ROBERTA, "CamembertTokenizer": ROBERTA}
 MODEL_FILES = {
     "AlbertTokenizer": "spiece.model",
     "XLMRobertaTokenizer": "sentencepiece.bpe.model",
@@ -49,7 +50,8 @@ class UnigramTokenizer(Tokenizer):
     """The unigram tokenizer of ALBERT, XLM-RoBERTa or CamemBERT.
 
     Pairs of texts are encoded as `[CLS] A [SEP] B [SEP]` for ALBERT, and as
-    `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT.
+    `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT. Further arguments are documented in
+    `Tokenizer`.
 
     Args:
         pieces: the (piece, log probability) pairs, in order of ids.
@@ -58,16 +60,11 @@ class UnigramTokenizer(Tokenizer):
         do_lower_case: whether to lower-case the text; must be False except for ALBERT.
         keep_accents: whether to keep the marks of all scripts, such as accents; must be True except
             for ALBERT.
-        model_file: the content of the SentencePiece file that `save` writes; None: `save` writes no
-            SentencePiece file.
-        model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the transformers tokenizer returns; None:
-            input_ids, attention_mask and, for ALBERT only, token_type_ids.
+        model_file: the content of the SentencePiece file that `save` writes; None: none is written.
 
     Raises:
-        ValueError: a special token is missing; a piece is empty, occurs twice or has no finite
-            score; `charsmap` is damaged; or `do_lower_case` is True or `keep_accents` is False for
-            a class other than AlbertTokenizer.
+        ValueError: see `Tokenizer`; or a piece is empty, occurs twice or has no finite score;
+            `charsmap` is damaged; or the class does not admit `do_lower_case` or `keep_accents`.
     """
 
     def __init__(
@@ -162,7 +159,6 @@ class UnigramTokenizer(Tokenizer):
         return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])
 
     def readable(self, token: str) -> str:
-        """Returns a token with "␣" for each space, which is "▁" in the vocabulary."""
         return token.replace(SPACE, VISIBLE_SPACE)
 
     def _identity(self) -> Any:
@@ -213,9 +209,8 @@ def read_sentencepiece(
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
     """Reads the SentencePiece file of a tokenizer whose transformers class is `tokenizer_class`.
 
-    Returns:
-        The (piece, log probability) pairs in the order of the ids in transformers, the precompiled
-        normalization table, and the content of the file.
+    Returns the (piece, log probability) pairs in the order of the ids in transformers, the
+    precompiled normalization table, and the content of the file.
 
     Raises:
         ValueError: the file is not a unigram model of SentencePiece.
@@ -227,14 +222,7 @@ def read_sentencepiece(
 def parse_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Parses the content of a SentencePiece file; returns the same as `read_sentencepiece`.
-
-    `file` names the source of the content in error messages, and `tokenizer_class` is the
-    tokenizer's class in transformers.
-
-    Raises:
-        ValueError: the content is not a unigram model of SentencePiece.
-    """
+    """Parses the content of a SentencePiece file; `file` names its source in error messages."""
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -277,10 +265,7 @@ def _in_order_of_ids(
 
 
 def _without_number_comma(piece: str, score: float) -> float:
-    """Returns the score of a piece, lowered by 100 if the piece ends with a digit and a comma.
-
-    With the lower score, "9," is split into "9" and ",", as in google-research/albert.
-    """
+    """Lowers the score of "9," by 100, so that it is split, as in google-research/albert."""
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
@@ -318,11 +303,10 @@ def train_unigram(
 ) -> UnigramTokenizer:
     """Learns an ALBERT unigram vocabulary of at most `vocab_size` pieces from an iterable of texts.
 
-    The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
-    rare words to bound memory; `report` is then called with a message. `do_lower_case` tells
-    whether texts are lower-cased and lose the accents and other marks of all scripts, here and
-    later; `model_max_length`, the maximum number of tokens of the model, is stored in the
-    tokenizer.
+    The vocabulary does not depend on the order of the texts, unless `count_words` drops rare words
+    to bound memory; `report` is then called with a message. If `do_lower_case`, texts are
+    lower-cased and lose the accents and other marks of all scripts, here and later;
+    `model_max_length`, the maximum number of tokens of the model, is stored in the tokenizer.
 
     Raises:
         ValueError: the texts are empty, or contain more distinct characters than `vocab_size`

@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import (
-    AddedToken,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.base import progress
-from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer, settings_of_added
-from bertjax.tokenization.counting import Report, count_words, repeated
+from bertjax.tokenization.base import (
+    SPECIAL_TOKENS,
+    Layout,
+    Report,
+    Tokenizer,
+    count_words,
+    repeated,
+    settings_of_added,
+)
 
-SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 100
 # A vocabulary with a larger share of capitalised entries is cased. Released uncased vocabularies
 # have at most 0.01 %, cased ones at least 14 %.
@@ -34,9 +33,9 @@ CASED_SHARE = 0.01
 class WordPieceTokenizer(Tokenizer):
     """The tokenizer of BERT and DistilBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
 
+    Further arguments are documented in `Tokenizer`.
+
     Args:
-        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
-        do_lower_case: whether to lower-case the text.
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
         num_words: the number of entries that pieces of words may be, the first ones; the others are
@@ -44,13 +43,10 @@ class WordPieceTokenizer(Tokenizer):
         max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
         added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab` that are
             matched anywhere in a text before it is split into words; those of BERT are left out.
-        model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the transformers tokenizer returns; None:
-            input_ids, token_type_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids are not 0 to n - 1, or `do_lower_case` is
-            True for a cased vocabulary, whose capitalised tokens would never be produced.
+        ValueError: see `Tokenizer`, or `do_lower_case` is True for a cased vocabulary, whose
+            capitalised tokens would never be produced.
     """
 
     tokenizer_class = "BertTokenizer"
@@ -124,7 +120,6 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether each token starts a word, bool [vocab_size]; tokens with `##` continue a word."""
         return np.array([not token.startswith("##") for token in self.tokens])
 
     def _identity(self) -> Any:
@@ -147,10 +142,9 @@ class WordPieceTokenizer(Tokenizer):
 def longest_matches(
     word: str, vocab: Container[str], *, continues: bool = False
 ) -> tuple[str, ...]:
-    """Splits a word from left to right into the longest entries of `vocab` (Wu et al. 2016, 4.1).
+    """Splits a word from left to right into the longest entries of `vocab`; () if there is none.
 
-    If `continues`, the word is the rest of one whose beginning has been split. The result is () if
-    there is no entry at some place.
+    If `continues`, the word is the rest of one whose beginning has been split.
     """
     pieces, start = [], 0
     while start < len(word):
@@ -187,10 +181,9 @@ def train_wordpiece(
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
-    does not depend on the order of the texts, unless `counting.count_words` drops rare words to
-    bound memory; `report` is then called with a message. `do_lower_case` tells whether texts are
-    lower-cased, here and later; `model_max_length`, the maximum number of tokens of the model, is
-    stored in the tokenizer.
+    does not depend on the order of the texts, unless `count_words` drops rare words to bound
+    memory; `report` is then called with a message. `model_max_length`, the maximum number of tokens
+    of the model, is stored in the tokenizer.
 
     Raises:
         ValueError: the texts contain no word.

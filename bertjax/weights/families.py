@@ -93,12 +93,7 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Returns pairs (prefix in the family, prefix in BERT) for the tensors of an encoder layer.
-
-    Args:
-        layer: the prefix of the layer's tensor names in the family.
-        renames: {name of a submodule in the family, with `__` for each dot: its name in BERT}.
-    """
+    """Returns `Renames` of layers; in names of the family, `__` stands for a dot."""
     return tuple(
         (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
         for name, bert in renames.items()
@@ -137,11 +132,7 @@ def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts fields with one value each to those of `config.json`.
-
-    Raises:
-        ValueError: no layer is local, which `config.json` says in another way.
-    """
+    """Converts fields with one value each to fields of `config.json`."""
     values = dict(fields)
     if values["local_attention"] is None:
         raise ValueError(
@@ -346,16 +337,7 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class MissingHead(ValueError):
-    """Raised if transformers has no class for a head of a model family.
-
-    Args:
-        config: the config of the model, which names the family.
-        head: the name of the head.
-
-    Attributes:
-        family: the name of the family, as in `model_type`.
-        head: the name of the head.
-    """
+    """Raised if transformers has no class for the head `head` of the family `family`."""
 
     def __init__(self, config: BertConfig, head: str):
         super().__init__(
@@ -366,11 +348,7 @@ class MissingHead(ValueError):
 
 
 def family_of(config: BertConfig) -> Family:
-    """Returns the model family that `config.model_type` names.
-
-    Raises:
-        ValueError: the config's `model_type` is unknown.
-    """
+    """Returns the family that `config.model_type` names; raises ValueError if it is unknown."""
     return _family(config.model_type)
 
 
@@ -469,10 +447,7 @@ def heads_of(config: BertConfig) -> list[str]:
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Returns triples (regex of a tensor prefix in the family, this prefix, BERT's prefix).
-
-    The longest prefixes of the family come first, because the first match is used.
-    """
+    """Returns triples (regex of a prefix in the family, this prefix, BERT's), longest first."""
     return [
         (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
         for name, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[0]))
@@ -481,7 +456,7 @@ def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
 
 @functools.cache
 def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
-    """Returns pairs (regex of a BERT tensor prefix, the family's prefix), longest prefix first."""
+    """Returns pairs (regex of a tensor prefix in BERT, the family's prefix), longest first."""
     return [
         (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), name)
         for _, name, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
@@ -510,10 +485,7 @@ def as_bert(name: str, config: BertConfig) -> str:
 def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
     """Converts BERT's name of a tensor to the tensor's name in the config's family.
 
-    Args:
-        name: the name of the tensor in BERT.
-        config: the architecture of the model; its `model_type` names the family.
-        projected: whether the model's head has a dense layer before the classifier.
+    `projected` says whether the model's head has a dense layer before the classifier.
     """
     if name.startswith("classifier."):
         prefix = family_of(config).projected_classifier

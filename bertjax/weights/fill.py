@@ -18,10 +18,9 @@ class Filled(NamedTuple):
 
     Attributes:
         params: the parameter tree of numpy arrays.
-        absent: names of the parts (such as "classifier" or "bert/pooler") that the model has and
-            the source lacks; their parameters were initialised at random.
-        unused: names of the parts that the source has and the model lacks; the tensors of these
-            parts were ignored.
+        absent: the parts (such as "classifier" or "bert/pooler") that the source lacks and that
+            were initialised at random.
+        unused: the parts that the source has and the model lacks; they were ignored.
     """
 
     params: dict[str, Any]
@@ -51,8 +50,7 @@ def _init(model: BertWithHead, key: jax.Array) -> Any:
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
     """Initialises only the parameters of `model` at `paths`; returns {path: parameter}.
 
-    The parameters have the shapes that the model declares, and are drawn from `seed`, with the same
-    values as in a model that is initialised as a whole.
+    The values are those of a model that is initialised as a whole from `seed`.
     """
 
     @jax.jit
@@ -66,8 +64,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
     """Returns `params` with newly initialised parameters under the keys `model.training_parts`.
 
-    These parameters, which are drawn from `seed`, exist only during training, so loaded parameters
-    lack them.
+    They exist only during training, so loaded parameters lack them.
     """
     if not model.training_parts:
         return params
@@ -87,17 +84,15 @@ def fill(
     """Converts tensors with PyTorch names to the parameters of a model.
 
     If `tensors` lacks all tensors of the pooler, or all tensors of a layer of the head, this part
-    is initialised at random.
+    is initialised at random from `seed`.
 
     Args:
         tensors: {PyTorch name: tensor}; the tensors are read one at a time.
         model: the model whose parameters are returned.
         where: the path of the file or directory with the tensors, for error messages.
         seed: the seed for the random initialisation of parameters that `tensors` lacks.
-        skip: a part of the model (such as "classifier") to initialise at random, even if `tensors`
-            contains this part.
-        known: {path: parameter} of parameters that are copied to the result and not read from
-            `tensors`.
+        skip: a part of the model (such as "classifier") to initialise at random in any case.
+        known: {path: parameter} of parameters that are not read from `tensors`.
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or type, or not finite. The
@@ -142,7 +137,6 @@ def fill(
 
 
 def _misfit(where: str, *problems: list[str]) -> str:
-    """Returns an error message; `problems` lists the missing, unexpected and misshaped tensors."""
     room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
     # Characters that short lists do not need are left to the longer lists.
@@ -159,8 +153,8 @@ def _misfit(where: str, *problems: list[str]) -> str:
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
     """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
 
-    If the encoder is read from `tensors`, `fill` must begin with this check, because the time and
-    memory of its other operations grow with the number of layers in `config`, which may be wrong.
+    `fill` begins with this check, because the time and memory of its other operations grow with the
+    number of layers in `config`, which may be wrong.
     """
     layers = 0
     for name in names.normalized(tensors, config).values():
@@ -177,11 +171,9 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 
 
 def _part(path: str) -> str | None:
-    """Returns the optional part of a model to which the parameter at `path` belongs.
+    """Returns "bert/pooler" or a layer of the head, such as "classifier"; None: the encoder.
 
-    The optional parts are the pooler, "bert/pooler", and each layer of the head, such as
-    "classifier"; the result is None for all other parameters of the encoder. A source of tensors
-    may lack an optional part, or have an optional part that the model lacks, but must not have an
+    A source of tensors may lack such a part, or have one that the model lacks, but must not have an
     incomplete part.
     """
     first, _, rest = path.partition("/")
@@ -191,17 +183,9 @@ def _part(path: str) -> str | None:
 def _place(
     filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Checks a tensor and, unless `filled` is None, writes the values of the tensor to `filled`.
+    """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor.
 
-    Args:
-        filled: {path: parameter}, to which the converted values are written.
-        like: the shape and dtype of the parameter that the tensor becomes or is a part of.
-        mapped: the path of the parameter, and the conversion from PyTorch's layout.
-        tensor: the tensor, in PyTorch's layout.
-
-    Returns:
-        A description of what is wrong with the tensor's shape, type or values; None: the tensor is
-        valid.
+    `like` has the shape of the parameter that the tensor becomes or is a part of.
     """
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
@@ -231,13 +215,8 @@ def resize_vocabulary(
 ) -> dict[str, Any]:
     """Resizes the word embedding and the masked LM head to the vocabulary size of `model`.
 
-    The values of token ids below both sizes are kept; those of new ids are initialised at random.
-
-    Args:
-        params: the parameters, with the vocabulary size of `config`.
-        model: the model with the new vocabulary size.
-        config: the architecture with the old vocabulary size.
-        seed: the seed for the random initialisation.
+    The values of token ids below both sizes are kept; the new ones are drawn from `seed`. `config`
+    is the architecture with the old vocabulary size.
     """
     flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)

@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face model directories: `config.json`, weights and tokenizer files."""
+"""Reads and writes Hugging Face model directories: config, weights, tokenizer, model card."""
 
 import contextlib
 import functools
@@ -64,7 +64,7 @@ def _read_safetensor(file: Path, opened: Any, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """A context in which errors of safetensors become a ValueError that names `file`."""
+    """Errors of safetensors become a ValueError that names `file`."""
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -119,13 +119,7 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
 
 
 def open_weights(file: Path) -> Mapping[str, np.ndarray]:
-    """Returns {PyTorch name: tensor} of a single `.safetensors` or `.bin` file.
-
-    The tensors have the shapes of PyTorch's parameters.
-
-    Raises:
-        ValueError: the file is damaged, or holds objects other than tensors.
-    """
+    """Returns {PyTorch name: tensor} of a single `.safetensors` or `.bin` file."""
     return open_bin(file) if file.suffix == ".bin" else open_safetensors([file])
 
 
@@ -146,15 +140,14 @@ def save_hf(
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
         params: the parameters, which are converted and written one at a time to save memory;
-            parameters that exist only for training (`training_parts` of the head) are left out.
+            those that exist only for training (`training_parts` of the head) are left out.
         config: the architecture of the model.
-        tokenizer: the tokenizer, whose files are written as well; None: no tokenizer files.
+        tokenizer: the tokenizer, whose files are written as well.
         head: the name of the head in `bertjax.model.HEADS`.
-        extra: additional fields of `config.json`, such as id2label; None: no additional fields.
-        card: the text of the model card, README.md; None: no model card.
-        files: additional text files to write, {file name: text}; None: no additional files.
-        tagger: the parameters of a tagger (classifier of words on the frozen encoder), written to
-            `tagger.safetensors`; None: the model has no tagger.
+        extra: additional fields of `config.json`, such as id2label.
+        card: the text of the model card, README.md.
+        files: additional text files to write, {file name: text}.
+        tagger: the parameters of a tagger on the frozen encoder, for `tagger.safetensors`.
 
     Raises:
         ValueError: `directory` holds files but no model, or transformers does not support the head
@@ -186,7 +179,7 @@ def save_hf(
 def check_files(directory: Path) -> None:
     """Compares the files of a model directory with their checksums, if bertjax wrote the directory.
 
-    The model card has no checksum, because users may edit the card.
+    The model card has no checksum, because users may edit it.
 
     Raises:
         ValueError: a file of the model is damaged, missing or changed.
@@ -202,14 +195,11 @@ def check_files(directory: Path) -> None:
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
-    """Writes parameters to the safetensors file `path` as float32, under PyTorch names.
+    """Writes parameters {path: array} to a safetensors file as float32, under PyTorch names.
 
-    `flat` is {path in the parameter tree: array}, and `config` that of the model, whose family
-    determines the names.
-
-    A safetensors file consists of the length of the header (8 bytes), the header in JSON, and the
-    bytes of the tensors. To save memory, this function converts and writes one tensor at a time;
-    the safetensors library would need contiguous copies of all tensors at once.
+    The file consists of the length of the header (8 bytes), the header in JSON, and the bytes of
+    the tensors. To save memory, one tensor at a time is converted and written; the safetensors
+    library would need contiguous copies of all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
@@ -268,7 +258,7 @@ def model_card(
         config: the architecture of the model.
         do_lower_case: whether the tokenizer lower-cases texts; None: the model has no tokenizer.
         facts: (name, value) pairs that describe the training; the card shows them as a table.
-        tagger: the config of a tagger (classifier of words) on the frozen encoder; None: no tagger.
+        tagger: the config of a tagger on the frozen encoder.
     """
     embeds = head == "sentence_embedding"
     text = _HEAD.format(
@@ -300,7 +290,6 @@ def model_card(
 
 
 def _planned(phase: Mapping[str, Any]) -> str:
-    """Describes the updates of a phase, such as "9,000 steps of 32 rows of 128 tokens"."""
     rows = f"{phase['num_steps']:,} steps of {phase['batch_size']} rows"
     if sizes := phase.get("warmup_batch_sizes"):
         first = f"{phase['batch_size_warmup_steps']:,}"
@@ -313,10 +302,8 @@ def training_facts(
 ) -> list[tuple[str, Any]]:
     """Returns the (name, value) pairs that describe a pretraining run in its model card.
 
-    Args:
-        config: the config of the run, as stored in run.json.
-        step: the number of training steps done so far.
-        evaluation: {metric: value} of the last evaluation; None: the run has not been evaluated.
+    `config` is the config of the run, as stored in run.json, and `evaluation` the {metric: value}
+    of the last evaluation at or before `step`.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]

@@ -1,4 +1,4 @@
-"""Loads models, with one of the heads, from what `bertjax.weights.source` opens."""
+"""Loads models with one of the heads, and adds taggers, new words, positions; students."""
 
 import contextlib
 import dataclasses
@@ -73,11 +73,10 @@ def load_model(
         head: the name of the head, which is initialised at random if the source lacks it; None: the
             head of the source; "auto": the head of the source if it was fine-tuned for a task, and
             "encoder", without a head, if it was pretrained.
-        num_labels: the number of classes; None: the number of classes in the source, or 2 if the
-            source has no classes.
-        new_labels: whether a stored classifier whose number of classes is not that of the model is
-            replaced by a newly initialised classifier; if False, the difference raises ValueError.
-        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
+        num_labels: the number of classes; None: those of the source, or 2 if it has none.
+        new_labels: whether a stored classifier with another number of classes is replaced by a
+            newly initialised one; if False, the difference raises ValueError.
+        vocab_size: the vocabulary size to resize the model to.
         dtype: the dtype of the activations.
         seed: the seed for the random initialisation of parameters that the source lacks.
         tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
@@ -130,8 +129,7 @@ def load_model(
 def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
     """Replaces the head of a loaded model by the masked LM head stored in the model's source.
 
-    A model that has a masked LM head already is returned unchanged. If the source has no masked LM
-    head, the new head is initialised at random and named in `absent`.
+    If the source has none, the new head is initialised at random and named in `absent`.
     """
     if "predictions" in loaded.model.parts:
         return loaded
@@ -144,10 +142,7 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 
 
 def _task_head(source: Source) -> str:
-    """Returns the name of the source's head if it is a head for a task, else "encoder".
-
-    The result is "encoder" for a pretraining head, and if no head has exactly the stored layers.
-    """
+    """Returns the source's head if it is a head for a task, else "encoder"."""
     with contextlib.suppress(ValueError):
         head = find_head(source)
         return "encoder" if head in PRETRAINING_HEADS else head
@@ -200,10 +195,7 @@ def _architecture(source: Source) -> BertConfig:
 
 
 def _classes(source: Source) -> int:
-    """Returns the number of classes of a source: the length of the bias of its classifier.
-
-    If the source has no classifier, the number of classes is 2, the default of transformers.
-    """
+    """Returns the length of the classifier's bias, or 2, the default of transformers."""
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:
             return max(source.tensors[name].size, 1)
@@ -236,8 +228,6 @@ def with_new_tagger(
 ) -> LoadedModel:
     """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
 
-    The parameters of the tagger, whose config is `tagger`, are drawn from `seed`.
-
     Raises:
         ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
     """
@@ -246,14 +236,12 @@ def with_new_tagger(
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger (classifier of words) in the model directory of `encoder` to `encoder`.
+    """Adds the tagger in the model directory of `encoder`, if there is one.
 
-    If the directory holds no tagger, `encoder` is returned unchanged.
-
-    Args:
-        encoder: the encoder, loaded from a model directory.
-        description: the content of the directory's `task.json`; if there is a tagger, its entry
-            "tagger" holds the fields of a `TaggerConfig`.
+    A tagger is a linear classifier, or a BiLSTM and a linear classifier, that tags words from
+    hidden states of an encoder that was not trained with it; transformers loads only the encoder.
+    `tagger.safetensors` has the names of `torch.nn.LSTM` and `torch.nn.Linear`. `description` is
+    the content of `task.json`, whose entry "tagger" holds the fields of a `TaggerConfig`.
 
     Raises:
         FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
@@ -304,11 +292,6 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    """Adds a tagger with the parameters in `tensors` {PyTorch name: tensor} to an encoder.
-
-    If `tensors` is empty, the tagger is initialised at random. The fields `absent` and `unused` of
-    the result name only parts of the tagger.
-    """
     tagger.check_layers(encoder.config.num_hidden_layers)
     base = encoder.model
     model = FeatureTagger(
@@ -326,7 +309,7 @@ _SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offs
 def student_params(
     teacher: LoadedModel, model: BertWithHead, layers: Sequence[int], seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Initialises a student with parameters of its teacher (Sanh et al. 2019, section 3).
+    """Initialises a student with parameters of its teacher (DistilBERT: Sanh et al. 2019, 3).
 
     Args:
         teacher: the teacher, loaded with the head of the student.
@@ -335,9 +318,8 @@ def student_params(
         seed: the seed for the random initialisation of parameters that the teacher lacks.
 
     Returns:
-        The student's parameters (numpy), and the names of everything initialised at random, which
-        are parts of the model (such as "bert/pooler") that the teacher's files lack, and paths of
-        parameters that only the student has.
+        The student's parameters (numpy), and the parts (such as "bert/pooler") that the teacher's
+        files lack and the paths that only the student has: they were initialised at random.
 
     Raises:
         ValueError: `layers` does not name one layer of the teacher for each layer of the student,
@@ -376,7 +358,6 @@ def student_params(
 
 
 def _is_stacked(path: str) -> bool:
-    """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
     return "/encoder/layers/" in path
 
 
@@ -398,7 +379,7 @@ NewPositions = Literal["tile", "interpolate"]
 
 
 def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> LoadedModel:
-    """Extends the vocabulary of a model to that of `tokenizer`.
+    """Extends the vocabulary of a model to that of `tokenizer` (Gee et al. 2022).
 
     The rows of each new id are the mean of the rows of the pieces into which the model's own
     tokenizer splits the new entry: in the word embedding, in the output bias and, if it is not
@@ -407,11 +388,6 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
     from its row, and differ only after training. If the embedding has too few rows, it gets as many
     as the new tokenizer has entries, rounded up to a multiple of 64; the rows without an entry are
     initialised at random from `seed`.
-
-    Args:
-        loaded: the model and its old tokenizer.
-        tokenizer: the old tokenizer with further entries.
-        seed: the seed of the rows that no entry has.
 
     Raises:
         ValueError: `tokenizer` is not the model's tokenizer with further entries.
@@ -451,14 +427,9 @@ def with_positions(
     """Extends the position embedding of a model to `max_position_embeddings` rows.
 
     The first `position_offset` rows, which stand for no position, are kept. A model without
-    position embeddings only gets the new number in its config.
-
-    Args:
-        loaded: the model.
-        max_position_embeddings: the number of rows, not below that of the model.
-        method: "tile" keeps the old rows, and the new ones repeat them from the first position;
-            "interpolate" spreads the old rows evenly over all positions, and those between are
-            interpolated linearly.
+    position embeddings only gets the new number in its config. The method "tile" keeps the old
+    rows, and the new ones repeat them from the first position (Beltagy et al. 2020, "Longformer",
+    5); "interpolate" spreads the old rows evenly over all positions, and interpolates between.
     """
     offset = loaded.config.position_offset
     count = max_position_embeddings - offset
@@ -480,10 +451,7 @@ def with_positions(
 
 
 def _with_rows(
-    loaded: LoadedModel,
-    field: str,
-    size: int,
-    grow: Callable[[str, np.ndarray], np.ndarray],
+    loaded: LoadedModel, field: str, size: int, grow: Callable[[str, np.ndarray], np.ndarray]
 ) -> LoadedModel:
     """Returns a model whose config field `field` is `size`, with the parameters that this changes.
 

@@ -70,11 +70,7 @@ def _layer_norm(hf_name: str, path: str, first_layer: int = 0) -> list[Rule]:
 
 
 def _lstm(cell: str) -> list[Rule]:
-    """Returns the `Rule`s for one layer and direction of a BiLSTM, such as `cell="l0_reverse"`.
-
-    `cell` is the suffix of torch.nn.LSTM's parameter names, as in `weight_ih_l0_reverse`: "l", the
-    index of the layer and, for the backward direction, "_reverse".
-    """
+    """Returns the rules of a cell such as "l0_reverse", the suffix of torch.nn.LSTM's names."""
     return [
         rule
         for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
@@ -114,9 +110,7 @@ _NAMED: tuple[Rule, ...] = (
         )
     ),
     Rule(
-        f"{_LAYER}.attention.output.dense.weight",
-        f"{_LAYERS}/attention/output/kernel",
-        _FROM_HEADS,
+        f"{_LAYER}.attention.output.dense.weight", f"{_LAYERS}/attention/output/kernel", _FROM_HEADS
     ),
     Rule(f"{_LAYER}.attention.output.dense.bias", f"{_LAYERS}/attention/output/bias", _SAME),
     *_layer_norm(f"{_LAYER}.attention.output.LayerNorm", f"{_LAYERS}/attention_layer_norm"),
@@ -186,8 +180,7 @@ class Mapped(NamedTuple):
 
     Attributes:
         path: the path of the parameter.
-        layer: the index of the tensor on axis 0 of the parameter, where the encoder layers are
-            stacked; None: the parameter is not stacked.
+        layer: the index of the tensor on axis 0 of the parameter; None: it is not stacked.
         from_hf: the function that converts the array to our layout.
     """
 
@@ -197,10 +190,7 @@ class Mapped(NamedTuple):
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name.
-
-    `config` is the config of the model.
-    """
+    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name."""
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
@@ -222,7 +212,6 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 def _to_separate(
     params: Mapping[str, np.ndarray], config: BertConfig
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Does what `to_hf` does, with the parts of fused tensors apart."""
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
@@ -242,10 +231,7 @@ def _to_separate(
 
 
 def set_unused_layers(params: dict[str, np.ndarray]) -> None:
-    """Sets rows of axis 0 that no layer uses, in {path: parameter}, to their initial values.
-
-    The arrays are [layers, D] and belong to LayerNorms: scales are 1, and biases 0.
-    """
+    """Sets rows of axis 0 that no layer uses to their initial values, in LayerNorms [layers, D]."""
     for path in params.keys() & {rule.path for rule in RULES if rule.first_layer}:
         params[path][: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
 

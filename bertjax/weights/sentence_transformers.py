@@ -38,9 +38,7 @@ class SentenceModules(NamedTuple):
 
 
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
-    """Reads the modules of sentence-transformers in a model directory.
-
-    The result is None if the directory has no modules.json.
+    """Reads the modules of sentence-transformers in a model directory; None if it has none.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -113,10 +111,7 @@ def read_pooling(file: Path) -> str:
 
 
 def sentence_files(directory: Path) -> dict[str, str]:
-    """Returns {file name: text} of the files of sentence-transformers in a model directory.
-
-    The result is {} if the directory has no modules.json.
-    """
+    """Returns {file name: text} of the files of sentence-transformers in a model directory."""
     if not (directory / MODULES).is_file():
         return {}
     files = {name: directory / name for name in SENTENCE_FILES if (directory / name).is_file()}
@@ -127,10 +122,6 @@ def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
     """Returns {file name: text} of the files of sentence-transformers for a trained model.
 
     The result is {} if the head of the model computes no sentence embeddings.
-
-    Args:
-        model: the model.
-        max_length: the maximum number of tokens per text.
     """
     if not isinstance(model, BertForSentenceEmbedding):
         return {}
@@ -166,15 +157,6 @@ def with_head_fields(
 
     Those are read from the files of sentence-transformers in the directory of the model, if there
     are any, unless `fields` sets the pooling.
-
-    Args:
-        model: the model, with the default settings of its head.
-        directory: the directory from which the model is loaded.
-        fields: {name of a field of the head: value}.
-
-    Raises:
-        OSError: a file of sentence-transformers is missing or cannot be read.
-        ValueError: such a file is damaged, or the directory has modules that bertjax lacks.
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
         modules = read_sentence_modules(directory) or SentenceModules()

@@ -59,7 +59,6 @@ def usage_of(directory: Path) -> Usage:
 
 
 def _outcome(read: Callable[[], Any]) -> Future[Any]:
-    """Calls `read` now, and keeps its result or its error for later."""
     outcome: Future[Any] = Future()
     try:
         outcome.set_result(read())
@@ -76,8 +75,7 @@ class Source(NamedTuple):
         where: the path of the directory or checkpoint.
         config: the fields of `config.json` or `bert_config.json`; for a run, those of `BertConfig`.
         tensors: {PyTorch name: tensor} of the parameters.
-        tokenizer: the model's tokenizer; None if the model has no tokenizer and the caller of
-            `open_source` does not require one.
+        tokenizer: the tokenizer; None if there is none and `open_source` need not have one.
         usage: how the model is used, according to the files beside its weights.
     """
 
@@ -140,7 +138,6 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
 
 def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) -> Source:
-    """Opens a Hugging Face directory, with the weights in the file `weights` if it is not None."""
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
             f"{directory} has no config.json, which describes the architecture of {weights}: copy "
@@ -157,14 +154,12 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
 def _split(
     tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> Mapping[str, np.ndarray]:
-    """Returns the tensors with those apart that the files of the model's family join."""
     name = config.get("model_type", "bert") if isinstance(config, dict) else None
     family = FAMILIES.get(name) if isinstance(name, str) else None  # other values are refused later
     return split_fused(tensors, family.fused if family else {})
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
-    """Loads a model's tokenizer; returns None if the model has none and `required` is False."""
     vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
     if not required and not any((directory / name).is_file() for name in vocabularies):
         return None
@@ -253,7 +248,6 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """Downloads a model from the hub, unless it is cached, and returns its local directory."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if hf.has_weights(folder):

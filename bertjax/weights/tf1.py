@@ -36,13 +36,7 @@ from bertjax.weights.tensors import LazyTensors
 
 
 class Tf1Name(NamedTuple):
-    """The names of a parameter in TF1 and in PyTorch.
-
-    Attributes:
-        tf1: the name in checkpoints of google-research/bert.
-        pytorch: the name in PyTorch's BERT.
-        transposed: whether TF1 has PyTorch's matrix transposed.
-    """
+    """The names of a parameter in TF1 and PyTorch; `transposed` says whether TF1's matrix is."""
 
     tf1: str
     pytorch: str
@@ -129,17 +123,11 @@ def is_parameter(tf1: str) -> bool:
 
 
 def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
-    """Opens a TF1 checkpoint; a tensor is read when it is accessed.
+    """Opens a TF1 checkpoint (`prefix` as for `find_tf1`); a tensor is read when it is accessed.
 
-    Args:
-        prefix: the prefix of the files (`.../bert_model.ckpt`), one of the files, or a directory
-            with one checkpoint or with a file `checkpoint` that names the latest checkpoint.
-
-    Returns:
-        A mapping of PyTorch names to float32 arrays in the shapes of PyTorch; matrices named
-        `kernel` in TF1 are transposed views.
-        Variables that are no parameters of BERT keep their TF1 names, so that the caller can report
-        such variables. The optimizer state is left out.
+    Returns a mapping of PyTorch names to float32 arrays in the shapes of PyTorch; matrices named
+    `kernel` in TF1 are transposed views. Variables that are no parameters of BERT keep their TF1
+    names, so that the caller can report them. The optimizer state is left out.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or one of its files is missing.
@@ -252,8 +240,7 @@ def save_tf1(
         tensors: pairs (PyTorch name, array), in the shapes of PyTorch.
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
-        vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. The
-            written directory does not say whether the tokenizer lower-cases texts.
+        vocab: the lines of `vocab.txt`, in the order of ids; it does not say the casing.
         name: the prefix of the names of the checkpoint's files.
 
     Raises:
@@ -330,12 +317,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}.
-
-    Raises:
-        ValueError: the tensors are not those of a BERT with `layers` layers and a head that
-            Google's code has.
-    """
+    """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
     nameless, duplicate = [], []
     with file.open("wb") as raw:

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from bertjax.tokenization import WordPieceTokenizer
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+from bertjax.tokenization.base import SPECIAL_TOKENS
 
 DIRECTORY = Path(__file__).parent / "tiny_bert"
 ROWS, LENGTH, VOCAB = 3, 20, 60

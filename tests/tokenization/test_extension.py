@@ -10,7 +10,7 @@ from bertjax.tokenization import (
     load_tokenizer,
     train_wordpiece,
 )
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+from bertjax.tokenization.base import SPECIAL_TOKENS
 
 KINDS = ["wordpiece", "bpe", "modernbert", "albert", "xlm-roberta", "camembert"]
 ADD = 30

@@ -8,7 +8,7 @@ import tokenizers
 
 from bertjax.data.preparation.chunks import SentenceEncoder
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+from bertjax.tokenization.base import SPECIAL_TOKENS
 
 
 def vocab_of(*words: str) -> dict[str, int]:
