@@ -304,7 +304,7 @@ def test_a_full_disk_leaves_the_old_directory_whole(
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertjax.weights.hf.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     assert run(source, old) == 1
     assert "its old content is unchanged" in capsys.readouterr().err
     assert (old / "model.safetensors").read_bytes() == before

@@ -12,8 +12,8 @@ import pytest
 import bertjax
 from bertjax import train_tokenizer
 from bertjax.config import TrainTokenizerConfig
-from bertjax.tokenization import counting, load_tokenizer, train_wordpiece
-from bertjax.tokenization.base import SPECIAL_TOKENS
+from bertjax.tokenization import load_tokenizer, train_wordpiece
+from bertjax.tokenization.base import SPECIAL_TOKENS, count_words
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -53,7 +53,7 @@ def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind)
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_dropped_words_are_reported(text, tmp_path, monkeypatch, capsys, kind):
-    monkeypatch.setattr(counting.count_words, "__defaults__", (None, 9_000))
+    monkeypatch.setattr(count_words, "__defaults__", (None, 9_000))
     config = TrainTokenizerConfig(
         input=(str(text),), output=str(tmp_path / "out"), kind=kind, vocab_size=300
     )
@@ -67,16 +67,16 @@ def test_words_that_are_dropped_are_the_rare_ones_and_memory_is_bounded():
     common = {f"w{i}" for i in range(50)}
     texts = [rng.choices(sorted(common), k=5) + [f"x{i}"] for i in range(2000)]
     said = []
-    counts = counting.count_words(texts, said.append, most_characters=1000)
+    counts = count_words(texts, said.append, most_characters=1000)
     assert sum(map(len, counts)) <= 1000 + 50
     true = Counter(word for text in texts for word in text)
     assert all(counts[word] == true[word] for word in common)  # never as rare as those dropped
     assert len(said) == 1 and "dropped" in said[0]
-    assert counting.count_words(texts, said.append) == true and len(said) == 1
+    assert count_words(texts, said.append) == true and len(said) == 1
 
 
 def test_words_as_frequent_as_each_other_do_not_leave_nothing():
-    counts = counting.count_words([[f"x{i}"] for i in range(1000)], most_characters=50)
+    counts = count_words([[f"x{i}"] for i in range(1000)], most_characters=50)
     assert "x999" in counts
 
 

@@ -23,7 +23,7 @@ VISIBLE_SPACE = "␣"
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of a model family: "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]" for BERT."""
+    """The special tokens of a model family, such as "[PAD]" and "<mask>"."""
 
     pad: str
     unk: str

@@ -46,32 +46,28 @@ class TokenizerJson:
     def charsmap(self) -> bytes:
         """Returns SentencePiece's precompiled normalization table; b"" if the file has no table."""
         step = self.normalizer("Precompiled")
-        with naming_read_errors(self.file):
-            return base64.b64decode(step["precompiled_charsmap"]) if step else b""
+        return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
         """Returns the merges of a BPE model as pairs of tokens, in order of rank.
 
         Older files store each merge as one string, newer files as a list of two strings.
         """
-        with naming_read_errors(self.file):
-            merges = [
-                _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
-                for m in self.model.get("merges", [])
-            ]
-            _check_texts((piece for merge in merges for piece in merge), "a piece of a merge")
+        merges = [
+            _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
+            for m in self.model.get("merges", [])
+        ]
+        _check_texts((piece for merge in merges for piece in merge), "a piece of a merge")
         return merges
 
     def vocab(self) -> dict[str, int]:
         """Returns the vocabulary of a WordPiece or BPE model as {token: id}."""
-        with naming_read_errors(self.file):
-            return dict(self.model["vocab"].items())
+        return dict(self.model["vocab"].items())
 
     def pieces(self) -> list[tuple[str, float]]:
         """Returns the (piece, natural log probability) pairs of a unigram model, by id."""
-        with naming_read_errors(self.file):
-            pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
-            _check_texts((piece for piece, _ in pieces), "a piece")
+        pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
+        _check_texts((piece for piece, _ in pieces), "a piece")
         return pieces
 
 

@@ -55,10 +55,12 @@ class Rule(NamedTuple):
     first_layer: int = 0
 
 
-def _dense(hf_name: str, path: str) -> list[Rule]:
+def _dense(
+    hf_name: str, path: str, matrix: _Transform = _MATRIX, bias: _Transform = _SAME
+) -> list[Rule]:
     return [
-        Rule(f"{hf_name}.weight", f"{path}/kernel", _MATRIX),
-        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME),
+        Rule(f"{hf_name}.weight", f"{path}/kernel", matrix),
+        Rule(f"{hf_name}.bias", f"{path}/bias", bias),
     ]
 
 
@@ -66,18 +68,6 @@ def _layer_norm(hf_name: str, path: str, first_layer: int = 0) -> list[Rule]:
     return [
         Rule(f"{hf_name}.weight", f"{path}/scale", _SAME, first_layer),
         Rule(f"{hf_name}.bias", f"{path}/bias", _SAME, first_layer),
-    ]
-
-
-def _lstm(cell: str) -> list[Rule]:
-    """Returns the rules of a cell such as "l0_reverse", the suffix of torch.nn.LSTM's names."""
-    return [
-        rule
-        for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
-        for rule in (
-            Rule(f"lstm.weight_{hf_name}_{cell}", f"lstm/{cell}/{path}/kernel", _MATRIX),
-            Rule(f"lstm.bias_{hf_name}_{cell}", f"lstm/{cell}/{path}/bias", _SAME),
-        )
     ]
 
 
@@ -96,23 +86,11 @@ _NAMED: tuple[Rule, ...] = (
     *(
         rule
         for name in ("query", "key", "value")
-        for rule in (
-            Rule(
-                f"{_LAYER}.attention.self.{name}.weight",
-                f"{_LAYERS}/attention/{name}/kernel",
-                _TO_HEADS,
-            ),
-            Rule(
-                f"{_LAYER}.attention.self.{name}.bias",
-                f"{_LAYERS}/attention/{name}/bias",
-                _HEADS_BIAS,
-            ),
+        for rule in _dense(
+            f"{_LAYER}.attention.self.{name}", f"{_LAYERS}/attention/{name}", _TO_HEADS, _HEADS_BIAS
         )
     ),
-    Rule(
-        f"{_LAYER}.attention.output.dense.weight", f"{_LAYERS}/attention/output/kernel", _FROM_HEADS
-    ),
-    Rule(f"{_LAYER}.attention.output.dense.bias", f"{_LAYERS}/attention/output/bias", _SAME),
+    *_dense(f"{_LAYER}.attention.output.dense", f"{_LAYERS}/attention/output", _FROM_HEADS),
     *_layer_norm(f"{_LAYER}.attention.output.LayerNorm", f"{_LAYERS}/attention_layer_norm"),
     *_dense(f"{_LAYER}.intermediate.dense", f"{_LAYERS}/intermediate"),
     *_dense(f"{_LAYER}.output.dense", f"{_LAYERS}/output"),
@@ -130,7 +108,12 @@ _NAMED: tuple[Rule, ...] = (
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
     Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
     *_dense("cls.seq_relationship", "seq_relationship"),
-    *(rule for cell in ("l0", "l0_reverse", "l1", "l1_reverse") for rule in _lstm(cell)),
+    *(  # The suffixes of torch.nn.LSTM's names, as in `weight_ih_l0_reverse`.
+        Rule(f"lstm.{hf_kind}_{hf_name}_{cell}", f"lstm/{cell}/{path}/{kind}", transform)
+        for cell in ("l0", "l0_reverse", "l1", "l1_reverse")
+        for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
+        for hf_kind, kind, transform in (("weight", "kernel", _MATRIX), ("bias", "bias", _SAME))
+    ),
 )
 
 # All other parts of heads are linear layers, whose names are the same in PyTorch and in our tree.

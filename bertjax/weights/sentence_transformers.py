@@ -16,7 +16,6 @@ from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 MODULES = "modules.json"
 _SETTINGS = "sentence_bert_config.json"
 _POOLING = "1_Pooling/config.json"
-_TOKENIZER = "tokenizer_config.json"
 _MODEL = "config_sentence_transformers.json"
 SENTENCE_FILES = (MODULES, _SETTINGS, _MODEL, _POOLING)
 MAX_BYTES = 1 << 20
@@ -57,12 +56,11 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
             "only Transformer, Pooling and Normalize: give --pooling to embed without them."
         )
     settings = directory / _SETTINGS
-    content = read_json(settings, REMEDY, MAX_BYTES) if settings.is_file() else {}
+    content = _read_optional(settings)
     length = content.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
-    file = directory / _TOKENIZER
-    tokenizer = read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
+    tokenizer = _read_optional(directory / "tokenizer_config.json")
     if length is None:
         # As version 6 of sentence-transformers writes it; 1e30 means that there is no limit.
         found = tokenizer.get("model_max_length")
@@ -70,7 +68,7 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     lowers = content.get("do_lower_case") and not tokenizer.get("do_lower_case")
     change = f"{settings} says that sentence-transformers lower-cases" if lowers else ""
     file = directory / _MODEL
-    model = read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
+    model = _read_optional(file)
     prompts, name = model.get("prompts"), model.get("default_prompt_name")
     prompt = prompts.get(str(name), name) if isinstance(prompts, dict) else name
     if prompt not in (None, ""):
@@ -86,6 +84,10 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     if ".." in Path(path).parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
         raise ValueError(f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it.")
     return SentenceModules(read_pooling(file), "Normalize" in kinds, length)
+
+
+def _read_optional(file: Path) -> dict[str, Any]:
+    return read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
 
 
 def read_pooling(file: Path) -> str:

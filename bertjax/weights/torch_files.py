@@ -284,19 +284,14 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
             raise ValueError(f"{path} is empty. {_REMEDY}")
         data = _File(file.fileno(), 0, access=mmap.ACCESS_READ)
     try:
-        return _open_zip(data) if data[:4] == b"PK\x03\x04" else _open_legacy(data)
+        is_zip = data[:4] == b"PK\x03\x04"
+        tensors, starts, byteorder = _open_zip(data) if is_zip else _open_legacy(data)
     except (ValueError, OverflowError, NotImplementedError, OSError) as error:
         raise ValueError(f"{path} is refused: {brief(error).rstrip('.')}. {_REMEDY}") from error
     except (zipfile.BadZipFile, struct.error) as error:
         raise ValueError(
             f"{path} is truncated or damaged: {brief(error).rstrip('.')}. {_REMEDY}"
         ) from error
-
-
-def _lazy(
-    data: _File, tensors: dict[str, _Tensor], starts: Mapping[str, int], byteorder: str
-) -> LazyTensors:
-    """`starts` holds the byte offset of each storage in the file `data`."""
     return LazyTensors(
         {
             name: functools.partial(_read, data, tensor, starts[tensor.storage.key], byteorder)
@@ -323,7 +318,11 @@ def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarra
     return np.asarray(view != 0) if dtype == "bool" else view
 
 
-def _open_zip(data: _File) -> LazyTensors:
+# The tensors, the byte offsets of the storages in the file, and the byte order of these.
+_Opened = tuple[dict[str, _Tensor], dict[str, int], str]
+
+
+def _open_zip(data: _File) -> _Opened:
     """In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are storages."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
@@ -345,7 +344,7 @@ def _open_zip(data: _File) -> LazyTensors:
         if f"data/{key}" not in spans:
             raise ValueError(f"storage {key[:80]!r} of tensor {name[:80]!r} is missing")
         starts[key] = tensor.storage.placed(*spans[f"data/{key}"])
-    return _lazy(data, tensors, starts, byteorder)
+    return tensors, starts, byteorder
 
 
 def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
@@ -387,7 +386,7 @@ def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
     return spans, pickles[0].CRC
 
 
-def _open_legacy(data: _File) -> LazyTensors:
+def _open_legacy(data: _File) -> _Opened:
     """The file consists of five pickles and the storages.
 
     The pickles are a magic number, the protocol's version, the system, the state dict, and the
@@ -416,7 +415,7 @@ def _open_legacy(data: _File) -> LazyTensors:
             )
         starts[key] = storages[key].placed(at + 8, len(data))
         at += 8 + storages[key].nbytes
-    return _lazy(data, tensors, starts, "little")
+    return tensors, starts, "little"
 
 
 def _state_dict(top: Any) -> dict[str, _Tensor]:

@@ -392,7 +392,7 @@ def test_a_full_disk_leaves_the_old_directory_whole(tmp_path, tf, monkeypatch, f
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     usage = shutil.disk_usage(tmp_path)._replace(free=free)
-    monkeypatch.setattr("bertjax.weights.tf1.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     monkeypatch.setattr(tf.compat.v1.Session, "run", full)
     found = r"0 bytes are free" if not free else "ResourceExhaustedError"
     with pytest.raises(OSError, match=f"{found}.*its old content is unchanged"):
