@@ -19,7 +19,7 @@ from bertjax.weights.families import (
     heads_of,
     with_pad_token,
 )
-from bertjax.weights.load import param_shapes
+from bertjax.weights.fill import param_shapes
 
 # Sizes of one family differ in numbers only.
 RELATIVES = [

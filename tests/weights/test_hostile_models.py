@@ -13,8 +13,9 @@ import safetensors.numpy
 
 from bertjax.base.files import read_json
 from bertjax.config import BertConfig
+from bertjax.weights.fill import fill
 from bertjax.weights.hf import INDEX, open_hf
-from bertjax.weights.load import fill, load_model
+from bertjax.weights.load import load_model
 
 TINY_BERT = Path(__file__).parents[1] / "golden" / "tiny_bert"
 
