@@ -22,7 +22,7 @@ from reporting import report
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.model.heads import BertForPreTraining
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.weights.load import param_shapes
+from bertjax.weights.fill import param_shapes
 
 
 class WithoutChecksums(Checkpointer):

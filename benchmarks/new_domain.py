@@ -29,7 +29,8 @@ import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.load import resize_vocabulary, with_new_words
+from bertjax.weights.fill import resize_vocabulary
+from bertjax.weights.load import with_new_words
 
 LENGTH, BATCH, MASKED = 128, 32, 0.15
 # Characters of held-out text of each kind that are scored.

@@ -48,7 +48,7 @@ from bertjax.model import (  # noqa: E402
 )
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
 from bertjax.weights import init_params, save_hf  # noqa: E402
-from bertjax.weights.load import param_shapes  # noqa: E402
+from bertjax.weights.fill import param_shapes  # noqa: E402
 from tests.bucket_servers import bucket, bucket_server, unreliable  # noqa: E402, F401
 from tests.hub_server import hub  # noqa: E402, F401
 

@@ -51,8 +51,9 @@ from bertjax.train.step import TrainState, split_params
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import config_to_hf
+from bertjax.weights.fill import fresh
 from bertjax.weights.hf import model_card
-from bertjax.weights.load import fresh, with_new_tagger
+from bertjax.weights.load import with_new_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
 

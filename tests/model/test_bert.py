@@ -13,7 +13,7 @@ from bertjax.model import BertForPreTraining
 from bertjax.model.embeddings import Embeddings, take_positions
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.weights import init_params
-from bertjax.weights.load import param_shapes
+from bertjax.weights.fill import param_shapes
 
 LENGTH = 24
 

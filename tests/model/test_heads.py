@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from bertjax.model import HEADS, FeatureTagger, TaggerConfig
-from bertjax.weights.load import param_shapes
+from bertjax.weights.fill import param_shapes
 
 ROWS, LENGTH, SEQUENCES = 2, 12, 3
 BILSTM = partial(FeatureTagger, tagger=TaggerConfig(kind="bilstm"))
