@@ -433,7 +433,7 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
 
 
 def _positions(config: PretrainConfig, model: BertConfig) -> int:
-    """Returns max_position_embeddings of the run: that of `model`, or more if the config says so."""
+    """Returns max_position_embeddings of the run: at least as many as `model` has."""
     asked = config.model.max_position_embeddings
     longest = max(phase.max_length for phase in config.phases) + model.position_offset
     return max(

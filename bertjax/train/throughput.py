@@ -145,7 +145,7 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns the `Roofline`, which times the matrix multiplications that one device does per step."""
+    """Times the matrix products of a device per step; None with a teacher or tensor axis."""
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
