@@ -135,7 +135,8 @@ def _parse(
         root: Any = type_of_flags(configs, hidden)
     types = {name: t for config in configs for name, t in _flag_types(_class_of(config))}
     argv = _with_values(argv, types)
-    if unknown := [*_unknown_flags(argv, types, hidden)]:
+    removed = {k: v for c in configs for k, v in getattr(c, "REMOVED", {}).items()}
+    if unknown := [*_unknown_flags(argv, types, hidden, removed)]:
         lines = [f"bertjax {command} has no flag {flag}. {hint}".rstrip() for flag, hint in unknown]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
     return tyro.cli(
@@ -267,9 +268,12 @@ def _flag_types(config_class: Any, prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _unknown_flags(
-    argv: Sequence[str], known: Collection[str], hidden: Collection[str]
+    argv: Sequence[str],
+    known: Collection[str],
+    hidden: Collection[str],
+    removed: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yields (a flag in `argv` that is unknown, a hint at the flags that are meant)."""
+    """Yields (a flag in `argv` that is unknown, a hint at what is meant, or why it is gone)."""
     suggested = sorted(name for name in known if name.partition(".")[0] not in hidden)
     for word in argv:
         flag = word.partition("=")[0]
@@ -279,7 +283,9 @@ def _unknown_flags(
             continue
         # The most frequent mistake is to leave out the name of the nested config.
         nested = [f"--{n}" for n in suggested if n.endswith(f".{name}") and ".0" not in n]
-        if nested:
+        if name in removed:
+            yield flag, removed[name]
+        elif nested:
             yield flag, f"Did you mean {' or '.join(nested)}?"
         else:
             yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in suggested])

@@ -34,7 +34,7 @@ from bertjax.tasks.glue_benchmark import (
     tasks_in,
 )
 from bertjax.tasks.sources.glue import GLUE, SUBMISSION, add_to_submission_zip
-from bertjax.train import experiments as variants
+from bertjax.train import experiments
 from bertjax.train.experiments import FinetuneResult
 from bertjax.weights import load_model
 
@@ -106,7 +106,7 @@ def finetune_glue(
     results = {}
     for number, name in enumerate(names, 1):
         hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
-        results[name] = variants.finetune(configs[name])
+        results[name] = experiments.finetune(configs[name])
     columns = columns_of({name: result.scores for name, result in results.items()})
     result = GlueResult(
         results,

@@ -239,7 +239,7 @@ def test_only_tasks_with_classes_are_calibrated(monkeypatch, tmp_path, capsys):
             raise Interrupted("enough")
 
     monkeypatch.setattr(glue_runs, "tasks_in", lambda folder: (("stsb", "cola"), {}))
-    monkeypatch.setattr(glue_runs.variants, "finetune", spy)
+    monkeypatch.setattr(glue_runs.experiments, "finetune", spy)
     with pytest.raises(Interrupted):
         bertjax.finetune(task="glue", calibrate=True, workdir=str(tmp_path))
     assert seen == {"stsb": False, "cola": True}
