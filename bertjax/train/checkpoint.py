@@ -219,7 +219,7 @@ class Checkpointer:
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """Replaces the newest checkpoint, which is that of `step`, by one that stores `metrics`.
+        """Replaces the newest checkpoint, which is of `step`, by one that stores `metrics`.
 
         The new checkpoint also stores `state`, a pytree of arrays, and `progress`, JSON values. The
         method returns when the new checkpoint is written; the old one is kept until then, so that

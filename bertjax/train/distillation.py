@@ -1,6 +1,6 @@
 """Objectives for distillation, in which a student learns from a teacher's outputs.
 
-They are those of Hinton et al. 2015 and, in pretraining, of DistilBERT (Sanh et al. 2019, 3).
+They follow Hinton et al. 2015 and, in pretraining, DistilBERT (Sanh et al. 2019, 3).
 
 The function `sums` of these objectives computes the losses of a batch from the dictionary `outputs`
 of the student's outputs; `outputs[TEACHER]` holds the teacher's outputs for the same batch.

@@ -427,7 +427,7 @@ def has_nothing_to_do(
 ) -> bool:
     """Returns whether the run in a workdir has written all that the same command would write.
 
-    This is so if the config is exactly that of the run, the model, the scores and the predictions
+    This is so if the config is exactly the run's, the model, the scores and the predictions
     are there, and no file of examples was changed since the scores were written. Otherwise, a run
     whose steps are all done is opened nevertheless, for example to predict another test file; so
     is a run on several hosts.
@@ -488,7 +488,7 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     The lines state the number of examples (or of windows, if texts are long), their lengths in
     tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
     line beginning with "warning:" names classes whose names differ only in case, spaces,
-    punctuation or the form of a number, or a rare class whose name is almost that of a frequent
+    punctuation or the form of a number, or a rare class whose name is almost the name of a frequent
     one.
     """
     count, sizes = len(data.sizes), np.asarray(data.sizes)
@@ -585,7 +585,7 @@ def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
     """Draws `shots` examples of each class from the training data of a task, with `seed`.
 
-    The examples are written to a file beside that of `data`.
+    The examples are written to a file beside the file of `data`.
 
     Raises:
         ValueError: the task has no classes, or several per example, or a class has too few
@@ -626,7 +626,7 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
 
 def _labels(record: bytes) -> np.ndarray:
     labels = decode_feature(record).labels
-    assert labels is not None  # those of the train split
+    assert labels is not None  # the train split has them
     return labels
 
 

@@ -135,7 +135,7 @@ class FinetuningJob(Job):
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
-        self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> those of its predictions
+        self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
         self.predictor = self._predictor()
 
     def _predictor(self) -> Predictor:
@@ -270,7 +270,7 @@ class FinetuningJob(Job):
         """Returns the state of the checkpoint that is best by `best_metric` on the dev split.
 
         If there is no dev split, the last `state` is returned. Afterwards, `dev_scores` and the
-        prediction files of dev splits are those of the returned state.
+        prediction files of dev splits belong to the returned state.
         """
         best = checkpoints.best_step
         if best not in (None, int(state.step)):
@@ -442,7 +442,7 @@ def to_standardized(params: Any, task: Task) -> Any:
 def to_original(params: Any, task: Task) -> Any:
     """Converts a head that predicts standardised targets to one that predicts the targets.
 
-    `params` and `task` are those of `to_standardized`.
+    `params` and `task` are as in `to_standardized`.
     """
     if not isinstance(task, RegressionTask):
         return params
@@ -535,7 +535,7 @@ def check_calibration(task: Task) -> None:
 
 
 def with_temperature(task: Task, calibration: Calibration) -> Task:
-    """Returns a copy of the task that scales its probabilities by that of `calibration`."""
+    """Returns a copy of the task that scales its probabilities by the temperature."""
     assert isinstance(task, ClassificationTask)
     return dataclasses.replace(task, temperature=calibration.temperature)
 

@@ -166,7 +166,7 @@ class HeldOutEvaluation:
     def compile(self, params: Any, phase: Phase, *constants: dict[str, Any]) -> None:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
 
-        `params`, `phase` and `constants` are those of `evaluate`.
+        `params`, `phase` and `constants` are as in `evaluate`.
         """
         step = self._steps[phase.global_rope_theta]
         for other in self._evaluated(phase):
@@ -182,7 +182,7 @@ class HeldOutEvaluation:
             yield sharding.to_devices(batch, host_rows, self._rows, count)
 
     def _evaluated(self, phase: Phase) -> list[OtherData | None]:
-        """Returns the data with rows for `phase`: None is that of the run, if it has any."""
+        """Returns the data with rows for `phase`: None is the run's data, if it has any."""
         if not self._data.metadata.has_held_out(phase.max_length):
             return []
         return [None, *self._others]

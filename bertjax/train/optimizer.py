@@ -62,7 +62,7 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
 def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """Returns a function step -> peak of the curve that the step belongs to.
 
-    The curves are those of `make_schedule` for `config` and `phases`.
+    The arguments are as in `make_schedule`.
 
     Raises:
         ValueError: a curve is too short for its warm-up and decay.
@@ -204,7 +204,7 @@ def divide_by_rms(
     The update of each tensor, weight decay included, is divided by max(1, RMS). The RMS is the root
     of the mean of g^2 / max(v, eps^2), where g is the gradient and v the second moment after this
     step with corrected bias (Wortsman et al. 2023, algorithm 2). It is above 1 if the gradient is
-    larger than those of the last steps. Each layer of a stacked parameter has its own RMS.
+    larger than in the last steps. Each layer of a stacked parameter has its own RMS.
 
     Args:
         adam: `optax.scale_by_adam`, whose state has the second moments.
@@ -271,7 +271,7 @@ def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
     """Returns the transformation that adds weight_decay / peak * parameter to each update.
 
     The learning rate multiplies the sum, so that its fraction of the peak remains. The state counts
-    the steps, skipped updates included, as that of the learning rate does.
+    the steps, skipped updates included, as the learning rate's does.
     """
 
     def update(updates: Any, state: Any, params: Any = None):

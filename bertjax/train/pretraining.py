@@ -52,7 +52,7 @@ class PretrainingJob(Job):
 
     Args:
         config: the config of the run.
-        workdir: the workdir of the run; None: that of the config.
+        workdir: the workdir of the run; None: the config's workdir.
 
     Raises:
         ValueError: the config cannot be used with the prepared data, the model of --init, the
@@ -164,7 +164,7 @@ class PretrainingJob(Job):
                 )
 
     def _require_data(self, step: int) -> None:
-        """Waits for the rows of the phase after `step`; those of later phases may come later."""
+        """Waits for the rows of the phase after `step`; rows of later phases may come later."""
         ends = itertools.accumulate(phase.num_steps for phase in self.config.phases)
         lengths = [
             phase.max_length
@@ -178,7 +178,7 @@ class PretrainingJob(Job):
     def initial_params(self) -> Any:
         """Returns the parameters to start from; None: the run starts from random parameters.
 
-        The parameters are those of the model that --init names, or those copied from the teacher.
+        These are the parameters of the --init model, or the ones copied from the teacher.
         The first call drops them to free memory; later calls return None.
         """
         initial, self.initial = self.initial, None
@@ -396,14 +396,14 @@ DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cl
 def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
 
-    Words that the tokenizer of the data, `tokenizer`, has beyond that of the model get embeddings,
+    Words that the tokenizer of the data, `tokenizer`, has beyond the model's get embeddings,
     and so do positions for rows that are longer than those the model can read. What is extended is
     printed.
 
     Raises:
         MissingHead: transformers lacks the head for the model's family.
         FileNotFoundError: there is no model.
-        ValueError: the tokenizer is neither that of the model nor an extension of it, or the model
+        ValueError: the tokenizer is neither the model's nor an extension of it, or the model
             is damaged.
     """
     loaded = load_model(str(config.init), config.head)

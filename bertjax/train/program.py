@@ -55,7 +55,7 @@ class Program:
             ahead of time and not run.
         teacher: the teacher for distillation; None: no distillation.
         teacher_params: the teacher's parameters, numpy arrays; None: they are given to the steps.
-        accumulation_steps: the number of microbatches per update; None: that of each phase.
+        accumulation_steps: the number of microbatches per update; None: each phase's number.
 
     Attributes:
         rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
@@ -126,7 +126,7 @@ class Program:
         return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
 
     def for_phase(self, phase: Phase) -> "Program":
-        """Returns the program of a phase, which shares the state with that of the others.
+        """Returns the program of a phase, which shares its state with the others.
 
         Here, it is the program itself; subclasses may change the model without its parameters.
         """
@@ -250,7 +250,7 @@ class PretrainingProgram(Program):
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
         """Returns the FLOP per row of an update, including the teacher's forward pass, if any.
 
-        The rows are those of `phase`. `attended` is the mean number of tokens that a token attends
+        The rows belong to `phase`. `attended` is the mean number of tokens that a token attends
         to; None: all tokens of a row.
         """
         predictions = max_predictions(self.config, phase)
@@ -271,7 +271,7 @@ class PretrainingProgram(Program):
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
     """Returns the Flax module of a masked-LM teacher with the architecture `model`.
 
-    The dtype of its activations is that of `config`.
+    Its activations have the dtype of `config`.
     """
     return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
 
@@ -294,7 +294,7 @@ def make_masking(
 ) -> Masking:
     """Returns the masking settings of a phase whose rows hold at most `max_sequences` sequences.
 
-    The settings are those of `config`, for the vocabulary of `tokenizer`.
+    The settings come from `config`, for the vocabulary of `tokenizer`.
     """
     whole_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
@@ -315,7 +315,7 @@ def row_format(
 ) -> tuple[Masking, RowFormat]:
     """Returns the masking settings and the row format (length, padding) of a phase of `config`.
 
-    Rows hold at most `max_sequences` sequences, and `tokenizer` is that of their data.
+    Rows hold at most `max_sequences` sequences, and `tokenizer` made them.
     """
     masking = make_masking(config, phase, tokenizer, max_sequences)
     return masking, RowFormat(phase.max_length, tokenizer.pad_token_id, max_sequences)
@@ -347,7 +347,7 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
     """Returns the arrays of a phase's global batch as `jax.ShapeDtypeStruct`s.
 
-    `rows` is the sharding of each array. The shapes are those of batches with one sequence per row,
+    `rows` is the sharding of each array. They are the shapes of batches with one sequence per row,
     for the model and the masking in `config`.
     """
     return {

@@ -1,7 +1,7 @@
 """The prepared data of a pretraining run on this machine's disk.
 
 Data in a bucket is copied length by length: a run starts as soon as the rows of its first phase are
-here, and those of later phases are copied while it trains.
+here, and the rows of later phases are copied while it trains.
 """
 
 import threading

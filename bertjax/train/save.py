@@ -56,7 +56,7 @@ class Saver:
     def compile_evaluation(self, state: TrainState, segment: Segment) -> None:
         """Compiles the evaluation of a phase before its first step.
 
-        The newest checkpoint is then usually that of the last step, so that a stop signal can end
+        The newest checkpoint is then usually of the last step, so that a stop signal can end
         the process at once, even during compilation, without loss.
         """
         self._checkpoints.wait()
@@ -149,5 +149,5 @@ class Saver:
 
 
 def _of_phase(metrics: dict[str, float], segment: Segment) -> dict[str, float]:
-    """Returns the metrics as checkpoints store them: those of later phases rank as better."""
+    """Returns the metrics as checkpoints store them: later phases rank as better."""
     return {**metrics, "phase": segment.phase_index}

@@ -64,7 +64,7 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 
     The scalar `loss` is a spike if it exceeds the mean loss in `history` by more than
     `history.sigma` standard deviations of these losses; the same holds for `grad_norm`. While fewer
-    than HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is that of
+    than HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is from
     OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
     """
     known = jnp.arange(HISTORY) < history.num_steps
@@ -363,7 +363,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
     """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout.
 
-    `loss_fn` and `weights_fn` are those of `make_train_step`. The mean of a metric over batches is
+    `loss_fn` and `weights_fn` are as in `make_train_step`. The mean of a metric over batches is
     total sum / total weight.
     """
 

@@ -188,7 +188,7 @@ def _figures(
 
 
 def _peak_memory() -> int:
-    """Returns the peak memory in bytes: that of the first device or, on CPUs, of this process."""
+    """Returns the peak memory in bytes: of the first device or, on CPUs, of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(stats.get("peak_bytes_in_use", in_kib * 1024))

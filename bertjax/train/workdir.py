@@ -172,7 +172,7 @@ class Workdir:
     def _is_run_of(
         self, config: Mapping[str, Any], data_fingerprint: str, checks: Mapping[str, Any]
     ) -> bool:
-        """Whether the run has this config and data; the arguments are those of `claim`."""
+        """Whether the run has this config and data; the arguments are as in `claim`."""
         try:
             self.check(config, data_fingerprint, **checks)
         except (FileNotFoundError, ValueError):
