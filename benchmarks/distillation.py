@@ -24,7 +24,7 @@ from reporting import report
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
-from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation import use_compilation_cache
 from bertjax.train.distillation import student_of_teacher
 from bertjax.train.pretraining import PretrainingJob
 from bertjax.weights import LoadedModel, load_model, save_hf

@@ -22,7 +22,7 @@ import transformers
 from reporting import report
 
 from bertjax.config import FinetuneConfig
-from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation import use_compilation_cache
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
 from bertjax.train.finetuning import FinetuningJob, load_for_task

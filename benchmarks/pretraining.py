@@ -31,7 +31,7 @@ from reporting import report
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
-from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation import use_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS

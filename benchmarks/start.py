@@ -20,7 +20,7 @@ from processes import Worker
 def first_step(config_file: str, data: str, unroll: int | None, length: int) -> Callable[[], float]:
     """Runs a step; the returned function returns the time of its end."""
     from bertjax.config import PretrainConfig, load_config_file
-    from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.devices.compilation import use_compilation_cache
     from bertjax.train.throughput import Subject
 
     use_compilation_cache()

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def start() -> None:
         config, flags = parse(argv)
-        from bertjax.devices.compilation_cache import use_compilation_cache
+        from bertjax.devices.compilation import use_compilation_cache
 
         use_compilation_cache()
         run(config, flags)

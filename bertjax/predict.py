@@ -300,7 +300,7 @@ def run(config: PredictConfig) -> None:
             value that the model or the input does not support.
     """
     from bertjax.cloud.copies import local_copy
-    from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.devices.compilation import use_compilation_cache
     from bertjax.inference.embed import Embedder, embed_file
     from bertjax.inference.fill_mask import fill_mask
     from bertjax.inference.output_files import standard_input_as_file

@@ -81,7 +81,7 @@ def run(config: VisualizeConfig) -> None:
         OSError: the file cannot be written.
         ValueError: the text is empty or too long, or the model has no such layer or head.
     """
-    from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.devices.compilation import use_compilation_cache
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 

@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax import benchmark
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Product, Roofline, forward_products, train_flops_per_row
 from bertjax.model import named_config
 

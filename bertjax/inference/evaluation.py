@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.base.files import read_json
 from bertjax.base.run_file import holds_run, read_run
-from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation import use_compilation_cache
 from bertjax.inference.predictor import TaskModel
 from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task

@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bertjax.base.files import brief, naming_read_errors
-from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation import use_compilation_cache
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity

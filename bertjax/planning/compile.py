@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bertjax.base import progress
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
-from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.compilation import no_compilation_cache
 from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology

@@ -26,8 +26,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import activity, host_watch, hosts
-from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.devices.determinism import use_deterministic_operations
+from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.record import journal, report
 from bertjax.record.metrics import read_lines

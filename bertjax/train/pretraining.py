@@ -23,8 +23,7 @@ from bertjax.config.model import BertConfig
 from bertjax.data.batches.pretraining_batches import train_batches
 from bertjax.data.metadata import row_sources
 from bertjax.devices import activity, host_watch, hosts, sharding
-from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.devices.determinism import use_deterministic_operations
+from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.record import journal, report
 from bertjax.record.trackers import check_installed
 from bertjax.tokenization import Tokenizer, load_tokenizer

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
-from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products, peak_flops
 from bertjax.record.logger import STEPS_AHEAD
 from bertjax.train.pretraining import PretrainingJob
