@@ -1,12 +1,10 @@
 """Runs whose workdir is in a bucket equal those on a disk, also when they go on elsewhere."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,14 +20,13 @@ import bertjax
 from bertjax import pretrain, report
 from bertjax.base import addresses
 from bertjax.base.lock import Locked
-from bertjax.base.signals import Interrupted
 from bertjax.cloud import bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.train import run as trainer
 from bertjax.weights import load_model
 from tests.bucket_servers import first_with
+from tests.steps import run_until
 
 
 @pytest.fixture(autouse=True)
@@ -81,28 +78,6 @@ def config(prepared, one_layer_config, tmp_path):
     )
 
 
-@contextlib.contextmanager
-def stopped_after(step, monkeypatch):
-    """Sends a SIGTERM to the run when it has done `step` steps."""
-    train_step = trainer.Run.train_step
-
-    def counting(run, phase):
-        made = train_step(run, phase)
-
-        def call(state, batch):
-            result = made(state, batch)
-            if int(result[0].step) == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return result
-
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Run, "train_step", counting)
-        with pytest.raises(Interrupted):
-            yield
-
-
 @first_with("gs")
 def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
     bucket, config, cache, monkeypatch
@@ -111,8 +86,7 @@ def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
     local = Path(config.workdir)
     address = f"{bucket}/runs/base"
     remote = dataclasses.replace(config, workdir=address)
-    with stopped_after(3, monkeypatch):
-        pretrain.run(remote)
+    run_until(3, lambda: pretrain.run(remote), monkeypatch)
     assert "run.lock" not in names_in(address)  # released
     assert (
         losses(read(address, "metrics.jsonl")) == losses((local / "metrics.jsonl").read_bytes())[:3]
@@ -198,8 +172,7 @@ def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeyp
     pretrain.run(config)
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     unreliable(0.05)
-    with stopped_after(3, monkeypatch):
-        pretrain.run(remote)
+    run_until(3, lambda: pretrain.run(remote), monkeypatch)
     shutil.rmtree(cache)
     pretrain.run(remote)
     unreliable(0)
@@ -281,8 +254,7 @@ def test_fine_tuning_in_a_bucket(bucket, one_layer, files, tmp_path, cache, monk
     }
     local = bertjax.finetune(workdir=str(tmp_path / "local"), **fields)
     address = f"{bucket}/tuned"
-    with stopped_after(3, monkeypatch):
-        bertjax.finetune(workdir=address, **fields)
+    run_until(3, lambda: bertjax.finetune(workdir=address, **fields), monkeypatch)
     shutil.rmtree(cache)
     remote = bertjax.finetune(workdir=address, **fields)
     assert remote.scores == local.scores
