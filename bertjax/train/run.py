@@ -157,6 +157,7 @@ def _loop(
         (done,) = (s for s in segments(job.phases, rollbacks, 0) if s.first < step <= s.last)
         save.finish_due_evaluation(step, state, done)
     in_flight: collections.deque[Any] = collections.deque()
+    segment = None
     for segment in segments(job.phases, rollbacks, step):
         if save.evaluation_due or job.stops_early() or stop.agree():
             break
@@ -188,8 +189,8 @@ def _loop(
                 job.after_step(step, state)
                 if step == segment.last or stop() or job.stops_early():
                     break
-        if stop.agreed:
-            save.stopped(step, state, segment)
+    if stop.agreed and segment is not None:
+        save.stopped(step, state, segment)
     is_done = step == job.num_steps or job.stops_early()
     return state, step, is_done and not save.evaluation_due
 

@@ -149,7 +149,8 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
     assert f"| taught by | {teachers[0]} |" in (whole / "model/README.md").read_text()
 
     # The teacher may have moved meanwhile: it is known by its weights.
-    run_until(dataclasses.replace(here, workdir=str(resumed)), 3, monkeypatch)
+    stopped = dataclasses.replace(here, workdir=str(resumed))
+    run_until(3, lambda: finetune.run(stopped), monkeypatch)
     finetune.run(dataclasses.replace(here, workdir=str(resumed), teacher=teachers[1]))
     assert json_lines(resumed / "metrics.jsonl") == json_lines(whole / "metrics.jsonl")
     found, expected = (load_file(w / "model/model.safetensors") for w in (resumed, whole))
