@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from bertjax.base import command_line, signals
 from bertjax.config import FinetuneConfig, config_from, load_config_file
 from bertjax.config.finetune_config import GLUE_TASK
-from bertjax.devices import activity
+from bertjax.devices.activity import Clock
 
 if TYPE_CHECKING:
     from bertjax.train.experiments import FinetuneResult
@@ -62,16 +62,16 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
 
 def _finetune(
-    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+    config: FinetuneConfig,
+    config_of: Callable[[str], FinetuneConfig] | None = None,
+    clock: Clock | None = None,
 ) -> "FinetuneResult | GlueResult":
     """Fine-tunes on one task or on all of GLUE (`config_of` each), also in a cross-validation."""
     from bertjax.train import experiments, glue
 
     if config.task.lower() == GLUE_TASK:
-        return glue.finetune_glue(config, config_of)
-    if config.folds:
-        return experiments.cross_validate(config)
-    return experiments.finetune(config)
+        return glue.finetune_glue(config, config_of, clock)
+    return experiments.finetune(config, clock)
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
@@ -144,14 +144,11 @@ def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneCo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
-    activity.of_command()
 
     def command() -> None:
-        config = parse(argv)
-        if config.task.lower() == GLUE_TASK:  # each task has defaults of its own
-            _finetune(config, lambda task: _parse(argv, task))
-        else:
-            run(config)
+        config, clock = parse(argv), Clock.of_process()
+        is_glue = config.task.lower() == GLUE_TASK  # each task has defaults of its own
+        _finetune(config, (lambda task: _parse(argv, task)) if is_glue else None, clock)
 
     return signals.run_reporting_errors(
         command,

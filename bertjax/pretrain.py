@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from bertjax.base import command_line, signals
 from bertjax.config import PretrainConfig, config_from, load_config_file
-from bertjax.devices import activity
+from bertjax.devices.activity import Clock
 
 sys.modules[__name__].__class__ = command_line.CallableModule
 
@@ -33,11 +33,11 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
     run(config_from(PretrainConfig, config, fields))
 
 
-def run(config: PretrainConfig) -> None:
+def run(config: PretrainConfig, clock: Clock | None = None) -> None:
     """Pretrains a model and writes it to `workdir`/model; errors as in `train.pretraining`."""
     from bertjax.train import pretraining
 
-    pretraining.pretrain(config)
+    pretraining.pretrain(config, clock)
 
 
 def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = False) -> None:
@@ -79,10 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, and pretrains or exports a model; returns the exit status."""
 
     def start() -> None:
-        activity.of_command()
         config, flags = parse(argv)
         if not flags.export:
-            return run(config)
+            return run(config, Clock.of_process())
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
     return signals.run_reporting_errors(start, signals.MEMORY_REMEDY, trains=True)

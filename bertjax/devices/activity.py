@@ -31,20 +31,29 @@ class Doing(NamedTuple):
     since: float
 
 
-class Record:
+class Clock:
     """The activities of a process since a moment in the past.
 
     Args:
-        started: the seconds, before now, at which the record begins.
+        started: the seconds, before now, at which the clock begins.
 
     Attributes:
-        start: the beginning of the record, in seconds since 1970.
+        start: the beginning, in seconds since 1970.
         step: the last training step that was started.
         count: the number of signs of progress, such as finished steps and evaluated batches.
         progress_at: the time of the last one, by `time.monotonic`.
     """
 
     def __init__(self, started: float = 0.0):
+        self.restart(started)
+
+    @classmethod
+    def of_process(cls) -> "Clock":
+        """Counts the time since the process started as start-up."""
+        return cls(_age_of_process())
+
+    def restart(self, started: float = 0.0) -> None:
+        """Begins anew, for another run of this process."""
         self.start = time.time() - started
         self.step = self.count = 0
         self.progress_at = time.monotonic()
@@ -80,6 +89,27 @@ class Record:
             self._stack.pop()
             self.progressed()
 
+    @contextlib.contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        """A context whose time belongs to `COMPILING`; says so on stderr if it takes long.
+
+        `what` is the thing that is compiled, such as "the training step".
+        """
+        text = f"{COMPILING} {what}"
+        with self.doing(COMPILING, text), progress.progress(text):
+            yield
+
+    def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yields `items`; the time until each of them is there belongs to the activity `INPUT`."""
+        iterator = iter(items)
+        while True:
+            with self.doing(INPUT):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
     def progressed(self, step: int | None = None) -> None:
         """Notes a sign of progress, such as the start of training step `step`."""
         self.count += 1
@@ -91,61 +121,6 @@ class Record:
         now = time.monotonic()
         self._seconds[self.activity] += now - self._since
         self._since = now
-
-
-current = Record()
-# Whether the process belongs to a command, so that its own start is that of the run.
-_is_command = False
-
-
-def of_command() -> None:
-    """Says that this process does nothing but one run, whose start is that of the process."""
-    global _is_command
-    _is_command = True
-
-
-def begin() -> Record:
-    """Starts a new record, of a new run, and returns it."""
-    global current, _is_command
-    current = Record(_age_of_process() if _is_command else 0.0)
-    _is_command = False
-    return current
-
-
-def doing(activity: str, what: str = "") -> contextlib.AbstractContextManager[None]:
-    """A context whose time belongs to `activity`, one of `ACTIVITIES`.
-
-    `what` says in words what is being done; "": the name of the activity.
-    """
-    return current.doing(activity, what)
-
-
-@contextlib.contextmanager
-def compiling(what: str) -> Iterator[None]:
-    """A context whose time belongs to `COMPILING`; says so on stderr if it takes long.
-
-    `what` is the thing that is compiled, such as "the training step".
-    """
-    text = f"{COMPILING} {what}"
-    with doing(COMPILING, text), progress.progress(text):
-        yield
-
-
-def progressed(step: int | None = None) -> None:
-    """Notes a sign of progress, such as the start of training step `step`."""
-    current.progressed(step)
-
-
-def waiting_for(items: Iterable[Item]) -> Iterator[Item]:
-    """Yields `items`; the time until each of them is there belongs to the activity `INPUT`."""
-    iterator = iter(items)
-    while True:
-        with doing(INPUT):
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
 
 
 def _age_of_process() -> float:

@@ -19,6 +19,7 @@ import jax
 
 from bertjax.base.signals import STOPPED, Interrupted
 from bertjax.devices import stall_watch
+from bertjax.devices.activity import Clock
 from bertjax.devices.hosts import coordination_client
 
 # The interval at which every host writes a sign of life.
@@ -32,30 +33,109 @@ _STATUS = re.compile(r"\b(UNKNOWN|INTERNAL|ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED
 _FOLDER = "bertjax"
 _FINISHED = "finished"
 
-_over = threading.Event()
-_watching = False
 
+class HostWatch:
+    """Watches the hosts of a run, and tells them why this host ends; `watching` makes one.
 
-def announce(message: str) -> None:
-    """Tells the other hosts by `message` why this host ends, which makes the other hosts end, too.
-
-    Only the message `_FINISHED` does not end them: this host has finished, or has agreed with the
-    other hosts to stop, and the other hosts go on until they end by themselves.
+    Args:
+        clock: what this process is doing.
+        stall_seconds: the seconds without progress after which this process says so; 0: never.
     """
-    global _watching
-    if _watching:
-        _over.set()
-        _watching = message != _FINISHED
-        try:
-            coordination_client().key_value_set(
-                f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
-            )
-        except Exception:  # the coordination service has ended, and so have the others
-            pass
+
+    def __init__(self, clock: Clock, stall_seconds: float = 0):
+        self._clock, self._stall_seconds = clock, stall_seconds
+        self._over = threading.Event()
+        # Whether an error of this host still ends the other hosts.
+        self.is_watching = jax.process_count() > 1
+        if self.is_watching:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def announce(self, message: str) -> None:
+        """Tells the other hosts by `message` why this host ends, which makes them end, too.
+
+        Only the message `_FINISHED` does not end them: this host has finished, or has agreed with
+        the other hosts to stop, and the other hosts go on until they end by themselves.
+        """
+        if self.is_watching:
+            self._over.set()
+            self.is_watching = message != _FINISHED
+            try:
+                coordination_client().key_value_set(
+                    f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
+                )
+            except Exception:  # the coordination service has ended, and so have the others
+                pass
+
+    def announce_error(self, error: BaseException) -> bool:
+        """Tells the other hosts that this host ends with an error.
+
+        Call this before any operation that waits for the other hosts, such as finishing the save of
+        a checkpoint.
+
+        Returns:
+            True if the error ends the other hosts; False in a run of a single process or if all
+            hosts have agreed to stop.
+        """
+        if not self.is_watching or self._over.is_set():
+            return self.is_watching
+        if _STATUS.search(str(error)):
+            # Probably another host has failed. The thread of `_watch` finds out which one.
+            time.sleep(SILENCE_SECONDS + 2 * (BEAT_SECONDS + GRACE_SECONDS))
+        agreed = isinstance(error, Interrupted) and error.on_all_hosts
+        self.announce(_FINISHED if agreed else _line(error) or type(error).__name__)
+        return self.is_watching
+
+    def _watch(self) -> None:
+        rank, count = jax.process_index(), jax.process_count()
+        stall = stall_watch.StallWatch(self._clock, self._stall_seconds, rank)
+        seen: dict[int, tuple[str, float]] = {}
+        beat = 0
+        failed_since: float | None = None
+        while not self._over.wait(BEAT_SECONDS):
+            beat += 1
+            now = time.monotonic()
+            try:
+                client = coordination_client()
+                client.key_value_set(
+                    f"{_FOLDER}/alive/{rank}",
+                    stall_watch.state(self._clock, beat),
+                    allow_overwrite=True,
+                )
+                ended = _values(client, "ended")
+                alive = _values(client, "alive")
+                failed_since = None
+            except Exception as error:
+                failed_since = failed_since or now
+                if now - failed_since > GRACE_SECONDS:
+                    self._end_with(
+                        f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
+                    )
+                continue
+            stall.check(alive)
+            for other, message in ended.items():
+                if other != rank and message != _FINISHED:
+                    self._end_with(f"process {other} ended: {message}")
+            for other in range(count):
+                if other == rank or other in ended:
+                    continue
+                value = alive.get(other, "")
+                if other not in seen or seen[other][0] != value:
+                    seen[other] = (value, now)
+                elif now - seen[other][1] > SILENCE_SECONDS:
+                    self._end_with(
+                        f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: "
+                        "it was killed, is stopped, or has lost its network (it was "
+                        f"{stall_watch.described(value)})"
+                    )
+
+    def _end_with(self, message: str) -> None:
+        """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it."""
+        if not self._over.wait(GRACE_SECONDS):
+            _exit_with(message)
 
 
 @contextlib.contextmanager
-def watching(stall_seconds: float = 0) -> Iterator[None]:
+def watching(clock: Clock, stall_seconds: float = 0) -> Iterator[HostWatch]:
     """A context in which all processes of a run end if one of them fails or stops responding.
 
     An error in the `with` block of one process ends the processes of all hosts, each of the others
@@ -63,48 +143,20 @@ def watching(stall_seconds: float = 0) -> Iterator[None]:
     `os._exit`, because a normal exit of jax would wait for the other processes.
 
     Args:
+        clock: what this process is doing.
         stall_seconds: the seconds without progress after which every process says what it is doing
             and which processes are behind; 0: this is not watched.
     """
-    _start(stall_seconds)
-    alone = jax.process_count() == 1
+    watch = HostWatch(clock, stall_seconds)
     try:
-        with stall_watch.watching(stall_seconds if alone else 0):
-            yield
+        with stall_watch.watching(clock, 0 if watch.is_watching else stall_seconds):
+            yield watch
     except BaseException as error:
-        announce_error(error)
-        if _watching:
+        watch.announce_error(error)
+        if watch.is_watching:
             _end(error)
         raise
-    announce(_FINISHED)
-
-
-def announce_error(error: BaseException) -> bool:
-    """Tells the other hosts that this host ends with an error.
-
-    Call this function before any operation that waits for the other hosts, such as finishing the
-    save of a checkpoint.
-
-    Returns:
-        True if the error ends the other hosts; False in a run of a single process or if all hosts
-        have agreed to stop.
-    """
-    if not _watching or _over.is_set():
-        return _watching
-    if _STATUS.search(str(error)):
-        # Probably another host has failed. The thread of `_watch` finds out which one.
-        time.sleep(SILENCE_SECONDS + 2 * (BEAT_SECONDS + GRACE_SECONDS))
-    agreed = isinstance(error, Interrupted) and error.on_all_hosts
-    announce(_FINISHED if agreed else _line(error) or type(error).__name__)
-    return _watching
-
-
-def _start(stall_seconds: float) -> None:
-    global _watching
-    if jax.process_count() > 1 and not _watching:
-        _watching = True
-        _over.clear()
-        threading.Thread(target=_watch, args=(stall_seconds,), daemon=True).start()
+    watch.announce(_FINISHED)
 
 
 def _end(error: BaseException) -> None:
@@ -118,48 +170,6 @@ def _end(error: BaseException) -> None:
     if jax.process_index() == 0:  # the others read the message from this process
         time.sleep(BEAT_SECONDS + GRACE_SECONDS + 2)
     os._exit(STOPPED if is_stop else 1)
-
-
-def _watch(stall_seconds: float) -> None:
-    rank, count = jax.process_index(), jax.process_count()
-    stall = stall_watch.StallWatch(stall_seconds, rank)
-    seen: dict[int, tuple[str, float]] = {}
-    beat = 0
-    failed_since: float | None = None
-    while not _over.wait(BEAT_SECONDS):
-        beat += 1
-        now = time.monotonic()
-        try:
-            client = coordination_client()
-            client.key_value_set(
-                f"{_FOLDER}/alive/{rank}", stall_watch.state(beat), allow_overwrite=True
-            )
-            ended = _values(client, "ended")
-            alive = _values(client, "alive")
-            failed_since = None
-        except Exception as error:
-            failed_since = failed_since or now
-            if now - failed_since > GRACE_SECONDS:
-                _end_with(
-                    f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
-                )
-            continue
-        stall.check(alive)
-        for other, message in ended.items():
-            if other != rank and message != _FINISHED:
-                _end_with(f"process {other} ended: {message}")
-        for other in range(count):
-            if other == rank or other in ended:
-                continue
-            value = alive.get(other, "")
-            if other not in seen or seen[other][0] != value:
-                seen[other] = (value, now)
-            elif now - seen[other][1] > SILENCE_SECONDS:
-                _end_with(
-                    f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: it "
-                    "was killed, is stopped, or has lost its network (it was "
-                    f"{stall_watch.described(value)})"
-                )
 
 
 def _values(client: Any, kind: str) -> dict[int, str]:
@@ -179,12 +189,6 @@ def _values(client: Any, kind: str) -> dict[int, str]:
 
 def _line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:200]
-
-
-def _end_with(message: str) -> None:
-    """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it."""
-    if not _over.wait(GRACE_SECONDS):
-        _exit_with(message)
 
 
 def _exit_with(message: str) -> None:

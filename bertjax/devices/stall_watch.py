@@ -14,18 +14,17 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 
-from bertjax.devices import activity
+from bertjax.devices.activity import Clock
 
 POLL_SECONDS = 1.0
 # The seconds without a new state after which a process counts as not responding.
 SILENT_SECONDS = 10.0
 
 
-def state(beat: int) -> str:
+def state(clock: Clock, beat: int) -> str:
     """Returns what this process is doing, as JSON for the other processes of the run."""
-    record = activity.current
     return json.dumps(
-        {"beat": beat, "activity": record.activity, "step": record.step, "count": record.count}
+        {"beat": beat, "activity": clock.activity, "step": clock.step, "count": clock.count}
     )
 
 
@@ -44,12 +43,13 @@ class StallWatch:
     This is said once, and again if another process stops to respond.
 
     Args:
+        clock: what this process is doing.
         seconds: the seconds without progress; 0: nothing is watched.
         rank: the rank of this process.
     """
 
-    def __init__(self, seconds: float, rank: int = 0):
-        self._seconds, self._rank = seconds, rank
+    def __init__(self, clock: Clock, seconds: float, rank: int = 0):
+        self._clock, self._seconds, self._rank = clock, seconds, rank
         # The last progress of this process, and the silent processes, when it was said.
         self._said: tuple[float, list[int]] | None = None
         self._seen: dict[int, tuple[str, float]] = {}  # rank -> (last state, time of its arrival)
@@ -61,7 +61,7 @@ class StallWatch:
         for rank, text in states.items():
             if self._seen.get(rank, ("", 0.0))[0] != text:
                 self._seen[rank] = (text, now)
-        record = activity.current
+        record = self._clock
         waited = now - record.progress_at
         silent = [rank for rank, (_, at) in self._seen.items() if now - at > SILENT_SECONDS]
         stall = record.progress_at, silent
@@ -105,14 +105,14 @@ def _count(text: str) -> int:
 
 
 @contextlib.contextmanager
-def watching(seconds: float) -> Iterator[None]:
+def watching(clock: Clock, seconds: float) -> Iterator[None]:
     """A context in which this process, the only one of its run, is watched by a thread.
 
     The thread prints where the process is if it makes no progress for `seconds` seconds; 0 starts
     no thread.
     """
     ended = threading.Event()
-    watch = StallWatch(seconds)
+    watch = StallWatch(clock, seconds)
 
     def run() -> None:
         while not ended.wait(POLL_SECONDS):

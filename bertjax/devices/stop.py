@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.base.signals import STOPPED, Interrupted, signal_name, stop_signals
-from bertjax.devices import host_watch
+from bertjax.devices.host_watch import HostWatch
 
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
 # has computed the result, so that no host waits for it.
@@ -40,6 +40,7 @@ class StopSignal:
         saved: whose `saved_step` is the step of the newest complete checkpoint. If it is that of
             the last step, a signal ends the run within seconds: by itself, or by `Interrupted`
             after `GRACE_SECONDS`; during compilation, the process ends later.
+        watch: tells the other hosts if this process ends at once.
 
     Attributes:
         received: whether this process got a signal.
@@ -47,9 +48,9 @@ class StopSignal:
         step: the number of training steps that are done.
     """
 
-    def __init__(self, saved: Saved) -> None:
+    def __init__(self, saved: Saved, watch: HostWatch) -> None:
         self.received = self.agreed = False
-        self._saved, self.step = saved, 0
+        self._saved, self._host_watch, self.step = saved, watch, 0
         self._unread: list[jax.Array] = []
         self._over, self._is_overdue = threading.Event(), False
 
@@ -122,7 +123,7 @@ class StopSignal:
                 signal.pthread_kill(threading.main_thread().ident or 0, number[0])
             else:
                 text = self._stopped_by(number[0])
-                host_watch.announce(text)
+                self._host_watch.announce(text)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())
                 os._exit(STOPPED)
         os.close(pipe)

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ class Ledger:
         OSError: the workdir cannot be written.
     """
 
-    def __init__(self, workdir: Path, step: int):
-        self.workdir, self._record = workdir, activity.current
+    def __init__(self, workdir: Path, step: int, clock: activity.Clock):
+        self.workdir, self._record = workdir, clock
         self._busy, self._ended = threading.Lock(), threading.Event()
         _close_killed_line(workdir, step)
         self._line: dict[str, Any] = {
@@ -211,52 +211,6 @@ def print_table(workdir: Path) -> None:
     console = Console()
     console.print(f"Where the time went: {whole:,.0f} s{several}", highlight=False)
     console.print(table)
-
-
-_open: Ledger | None = None
-
-
-def begin(workdir: Path, step: int) -> None:
-    """Opens the ledger of the run in `workdir`, or notes that the run went back to `step`.
-
-    Only the first host keeps a ledger. The ledger of another run is closed, and the time of the new
-    run begins now.
-    """
-    global _open
-    if not hosts.is_first():
-        return
-    if _open is not None and _open.workdir == workdir:
-        _open.returned_to(step)
-        return
-    if _open is not None:
-        _open.close()
-        activity.begin()
-    _open = Ledger(workdir, step)
-
-
-def saved(step: int) -> None:
-    """Notes in the open ledger that a checkpoint of `step` is being written."""
-    if _open is not None:
-        _open.saved(step)
-
-
-def did_step(step: int) -> None:
-    """Writes the present line of the open ledger after the training step `step`."""
-    if _open is not None:
-        _open.did_step(step)
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[None]:
-    """A context of a run, at whose end the ledger is closed and its table printed."""
-    global _open
-    try:
-        yield
-    finally:
-        ledger, _open = _open, None
-        if ledger is not None:
-            ledger.close()
-            print_table(ledger.workdir)
 
 
 FINISHED = "finished"

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bertjax.devices.activity import Clock
 from bertjax.record.metrics import MetricWriter, add_sums, means
 from bertjax.record.terminal import Terminal
 from bertjax.record.trackers import Listener
@@ -39,6 +40,7 @@ class MetricLogger:
         self,
         writer: MetricWriter | None,
         *,
+        clock: Clock,
         trackers: Sequence[Listener] = (),
         every: int,
         num_steps: int,
@@ -57,6 +59,7 @@ class MetricLogger:
         self._since: float | None = None
         self._terminal = Terminal(
             name,
+            clock=clock,
             num_steps=num_steps,
             step=step,
             last_evaluation=last_evaluation,

@@ -18,7 +18,6 @@ from typing import Any
 
 from bertjax.base.files import json_lines, read_json, write_text
 from bertjax.base.run_file import holds_run, read_run
-from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import (
     BAD_ROWS,
     DAMAGED,
@@ -743,9 +742,6 @@ def _json(path: Path, kind: type = dict) -> Any:
 # A page is written again at a log line if it is older than this number of seconds.
 REFRESH_SECONDS = 60.0
 
-# The runs that this process has started: {local folder: its writer}.
-_runs: dict[Path, "ReportWriter"] = {}
-
 
 class ReportWriter:
     """Writes the report of a run, as a listener of its metrics.
@@ -754,8 +750,8 @@ class ReportWriter:
     took.
     """
 
-    def __init__(self, workdir: Path, address: str):
-        self._workdir, self._address = workdir, address
+    def __init__(self, workdir: Path, address: str, clock: activity.Clock):
+        self._workdir, self._address, self._clock = workdir, address, clock
         self._metrics: RunMetrics | None = None
         self._written = float("-inf")
         self._has_failed = False
@@ -763,24 +759,24 @@ class ReportWriter:
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Notes metrics that were written to metrics.jsonl; writes the report if that is due."""
-        with self._surviving():
+        with self.surviving():
             is_due = self._metrics is None or time.monotonic() - self._written >= REFRESH_SECONDS
             if self._metrics is None:
                 self._metrics = read_metrics(self._workdir / METRICS)
             else:
                 self._metrics.add(step, metrics)
             if is_due or any(name.startswith("eval/") for name in metrics):
-                with activity.doing(activity.SAVING):
+                with self._clock.doing(activity.SAVING):
                     self._write(RUNNING)
 
     def start(self) -> None:
         """Writes the first report of this process."""
-        with self._surviving(), activity.doing(activity.SAVING):
+        with self.surviving(), self._clock.doing(activity.SAVING):
             self._write(RUNNING)
 
     def finish(self, state: str) -> None:
         """Writes the last report of this process; `state` is "finished" or "stopped"."""
-        with self._surviving():
+        with self.surviving():
             self._write(state)
 
     def _write(self, state: str) -> None:
@@ -791,7 +787,7 @@ class ReportWriter:
         self.seconds = self._written - start
 
     @contextlib.contextmanager
-    def _surviving(self) -> Iterator[None]:
+    def surviving(self) -> Iterator[None]:
         """Prints an error of the `with` block as a warning, the first time, and goes on."""
         try:
             yield
@@ -804,59 +800,3 @@ class ReportWriter:
                     flush=True,
                 )
             self._has_failed = True
-
-
-def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter:
-    """Notes that this process trains the run in `workdir`, and writes the first report.
-
-    Only the first host may call this function. `facts` are JSON values about the run, such as the
-    step from which it is trained.
-    """
-    writer = _runs[workdir] = ReportWriter(workdir, address)
-    with writer._surviving():
-        journal.started(workdir, facts)
-    writer.start()
-    return writer
-
-
-def end(workdir: Path) -> None:
-    """Notes that the run in `workdir`, one of several of this process, has finished."""
-    if workdir in _runs:  # only on the first host
-        journal.ended(workdir, FINISHED)
-
-
-@contextlib.contextmanager
-def reported(folder: Path) -> Iterator[None]:
-    """A context of a run or of several runs, at whose end the last reports are written.
-
-    If `folder` is the parent folder of several runs, such as those of a sweep, its report.html
-    compares them.
-    """
-    _runs.clear()
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, SystemExit):  # such as that of a command whose output was closed
-            reason = "the command ended early"
-        else:
-            name = "" if isinstance(error, Interrupted) else f"{type(error).__name__}: "
-            reason = f"{name}{error}"
-        _finish(folder, STOPPED, reason)
-        raise
-    _finish(folder, FINISHED, "")
-
-
-def _finish(folder: Path, state: str, reason: str) -> None:
-    for workdir, writer in _runs.items():
-        with writer._surviving():
-            (*_, last) = journal.read_processes(workdir) or [None]
-            if last is not None and last["ended"] is None:
-                journal.ended(workdir, state, reason)
-                writer.finish(state)
-            elif last is not None:
-                writer.finish(last["ended"]["state"])
-    if _runs and folder not in _runs:
-        with next(iter(_runs.values()))._surviving():
-            runs = [run_data(run) for run in sorted(folder.iterdir()) if (run / METRICS).is_file()]
-            write_text(folder / REPORT, report_page(runs))
-    _runs.clear()

@@ -61,6 +61,7 @@ class Terminal:
         self,
         name: str,
         *,
+        clock: activity.Clock,
         num_steps: int,
         step: int,
         last_evaluation: Mapping[str, float] | None = None,
@@ -72,7 +73,7 @@ class Terminal:
         self._values: dict[str, float] = {}
         self._values_at = time.monotonic()
         self._has_line = False
-        self._clock = _Clock()
+        self._activities, self._clock = clock, TimeLeft(clock)
         self._console = Console(quiet=quiet)
         self._stack = contextlib.ExitStack()
         self._is_live = not quiet and progress.shows_bars(self._console)
@@ -184,7 +185,8 @@ class Terminal:
         position = f"{self._step:>{len(total)},}/{total}"
         form = _form_of(self._console.width, len(self._name) + 1, len(position))
         left = self._clock.seconds_left(self._num_steps)
-        text = _present_activity() or "  ".join(_live_texts(self._values, left, form))
+        texts = _live_texts(self._values, left, form)
+        text = _present_activity(self._activities) or "  ".join(texts)
         if not form.bar_width:
             return _line(Text.assemble((position, "bold"), f"  {text}"))
         head = Text(f"{self._name} {position}" if form.is_named else position, "bold")
@@ -243,21 +245,23 @@ def _line(*parts: Text | ProgressBar) -> Table:
     return grid
 
 
-class _Clock:
+class TimeLeft:
     """Estimates the time left from the times of the last steps and of all evaluations and saves."""
 
-    def __init__(self):
+    def __init__(self, clock: activity.Clock):
+        self._clock = clock
         self._steps: collections.deque[tuple[int, float]] = collections.deque(maxlen=STEPS_TIMED)
         self._at = time.monotonic()
         # A run of the same process may have had other evaluations before.
-        self._before = activity.current.seconds()
+        self._before = clock.seconds()
 
     def did_step(self, step: int) -> None:
+        """Notes that the training step `step` is done."""
         self._steps.append((step, self._seconds(activity.STEPPING, activity.INPUT)))
         self._at = time.monotonic()
 
     def _seconds(self, *activities: str) -> float:
-        seconds = activity.current.seconds()
+        seconds = self._clock.seconds()
         return sum(seconds[name] - self._before[name] for name in activities)
 
     def seconds_left(self, num_steps: int) -> float | None:
@@ -274,9 +278,9 @@ class _Clock:
         return max(left - (time.monotonic() - self._at), 0.0)
 
 
-def _present_activity() -> str:
+def _present_activity(clock: activity.Clock) -> str:
     """Returns what the process does, such as "evaluating... 12 s"; "" while it trains."""
-    doing = activity.current.activities[-1]
+    doing = clock.activities[-1]
     seconds = time.monotonic() - doing.since
     if doing.what in (activity.START_UP, activity.STEPPING):
         return ""

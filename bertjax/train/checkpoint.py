@@ -16,7 +16,9 @@ from bertjax.base.checksums import add_checksums, damage_of, restore_replaced, s
 from bertjax.base.files import is_remote
 from bertjax.base.signals import signals_deferred
 from bertjax.base.workdir_files import REPLACED
-from bertjax.devices import activity, host_watch, hosts
+from bertjax.devices import hosts
+from bertjax.devices.activity import SAVING, Clock
+from bertjax.devices.host_watch import HostWatch
 from bertjax.train.bad_steps import NotFinite
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
@@ -39,6 +41,8 @@ class Checkpointer:
 
     Args:
         directory: the folder of the checkpoints, on a disk or in a gs:// bucket.
+        clock: counts the time of saves; None: nobody reads it.
+        watch: tells the other hosts of errors; None: there are no others.
         keep: the number of last checkpoints to keep.
         metric: the name of the metric that the best checkpoint is chosen by.
         higher_is_better: whether the highest value of the metric is the best.
@@ -51,11 +55,14 @@ class Checkpointer:
         self,
         directory: str | Path,
         *,
+        clock: Clock | None = None,
+        watch: HostWatch | None = None,
         keep: int = 3,
         metric: str = "eval/mlm_loss",
         higher_is_better: bool = False,
     ):
         self._directory = place(directory) if is_remote(directory) else Path(directory).absolute()
+        self._clock, self._watch = clock or Clock(), watch
         self._is_closed = False
         # The step of the newest complete checkpoint, as far as known without waiting; 0: none.
         # None while it is replaced. A thread reads it.
@@ -159,7 +166,7 @@ class Checkpointer:
         """
         # A signal is handled after it: an exception would leave Orbax's threads without the objects
         # that they use, and they would print tracebacks.
-        saving = activity.doing(activity.SAVING, "saving a checkpoint")
+        saving = self._clock.doing(SAVING, "saving a checkpoint")
         with saving, self._explained(), signals_deferred():
             self._manager.wait_until_finished()
             self.saved_step = self._manager.latest_step() or 0
@@ -284,7 +291,7 @@ class Checkpointer:
         if self._is_closed:
             return
         self._is_closed = True
-        with activity.doing(activity.SAVING, "saving the last checkpoint"):
+        with self._clock.doing(SAVING, "saving the last checkpoint"):
             self.wait()
             with self._explained():
                 self._manager.check_for_errors()
@@ -296,8 +303,11 @@ class Checkpointer:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
         # Of steps that are not finite, all hosts know. After another error on one host, `close`
         # would wait for the other hosts.
-        if error is None or isinstance(error, NotFinite) or not host_watch.announce_error(error):
+        if error is None or isinstance(error, NotFinite) or not self._ends_hosts(error):
             self.close()
+
+    def _ends_hosts(self, error: BaseException) -> bool:
+        return self._watch is not None and self._watch.announce_error(error)
 
 
 def _kept(x: jax.Array) -> jax.Array:

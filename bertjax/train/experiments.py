@@ -15,7 +15,7 @@ import itertools
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,10 @@ from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
 from bertjax.config import FinetuneConfig, defaults_of
-from bertjax.devices import activity, host_watch, hosts
+from bertjax.devices import host_watch, hosts
+from bertjax.devices.activity import Clock
 from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.inference.pretrained import Pretrained, load_pretrained
-from bertjax.record import journal, report
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     best_run,
@@ -37,6 +37,7 @@ from bertjax.record.predictions import (
     selected_by,
     splits_of,
 )
+from bertjax.record.session import Session
 from bertjax.record.trackers import check_installed
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
@@ -129,17 +130,15 @@ class FinetuneResult:
         return load_pretrained(self.directory, head=None)
 
 
-def finetune(
-    config: FinetuneConfig, train: Callable[[FinetuneConfig], FinetuneResult] | None = None
-) -> FinetuneResult:
-    """Fine-tunes a model in a single run, in one run per seed, or in a sweep.
+def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResult:
+    """Fine-tunes a model in a single run, in one run per seed, in a sweep, or in folds.
 
-    A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid.
+    A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid. The
+    best run of a cross-validation is `all`, which is trained on all examples.
 
     Args:
         config: the config of the runs.
-        train: trains and publishes all runs in the workdir of its argument; None: the runs that
-            `variants` returns.
+        clock: counts the time of the runs; None: from now.
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
@@ -150,23 +149,23 @@ def finetune(
     """
     task = check_task(config.task)
     config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
-    activity.begin()
+    clock = clock or Clock()
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     connect(config.distributed, config.workdir)
     with (
-        host_watch.watching(config.stall_seconds),
+        host_watch.watching(clock, config.stall_seconds) as watch,
         opened(config.workdir, direct=False) as workdir,
-        report.reported(workdir.path),
-        journal.recorded(),
+        Session(workdir.path, clock, watch) as session,
     ):
-        result = (train or _finetune)(dataclasses.replace(config, workdir=str(workdir.path)))
+        run_all = _cross_validate if config.folds else _finetune
+        result = run_all(dataclasses.replace(config, workdir=str(workdir.path)), session)
     if is_remote(config.workdir):
         hosts.say(f"{workdir.path} was uploaded to {workdir.address}")
     return result
 
 
-def _finetune(config: FinetuneConfig) -> FinetuneResult:
+def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     workdir, runs = Path(config.workdir), variants(config)
     # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
@@ -182,7 +181,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
                 loaded = reinitialized(loaded, variant.seed)
             shots = variant.shots
             part = shots_of(task, data, shots, variant.seed) if shots else data
-            scores[name] = train_run(variant, task, loaded, part, teacher, name)
+            scores[name] = train_run(variant, task, loaded, part, teacher, name, session)
     # The dev split, which is many times as large as a few shots, must not choose among the draws.
     best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
     if len(runs) > 1:
@@ -279,6 +278,7 @@ def train_run(
     data: TrainingData,
     teacher: Teacher | None,
     name: str,
+    session: Session,
 ) -> dict[str, float]:
     """Trains one run and returns its scores, {split/metric: score}.
 
@@ -292,6 +292,7 @@ def train_run(
         data: the encoded train split.
         teacher: the teacher for distillation; None: no distillation.
         name: the name of the run, if it is one of several; else "".
+        session: records the run.
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
@@ -313,11 +314,12 @@ def train_run(
     job, state = train(
         lambda: FinetuningJob(config, task, loaded, data, teacher, workdir),
         workdir,
+        session,
         overwrite=config.overwrite,
     )
     scores = job.write_results(state)
     if name:  # The run is one of several; its checkpoints are not needed again.
-        report.end(workdir.path)
+        session.end_run(workdir.path)
         hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
     return scores
 
@@ -634,25 +636,13 @@ CROSS_VALIDATION = "cross_validation.json"
 OUT_OF_FOLD = "out_of_fold.jsonl"
 
 
-def cross_validate(config: FinetuneConfig) -> FinetuneResult:
+def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all.
 
-    A call that was interrupted continues when it is repeated. WORKDIR/cross_validation.json has the
-    mean and the standard deviation of the scores over the folds, and
-    WORKDIR/predictions/out_of_fold.jsonl the prediction for each example by the model that was not
-    trained on it, in the order of the file.
-
-    Returns:
-        The scores of all runs; the best run is `all`, whose model is exported.
-
-    Raises:
-        ValueError: the examples cannot be divided into so many folds; or as `finetune`.
-        Interrupted: a stop signal arrived; the same call continues.
+    WORKDIR/cross_validation.json has the mean and the standard deviation of the scores over the
+    folds, and WORKDIR/predictions/out_of_fold.jsonl the prediction for each example by the model
+    that was not trained on it, in the order of the file.
     """
-    return finetune(config, _cross_validate)
-
-
-def _cross_validate(config: FinetuneConfig) -> FinetuneResult:
     workdir = Path(config.workdir)
     check_outputs(config)
     scores, indices = {}, {}
@@ -660,13 +650,13 @@ def _cross_validate(config: FinetuneConfig) -> FinetuneResult:
         for index in range(config.folds):
             name, run = variant_of(config, f"fold{index + 1}", test=None, select_by=LAST)
             fold = Fold(index, config.folds, config.seed)
-            of_fold, scores[name] = _run(name, run, folder, fold)
+            of_fold, scores[name] = _run(name, run, folder, fold, session)
             assert isinstance(of_fold.source, OwnFiles)  # no other task accepts folds
             indices[name] = of_fold.source.held_out_indices()
         whole = {"folds": 0, "dev_fraction": 0.0, "select_by": None}
         name, run = variant_of(config, ALL, **whole)
         hosts.say(f"The model that is exported is trained on all examples, in {run.workdir}")
-        task, scores[name] = _run(name, run, folder, None)
+        task, scores[name] = _run(name, run, folder, None, session)
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
@@ -685,7 +675,7 @@ def _cross_validate(config: FinetuneConfig) -> FinetuneResult:
 
 
 def _run(
-    name: str, config: FinetuneConfig, folder: Path, fold: Fold | None
+    name: str, config: FinetuneConfig, folder: Path, fold: Fold | None, session: Session
 ) -> tuple[Task, dict[str, float]]:
     """Trains a run, unless it is finished; returns (its task, {split/metric: score})."""
     part = folder / name
@@ -693,7 +683,7 @@ def _run(
     task, loaded, data, teacher = hosts.on_all(
         lambda: load_run(config, config, part, [config.workdir], fold)
     )
-    return task, train_run(config, task, loaded, data, teacher, name)
+    return task, train_run(config, task, loaded, data, teacher, name, session)
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:

@@ -218,8 +218,8 @@ class FinetuningJob(Job):
         del phase
         return 0.0
 
-    def after_step(self, step: int, state: TrainState) -> None:
-        pass
+    def push(self, step: int, state: TrainState) -> None:
+        del step, state
 
     def evaluate(
         self,

@@ -18,6 +18,7 @@ from bertjax.base.workdir_files import METRICS, REPORT
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices import hosts
+from bertjax.devices.activity import Clock
 from bertjax.inference.evaluation import official_task
 from bertjax.inference.pretrained import Pretrained
 from bertjax.record.report import report_page, run_data
@@ -73,7 +74,9 @@ class GlueResult:
 
 
 def finetune_glue(
-    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+    config: FinetuneConfig,
+    config_of: Callable[[str], FinetuneConfig] | None = None,
+    clock: Clock | None = None,
 ) -> GlueResult:
     """Fine-tunes on each task of GLUE whose data is at hand, in WORKDIR/TASK.
 
@@ -84,6 +87,7 @@ def finetune_glue(
             tasks.
         config_of: function (name of a task) -> config of its run, whose `task`, `workdir` and
             `submission` are replaced; None: all tasks have the settings of `config`.
+        clock: counts the time of the first task; None: from now.
 
     Raises:
         FileNotFoundError: `data_dir` has no task of GLUE.
@@ -106,7 +110,8 @@ def finetune_glue(
     results = {}
     for number, name in enumerate(names, 1):
         hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
-        results[name] = experiments.finetune(configs[name])
+        results[name] = experiments.finetune(configs[name], clock)
+        clock = None  # the time of the next task begins now
     columns = columns_of({name: result.scores for name, result in results.items()})
     result = GlueResult(
         results,

@@ -42,6 +42,7 @@ class Job(abc.ABC):
         eval_every: number of steps between evaluations; 0: only at the end of each phase.
         save_every: number of steps between checkpoints.
         evaluates_at_start: whether the state before the first step is evaluated.
+        push_every: number of steps between uploads of the model; 0: it is not uploaded.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Job(abc.ABC):
     eval_every: int
     save_every: int
     evaluates_at_start: bool = False
+    push_every: int = 0
 
     def __init__(
         self,
@@ -130,8 +132,8 @@ class Job(abc.ABC):
         """Returns the number of FLOP per update, to compute the MFU; 0 if the number is unknown."""
 
     @abc.abstractmethod
-    def after_step(self, step: int, state: TrainState) -> None:
-        """Is called after each step and its checkpoint."""
+    def push(self, step: int, state: TrainState) -> None:
+        """Uploads the model of `step`, every `push_every` steps."""
 
     @abc.abstractmethod
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:

@@ -22,9 +22,10 @@ from bertjax.config import Phase, PretrainConfig, differences, model_at
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.pretraining_batches import train_batches
 from bertjax.data.metadata import row_sources
-from bertjax.devices import activity, host_watch, hosts, sharding
+from bertjax.devices import host_watch, hosts, sharding
+from bertjax.devices.activity import SAVING, Clock
 from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
-from bertjax.record import journal, report
+from bertjax.record.session import Session
 from bertjax.record.trackers import check_installed
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
@@ -93,6 +94,7 @@ class PretrainingJob(Job):
         self.workdir, self.identity = workdir, _identity(config, teacher)
         self.data_fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
         self.eval_every, self.save_every = config.eval_every, config.save_every
+        self.push_every = config.push_every
         self.program: PretrainingProgram = program
         self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
@@ -210,20 +212,16 @@ class PretrainingJob(Job):
         stage, row, _ = self.phases[index].stage_of(batch)
         return row, row + stage.batch_size - 1
 
-    def after_step(self, step: int, state: TrainState) -> None:
-        """Pushes the model to the branch step-N of the Hub, every `push_every` steps."""
-        every = self.config.push_every
-        if not every or step % every:
-            return
-        with activity.doing(activity.SAVING):
-            params = hosts.fetch(state.params, self.program.mesh)
+    def push(self, step: int, state: TrainState) -> None:
+        """Pushes the model to the branch step-N of the Hub."""
+        params = hosts.fetch(state.params, self.program.mesh)
 
-            def write() -> None:
-                assert self._pushes is not None
-                self._write_model(self._pushes.folder_of(step), params, step)
-                self._pushes.start()
+        def write() -> None:
+            assert self._pushes is not None
+            self._write_model(self._pushes.folder_of(step), params, step)
+            self._pushes.start()
 
-            hosts.on_first(write)
+        hosts.on_first(write)
 
     def write_model(self, state: TrainState) -> None:
         """Writes the model directory of the finished run, and pushes it if that is asked for."""
@@ -317,8 +315,12 @@ class PretrainingJob(Job):
         return self.flops_per_row(phase) * phase.batch_size
 
 
-def pretrain(config: PretrainConfig) -> Path:
+def pretrain(config: PretrainConfig, clock: Clock | None = None) -> Path:
     """Trains all phases from the newest checkpoint, or from the start, and writes the model.
+
+    Args:
+        config: the config of the run.
+        clock: counts the time of the run; None: from now.
 
     Returns:
         The path of the model directory.
@@ -331,23 +333,22 @@ def pretrain(config: PretrainConfig) -> Path:
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
-    activity.begin()
+    clock = clock or Clock()
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
         connect(config.distributed, config.workdir)
     with (
-        host_watch.watching(config.stall_seconds),
+        host_watch.watching(clock, config.stall_seconds) as watch,
         opened(config.workdir, direct=True) as workdir,
-        report.reported(workdir.path),
-        journal.recorded(),
+        Session(workdir.path, clock, watch) as session,
     ):
         hosts.on_first(lambda: check_installed(config.track))
         hosts.on_first_patiently(lambda: create_repository_of(config))
         job, state = train(
-            lambda: PretrainingJob(config, workdir), workdir, overwrite=config.overwrite
+            lambda: PretrainingJob(config, workdir), workdir, session, overwrite=config.overwrite
         )
-        with activity.doing(activity.SAVING):
+        with clock.doing(SAVING):
             job.write_model(state)
     return place(workdir.address) / workdir.model.name
 

@@ -19,9 +19,10 @@ from bertjax.config import defaults_of
 from bertjax.devices import activity, hosts
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.stop import StopSignal
-from bertjax.record import journal, report
+from bertjax.record import journal
 from bertjax.record.logger import STEPS_AHEAD, MetricLogger
 from bertjax.record.metrics import MetricWriter
+from bertjax.record.session import Session
 from bertjax.record.trackers import Listener, open_trackers
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks
 from bertjax.train.checkpoint import Checkpointer
@@ -38,13 +39,14 @@ SomeJob = TypeVar("SomeJob", bound=Job)
 
 
 def train(
-    make_job: Callable[[], SomeJob], workdir: Workdir, *, overwrite: bool = False
+    make_job: Callable[[], SomeJob], workdir: Workdir, session: Session, *, overwrite: bool = False
 ) -> tuple[SomeJob, TrainState]:
     """Trains a job in `workdir` to its end; returns the job and the state to export.
 
     Args:
         make_job: makes the job; it is called again after each rollback.
         workdir: the workdir of the run.
+        session: records the run.
         overwrite: whether a run of another config in the workdir is deleted.
 
     Raises:
@@ -60,7 +62,7 @@ def train(
         job = hosts.on_all(make_job)
         try:
             claim(job, workdir)
-            return job, _train(job, workdir)
+            return job, _train(job, workdir, session)
         except NotFinite as bad:
             if not _roll_back(job, workdir, bad):
                 raise
@@ -98,20 +100,23 @@ def claim(job: Job, workdir: Workdir) -> None:
     hosts.on_all(workdir.check_shared)
 
 
-def _train(job: Job, workdir: Workdir) -> TrainState:
+def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
     checkpointer = Checkpointer(
         workdir.checkpoints,
+        clock=session.clock,
+        watch=session.watch,
         keep=job.keep_checkpoints,
         metric=job.best_metric,
         higher_is_better=job.higher_is_better,
     )
     # Trackers may wait for a server, so that the last checkpoint is finished before.
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
-        with StopSignal(checkpoints) as stop:
-            state, stop.step, progress = _resume_or_start(job, checkpoints)
-            with _recording(job, workdir, stop.step, progress, trackers) as record:
+        with StopSignal(checkpoints, session.watch) as stop:
+            state, stop.step, progress = _resume_or_start(job, checkpoints, session)
+            with _recording(job, workdir, session, stop.step, progress, trackers) as record:
+                rollbacks = Rollbacks(workdir.path)
                 state, step, is_done = _loop(
-                    job, state, stop, checkpoints, record, Rollbacks(workdir.path), progress
+                    job, state, stop, checkpoints, record, rollbacks, session, progress
                 )
             # A signal after the last step stops what follows, such as other folds.
             is_done = not stop.agree() and is_done
@@ -124,7 +129,7 @@ def _train(job: Job, workdir: Workdir) -> TrainState:
 
 
 def _resume_or_start(
-    job: Job, checkpoints: Checkpointer
+    job: Job, checkpoints: Checkpointer, session: Session
 ) -> tuple[TrainState, int, Mapping[str, Any]]:
     """Returns (state, its step, progress) of the newest checkpoint, or of a new run."""
     progress: Mapping[str, Any] = {}
@@ -132,7 +137,7 @@ def _resume_or_start(
         # The step is not read from the state, because that would wait for its computation.
         state, step = job.new_state(), 0
     else:
-        with activity.doing(activity.RESTORING):
+        with session.clock.doing(activity.RESTORING):
             state, progress = checkpoints.restore(job.program.state_shapes)
             checkpoints.delete_superseded()
             step = int(state.step)
@@ -147,12 +152,13 @@ def _loop(
     checkpoints: Checkpointer,
     record: MetricLogger,
     rollbacks: Rollbacks,
+    session: Session,
     progress: Mapping[str, Any],
 ) -> tuple[TrainState, int, bool]:
     """Trains from `stop.step` on; returns (last state, its step, whether nothing cut it short)."""
-    step, phase = stop.step, -1
+    step, phase, clock = stop.step, -1, session.clock
     bad = BadSteps(record.report, job.settings, progress)
-    save = Saver(job, checkpoints, record, bad, stop, progress)
+    save = Saver(job, checkpoints, record, bad, stop, session, progress)
     if save.evaluation_due:  # a signal had cut it off
         (done,) = (s for s in segments(job.phases, rollbacks, 0) if s.first < step <= s.last)
         save.finish_due_evaluation(step, state, done)
@@ -169,24 +175,24 @@ def _loop(
         flops = job.flops_per_step(segment.stage)
         record.start_phase(flops, peak_flops(job.settings.peak_tflops) if flops else 1.0)
         train_step = job.program.seeded_step(segment.stage)
-        with activity.doing(activity.STEPPING):
-            for batch in activity.waiting_for(
-                job.batches(segment.phase_index, segment.first_batch)
-            ):
+        with clock.doing(activity.STEPPING):
+            for batch in clock.waiting_for(job.batches(segment.phase_index, segment.first_batch)):
                 is_first = step == segment.first
-                with activity.compiling("the training step") if is_first else _nothing:
+                with clock.compiling("the training step") if is_first else _nothing:
                     state, metrics = train_step(state, batch)
                 stop.step = step = step + 1
-                activity.progressed(step)
+                clock.progressed(step)
                 in_flight.append(metrics)
                 if len(in_flight) > STEPS_AHEAD:  # so far, the host may be ahead of the device
                     jax.block_until_ready(in_flight.popleft())
                 rows = job.rows_of_batch(segment.phase_index, segment.batch_after(step - 1))
                 bad.see(step, metrics, (segment.phase_index, *rows))
                 record(step, metrics)
-                journal.did_step(step)
+                session.did_step(step)
                 save.after(step, state, segment)
-                job.after_step(step, state)
+                if job.push_every and step % job.push_every == 0:
+                    with clock.doing(activity.SAVING):
+                        job.push(step, state)
                 if step == segment.last or stop() or job.stops_early():
                     break
     if stop.agreed and segment is not None:
@@ -214,6 +220,7 @@ def _roll_back(job: Job, workdir: Workdir, bad: NotFinite) -> bool:
 def _recording(
     job: Job,
     workdir: Workdir,
+    session: Session,
     step: int,
     progress: Mapping[str, Any],
     trackers: contextlib.ExitStack,
@@ -221,7 +228,7 @@ def _recording(
     """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`."""
     is_done = hosts.is_first() and _is_done(job, workdir, step, progress)
     if not is_done:
-        journal.begin(workdir.path, step)
+        session.begin_run(workdir.path, step)
     hosts.say(_said_when_done(job, workdir, step) if is_done else first_line(job, step))
     writer, listeners, last = None, list[Listener](), None
     if hosts.is_first():
@@ -236,11 +243,12 @@ def _recording(
             trackers.push(lambda kind, *_, tracker=tracker: tracker.close(complete=kind is None))
         if not is_done:
             facts = facts_of(job, step) | {"rollbacks": rollbacks}
-            listeners.append(report.begin(workdir.path, workdir.address, facts))
+            listeners.append(session.report(workdir.path, workdir.address, facts))
         logged = workdir.last_evaluation() or {}
         last = {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
     record = MetricLogger(
         writer,
+        clock=session.clock,
         trackers=listeners,
         every=job.settings.log_every,
         num_steps=job.num_steps,

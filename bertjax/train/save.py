@@ -10,8 +10,8 @@ from typing import Any
 
 from bertjax.devices import activity
 from bertjax.devices.stop import StopSignal
-from bertjax.record import journal
 from bertjax.record.logger import MetricLogger
+from bertjax.record.session import Session
 from bertjax.train.bad_steps import BadSteps, check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.job import EvaluationStopped, Job, Segment
@@ -32,9 +32,11 @@ class Saver:
         record: logs the metrics; its training time excludes evaluations and saves.
         bad: the skipped updates, which are reported before a checkpoint is saved.
         stop: the stop signal.
+        session: its clock counts the time of evaluations and saves.
         progress: the JSON values in the checkpoint that the run resumes from.
 
     Attributes:
+        job: what is trained.
         evaluation_due: whether an evaluation was due at the last step but was not completed,
             because a stop signal came.
     """
@@ -46,10 +48,11 @@ class Saver:
         record: MetricLogger,
         bad: BadSteps,
         stop: StopSignal,
+        session: Session,
         progress: Mapping[str, Any],
     ):
-        self._job, self._checkpoints, self._record = job, checkpoints, record
-        self._bad, self._stop = bad, stop
+        self.job, self._checkpoints, self._record = job, checkpoints, record
+        self._bad, self._stop, self._session = bad, stop, session
         self.evaluation_due = bool(progress.get("evaluation_due"))
         self._compiled = -1  # the last phase whose evaluation is compiled
 
@@ -60,15 +63,15 @@ class Saver:
         the process at once, even during compilation, without loss.
         """
         self._checkpoints.wait()
-        with activity.compiling("the evaluation"):
-            if self._job.compile_evaluation(state.params, segment.phase):
+        with self._session.clock.compiling("the evaluation"):
+            if self.job.compile_evaluation(state.params, segment.phase):
                 self._compiled = segment.phase_index
 
     def after(self, step: int, state: TrainState, segment: Segment) -> None:
         """Evaluates and saves `state` if that is due after `step`."""
-        last, every = step == segment.end, self._job.eval_every
+        last, every = step == segment.end, self.job.eval_every
         evaluates = last or bool(every and step % every == 0)
-        saves = last or step % self._job.save_every == 0
+        saves = last or step % self.job.save_every == 0
         if not evaluates and not saves:
             return
         self._bad.finish()
@@ -92,8 +95,8 @@ class Saver:
         if self._stop():
             return None
         try:
-            with activity.doing(activity.EVALUATING):
-                metrics = self._job.evaluate(state.params, segment.phase, self._check)
+            with self._session.clock.doing(activity.EVALUATING):
+                metrics = self.job.evaluate(state.params, segment.phase, self._check)
         except EvaluationStopped:
             return None
         self.evaluation_due = False
@@ -103,7 +106,7 @@ class Saver:
 
     def _check(self) -> None:
         """Ends an evaluation after a stop signal; all hosts must call it equally often."""
-        activity.progressed()
+        self._session.clock.progressed()
         if self._stop():
             raise EvaluationStopped
 
@@ -116,7 +119,7 @@ class Saver:
         if metrics is None:
             return
         self._compiled = segment.phase_index
-        with activity.doing(activity.SAVING, "saving a checkpoint"):
+        with self._session.clock.doing(activity.SAVING, "saving a checkpoint"):
             self._checkpoints.replace(step, state, *self._kept(step, segment, metrics))
 
     def stopped(self, step: int, state: TrainState, segment: Segment) -> None:
@@ -131,7 +134,7 @@ class Saver:
         self, step: int, segment: Segment, metrics: dict[str, float] | None
     ) -> tuple[dict[str, Any], dict[str, float]]:
         progress = {
-            **self._job.progress(segment.phase_index, segment.batch_after(step)),
+            **self.job.progress(segment.phase_index, segment.batch_after(step)),
             "pending": self._record.pending,
             "skipped_in_a_row": self._bad.in_a_row,
             "evaluation_due": self.evaluation_due,
@@ -141,11 +144,11 @@ class Saver:
     def _save(
         self, step: int, state: TrainState, segment: Segment, metrics: dict[str, float] | None
     ) -> None:
-        with activity.doing(activity.SAVING, "saving a checkpoint"):
+        with self._session.clock.doing(activity.SAVING, "saving a checkpoint"):
             check_finite(state, f"The checkpoint of step {step}")
             self._record.flush()
             self._checkpoints.save(step, state, *self._kept(step, segment, metrics))
-        journal.saved(step)
+        self._session.saved(step)
 
 
 def _of_phase(metrics: dict[str, float], segment: Segment) -> dict[str, float]:

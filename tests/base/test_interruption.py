@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from bertjax.base.signals import Interrupted, signals_deferred, signals_raise
+from bertjax.devices.activity import Clock
+from bertjax.devices.host_watch import HostWatch
 from bertjax.devices.stop import StopSignal
 
 
@@ -67,7 +69,7 @@ def test_a_signal_that_was_ignored_before_remains_ignored(number):
     try:
         with (
             signals_raise("SIGINT"),
-            StopSignal(SimpleNamespace(saved_step=0)) as stop,
+            StopSignal(SimpleNamespace(saved_step=0), HostWatch(Clock())) as stop,
             signals_deferred(),
         ):
             os.kill(os.getpid(), number)

@@ -17,18 +17,20 @@ def state(count, doing=activity.STEPPING, step=7, beat=0):
 @pytest.fixture
 def stalled(monkeypatch):
     """A record whose last progress is 30 s ago, and a clock that can be moved."""
-    record = activity.begin()
+    record = activity.Clock()
     record.progressed(12)
     now = time.monotonic() + 30
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: clock.now), "now": now})
+    clock = type(
+        "Clock", (), {"monotonic": staticmethod(lambda: clock.now), "now": now, "process": record}
+    )
     monkeypatch.setattr(stall_watch, "time", clock)
     return clock
 
 
 def test_a_process_that_is_behind_is_named_with_its_activity(stalled, capfd):
-    with activity.doing(activity.EVALUATING):
-        activity.current.progress_at = stalled.now - 30
-        watch = StallWatch(20, rank=0)
+    with stalled.process.doing(activity.EVALUATING):
+        stalled.process.progress_at = stalled.now - 30
+        watch = StallWatch(stalled.process, 20, rank=0)
         watch.check({0: state(9), 1: state(9), 2: state(4, activity.SAVING, 11), 3: state(9)})
     err = capfd.readouterr().err
     assert "process 0 has made no progress for 30 s; it is evaluating, after step 12." in err
@@ -38,7 +40,7 @@ def test_a_process_that_is_behind_is_named_with_its_activity(stalled, capfd):
 
 
 def test_a_process_that_does_not_respond_is_named_instead(stalled, capfd):
-    watch = StallWatch(40, rank=0)
+    watch = StallWatch(stalled.process, 40, rank=0)
     for beat in range(8):
         stalled.now += 3
         watch.check({0: state(9, beat=beat), 1: state(8, beat=beat), 2: state(6), 3: "damaged"})
@@ -48,21 +50,21 @@ def test_a_process_that_does_not_respond_is_named_instead(stalled, capfd):
     assert "Process 2 has not arrived" in first
     assert "Process 2 does not respond since" in second
     assert "it was stepping, after step 7." in second and "not arrived" not in second
-    StallWatch(20, rank=0).check({0: state(10), 1: state(10, beat=1)})
+    StallWatch(stalled.process, 20, rank=0).check({0: state(10), 1: state(10, beat=1)})
     assert "All processes are at the same point" in capfd.readouterr().err
 
 
 def test_nothing_is_said_with_progress_or_without_a_limit(stalled, capfd):
-    StallWatch(0).check()
-    StallWatch(31).check()
+    StallWatch(stalled.process, 0).check()
+    StallWatch(stalled.process, 31).check()
     assert capfd.readouterr().err == ""
 
 
 def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
     monkeypatch.setattr(stall_watch, "POLL_SECONDS", 0.01)
-    activity.begin()
+    clock = activity.Clock()
     before = threading.active_count()
-    with stall_watch.watching(0.05), activity.doing(activity.RESTORING):
+    with stall_watch.watching(clock, 0.05), clock.doing(activity.RESTORING):
         time.sleep(0.5)
     err = capfd.readouterr().err
     assert "the run has made no progress for 0 s; it is restoring, after step 0" in err
@@ -71,6 +73,7 @@ def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
 
 
 def test_states_are_described():
-    activity.begin().progressed(3)
-    assert stall_watch.described(stall_watch.state(1)) == "start-up, after step 3"
+    clock = activity.Clock()
+    clock.progressed(3)
+    assert stall_watch.described(stall_watch.state(clock, 1)) == "start-up, after step 3"
     assert stall_watch.described("x") == "starting"

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from bertjax.devices import activity
+from bertjax.devices import activity, host_watch
 from bertjax.record import journal
 from bertjax.record.journal import IDLE, LOST, Ledger, read_ledger, totals
+from bertjax.record.session import Session
 
 # A step takes long enough for kills to hit different steps.
 PROGRAM = """
@@ -44,19 +45,20 @@ def clock(monkeypatch):
 
     made = Clock()
     monkeypatch.setattr(activity, "time", made)
+    made.activities = activity.Clock()
     return made
 
 
 def test_time_belongs_to_the_innermost_activity(clock):
-    record = activity.begin()
+    record = clock.activities
     clock.now += 1
-    with activity.doing(activity.STEPPING):
+    with record.doing(activity.STEPPING):
         clock.now += 2
-        items = activity.waiting_for([1, 2])
+        items = record.waiting_for([1, 2])
         clock.now += 3
         for _ in items:
             clock.now += 4
-            with activity.doing(activity.SAVING):
+            with record.doing(activity.SAVING):
                 clock.now += 5
     seconds = {name: value for name, value in record.seconds().items() if value}
     assert seconds == {activity.START_UP: 1, activity.STEPPING: 13, activity.SAVING: 10}
@@ -64,27 +66,26 @@ def test_time_belongs_to_the_innermost_activity(clock):
 
 
 def steps(clock, ledger, first, last, *, save_every=4):
-    with activity.doing(activity.STEPPING):
+    with clock.activities.doing(activity.STEPPING):
         for step in range(first, last + 1):
             clock.now += 2
             ledger.did_step(step)
             if step % save_every == 0:
-                with activity.doing(activity.SAVING):
+                with clock.activities.doing(activity.SAVING):
                     clock.now += 1
                 ledger.saved(step)
-        ledger.write()
 
 
 def test_steps_after_the_last_checkpoint_of_a_killed_process_are_lost(clock, tmp_path):
-    activity.begin()
+    clock.activities.restart()
     clock.now += 3
-    killed = Ledger(tmp_path, 0)
+    killed = Ledger(tmp_path, 0, clock.activities)
     steps(clock, killed, 1, 10)  # 20 s of stepping, checkpoints of 4 and 8
     killed._ended.set()  # as if it were killed
     clock.now += 50
-    activity.begin()
+    clock.activities.restart()
     clock.now += 1
-    ledger = Ledger(tmp_path, 8)
+    ledger = Ledger(tmp_path, 8, clock.activities)
     steps(clock, ledger, 9, 12)
     ledger.close()
     first, second = read_ledger(tmp_path)
@@ -102,15 +103,13 @@ def test_steps_after_the_last_checkpoint_of_a_killed_process_are_lost(clock, tmp
     assert not (tmp_path / journal.PRESENT).exists()
 
 
-def test_a_process_that_goes_back_loses_steps_itself(clock, tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "_open", None)
-    activity.begin()
-    journal.begin(tmp_path, 0)
-    steps(clock, journal._open, 1, 11)
-    journal.begin(tmp_path, 4)  # a rollback
-    steps(clock, journal._open, 5, 6)
-    with journal.recorded():
-        pass
+def test_a_process_that_goes_back_loses_steps_itself(clock, tmp_path):
+    with host_watch.watching(clock.activities) as watch:
+        with Session(tmp_path, clock.activities, watch) as session:
+            session.begin_run(tmp_path, 0)
+            steps(clock, session, 1, 11)
+            session.begin_run(tmp_path, 4)  # a rollback
+            steps(clock, session, 5, 6)
     (line,) = read_ledger(tmp_path)
     assert (line["lost_steps"], line["lost_seconds"], line["last_step"]) == (7, 14, 6)
 
@@ -119,8 +118,8 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
     clock, tmp_path, capsys
 ):
     for first in (0, 4):
-        activity.begin()
-        ledger = Ledger(tmp_path, first)
+        clock.activities.restart()
+        ledger = Ledger(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
         journal.print_table(tmp_path)
@@ -129,10 +128,10 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
     assert several.startswith(" 18 s in 2 processes")
 
 
-def test_damaged_lines_are_left_out(tmp_path, capsys):
+def test_damaged_lines_are_left_out(clock, tmp_path, capsys):
     (tmp_path / journal.PRESENT).write_bytes(b"\0" * 100)
-    activity.begin()
-    ledger = Ledger(tmp_path, 0)
+    clock.activities.restart()
+    ledger = Ledger(tmp_path, 0, clock.activities)
     ledger.close()
     assert "is damaged and left out" in capsys.readouterr().out
     with (tmp_path / journal.LEDGER).open("a") as file:

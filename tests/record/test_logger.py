@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.devices.activity import Clock
 from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
 from bertjax.record import logger as hooks
@@ -28,7 +29,7 @@ def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch)
     clock = iter(np.arange(0.0, 100.0, 1.0))
     monkeypatch.setattr(hooks.time, "perf_counter", lambda: next(clock))
     lines = Lines()
-    logger = hooks.MetricLogger(lines, every=6, num_steps=6, step=0)
+    logger = hooks.MetricLogger(lines, clock=Clock(), every=6, num_steps=6, step=0)
     metrics = {
         "sums": {"loss": (jnp.ones(()), jnp.ones(()))},
         "tokens": jnp.ones(()),

@@ -55,7 +55,7 @@ def without_codes(text: str) -> str:
 
 def shown_in_a_log(console, entries, **settings) -> list[str]:
     file = console(False)
-    log = Terminal("pretraining", num_steps=2000, step=0, **settings)
+    log = Terminal("pretraining", clock=activity.Clock(), num_steps=2000, step=0, **settings)
     for step, values in entries:
         log.did_step(step)
         log.show(step, values)
@@ -123,7 +123,7 @@ def test_long_evaluations_are_continued_on_aligned_lines(console):
 @pytest.mark.parametrize("width", (60, 100))
 def test_the_table_has_one_header_until_the_columns_change(console, width):
     file = console(True, width)
-    table = Terminal("pretraining", num_steps=2000, step=0)
+    table = Terminal("pretraining", clock=activity.Clock(), num_steps=2000, step=0)
     later = {**EVAL, "eval/mlm_loss": 4.903, "eval/nsp_loss": 0.7}
     for step, values in ((100, EVAL), (200, later), (300, {"eval/mlm_loss": 4.8})):
         table.show(step, values)
@@ -141,9 +141,10 @@ def test_the_table_has_one_header_until_the_columns_change(console, width):
 
 def live_line(width: int, values, *, name="pretraining", step=500) -> str:
     """The live line at a step of 2,000, after steps of 10 ms, on a terminal of a width."""
-    shown = Terminal(name, num_steps=2000, step=0, quiet=True)
+    clock = activity.Clock()
+    shown = Terminal(name, clock=clock, num_steps=2000, step=0, quiet=True)
     shown.set_values(values)
-    with activity.doing(activity.STEPPING):
+    with clock.doing(activity.STEPPING):
         for number in range(max(step - terminal.FIRST_STEPS, 0), step + 1):
             time.sleep(0.01)
             shown.did_step(number)
@@ -154,8 +155,7 @@ def live_line(width: int, values, *, name="pretraining", step=500) -> str:
 
 
 @pytest.mark.parametrize("width", (40, 60, 80, 100, 140))
-def test_the_live_line_is_one_line_of_any_terminal(monkeypatch, width):
-    monkeypatch.setattr(activity, "current", activity.Record())
+def test_the_live_line_is_one_line_of_any_terminal(width):
     values = {key.removeprefix("train/"): value for key, value in TRAIN.items()}
     line = live_line(width, values)
     assert line.count("\n") == 1 and "500/2,000" in line and "loss 4.900" in line
@@ -168,9 +168,8 @@ def test_the_live_line_is_one_line_of_any_terminal(monkeypatch, width):
 
 
 @pytest.mark.parametrize("width", (60, 80, 100, 120, 140))
-def test_the_live_line_keeps_its_form_from_the_first_step_to_the_last(monkeypatch, width):
+def test_the_live_line_keeps_its_form_from_the_first_step_to_the_last(width):
     """What stands there stays in its place, whatever becomes known later."""
-    monkeypatch.setattr(activity, "current", activity.Record())
     known = [{}, {"loss": 10.123}, {"loss": 4.9, "accuracy": 1.0}]
     known.append({**known[-1], "learning_rate": 1e-4, "tokens_per_second": 999_499.0})
     lines = [
@@ -185,12 +184,11 @@ def test_the_live_line_keeps_its_form_from_the_first_step_to_the_last(monkeypatc
 
 
 def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
-    record = activity.Record()
+    record = activity.Clock()
     seconds = dict.fromkeys(activity.ACTIVITIES, 0.0)
     monkeypatch.setattr(record, "seconds", lambda: dict(seconds))
-    monkeypatch.setattr(activity, "current", record)
     monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
-    clock = terminal._Clock()
+    clock = terminal.TimeLeft(record)
     for step in range(1, 31):
         # The first step and one later have compiled.
         seconds[activity.STEPPING] += 60.0 if step in (1, 20) else 2.0
@@ -200,34 +198,33 @@ def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
 
 
 def test_the_live_line_says_what_else_the_process_does(monkeypatch):
-    monkeypatch.setattr(activity, "current", activity.Record())
     monkeypatch.setattr(terminal, "SHOWN_SECONDS", 0.0)
-    shown = Terminal("pretraining", num_steps=2000, step=0, quiet=True)
+    clock = activity.Clock()
+    shown = Terminal("pretraining", clock=clock, num_steps=2000, step=0, quiet=True)
 
     def line() -> str:
         file = io.StringIO()
         Console(file=file, width=100).print(shown._live_line())
         return file.getvalue()
 
-    with activity.compiling("the training step"):
+    with clock.compiling("the training step"):
         assert "compiling the training step... 0 s" in line()
-    with activity.doing(activity.STEPPING):
+    with clock.doing(activity.STEPPING):
         assert "..." not in line()
-        with activity.doing(activity.EVALUATING):
+        with clock.doing(activity.EVALUATING):
             assert "evaluating... 0 s" in line()
-        with activity.doing(activity.SAVING, "saving a checkpoint"):
+        with clock.doing(activity.SAVING, "saving a checkpoint"):
             assert "saving a checkpoint... 0 s" in line()
-        with activity.doing(activity.STEPPING, "fitting new positions"):
-            assert "fitting new positions... 0 s" in line()
+        with clock.doing(activity.STEPPING, "reading"):
+            assert "reading... 0 s" in line()
 
 
 def test_the_time_left_counts_evaluations_and_not_the_compilation(monkeypatch):
-    record = activity.Record()
+    record = activity.Clock()
     seconds = dict.fromkeys(activity.ACTIVITIES, 0.0)
     monkeypatch.setattr(record, "seconds", lambda: dict(seconds))
-    monkeypatch.setattr(activity, "current", record)
     monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
-    clock = terminal._Clock()
+    clock = terminal.TimeLeft(record)
     seconds[activity.COMPILING] = 100.0
     for step in range(1, 11):
         seconds[activity.STEPPING] += 2.0

@@ -16,6 +16,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.tasks.glue_benchmark import PAPER_COLUMNS
 from bertjax.train import finetuning
 from bertjax.train import glue as glue_runs
+from bertjax.train.save import Saver
 from tests.bucket_servers import first_with
 
 NLI = ("entailment", "neutral", "contradiction")
@@ -140,18 +141,18 @@ def test_the_submission_has_the_predictions_of_all_tasks_and_of_the_diagnostic_s
 def test_an_interrupted_command_resumes_with_the_same_bytes(flags, whole, tmp_path, monkeypatch):
     """It stops within the second task, at its results, and within the third task."""
     command = [*flags, f"--workdir={tmp_path / 'glue'}"]
-    original, steps = finetuning.FinetuningJob.after_step, []
+    original, steps = Saver.after, []
 
-    def stopping(self, step, state):
-        original(self, step, state)
-        steps.append((self.name, step))
-        if self.name in ("stsb", "mnli") and steps.count((self.name, step)) == 1 and step == 2:
+    def stopping(self, step, state, segment):
+        original(self, step, state, segment)
+        steps.append((name := self.job.name, step))
+        if name in ("stsb", "mnli") and steps.count((name, step)) == 1 and step == 2:
             raise Interrupted("killed")
 
     def killed(self, state):
         raise Interrupted("killed")
 
-    monkeypatch.setattr(finetuning.FinetuningJob, "after_step", stopping)
+    monkeypatch.setattr(Saver, "after", stopping)
     assert finetune.main(command) == 75
     with monkeypatch.context() as patch:
         patch.setattr(finetuning.FinetuningJob, "write_results", killed)

@@ -20,6 +20,8 @@ from bertjax import finetune
 from bertjax.base.checksums import steps_in
 from bertjax.base.signals import STOPPED, Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.devices.activity import Clock
+from bertjax.devices.host_watch import HostWatch
 from bertjax.devices.stop import StopSignal
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
@@ -247,9 +249,12 @@ import hashlib, sys, time
 from types import SimpleNamespace
 from bertjax.base import signals
 from bertjax.devices import stop
+from bertjax.devices.activity import Clock
+from bertjax.devices.host_watch import HostWatch
 
 def run():
-    with stop.StopSignal(SimpleNamespace(saved_step=int(sys.argv[1]))) as signal:
+    watch, saved = HostWatch(Clock()), SimpleNamespace(saved_step=int(sys.argv[1]))
+    with stop.StopSignal(saved, watch) as signal:
         signal.step = int(sys.argv[1])
         print("ready", flush=True)
         # Like a compilation, the first one handles no signal; like a program in Python, the second.
@@ -293,7 +298,7 @@ def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
 
 
 def test_a_second_signal_ends_a_run_without_saving():
-    with StopSignal(SimpleNamespace(saved_step=2)) as stop:
+    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock())) as stop:
         stop.step = 3
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop() and stop.agreed

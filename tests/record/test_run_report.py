@@ -17,20 +17,23 @@ from bertjax import report
 from bertjax.base.run_file import write_run
 from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.config import FinetuneConfig
+from bertjax.devices import host_watch
+from bertjax.devices.activity import Clock
 from bertjax.record import journal
-from bertjax.record import report as run_report
 from bertjax.record.metrics import to_line
 from bertjax.record.predictions import MOST_POINTS, ClassReport, PredictionSummary, best_in_words
 from bertjax.record.report import (
     MOST_BUCKETS,
     RESUMING,
     Curve,
+    ReportWriter,
     RunMetrics,
     hints_of,
     read_metrics,
     report_page,
     run_data,
 )
+from bertjax.record.session import Session
 from bertjax.tasks import Example, make_task
 from bertjax.tasks.classification import (
     ChoiceTask,
@@ -336,10 +339,10 @@ def test_runs_are_compared_and_found_in_a_parent_folder(tmp_path, workdir, capsy
 
 def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
     (workdir / "report.html").mkdir()  # cannot be replaced by a file
-    writer = run_report.begin(workdir, "the workdir", {"step": 0})
-    for step in (45, 50):
-        writer.write(step, {"eval/mlm_loss": 1.0})
-    writer.finish("stopped")
+    with host_watch.watching(clock := Clock()) as watch, Session(workdir, clock, watch) as session:
+        writer = session.report(workdir, "the workdir", {"step": 0})
+        for step in (45, 50):
+            writer.write(step, {"eval/mlm_loss": 1.0})
     printed = capsys.readouterr().out
     assert printed.count("warning:") == 1 and "The run goes on" in printed
 
@@ -347,7 +350,7 @@ def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
     log = workdir / "metrics.jsonl"
-    writer = run_report.ReportWriter(workdir, str(workdir))
+    writer = ReportWriter(workdir, str(workdir), Clock())
     lines = [(step, {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}) for step in (45, 50, 60)]
     skipped = {"in_a_row": 1, "loss": bad, "grad_norm": bad, "phase": 0}
     lines.insert(1, (47, {f"skipped/{name}": value for name, value in skipped.items()}))
