@@ -48,7 +48,7 @@ def pretrained(config, tmp_path_factory):
     folder, pages = tmp_path_factory.mktemp("pretraining") / "run", []
     with pytest.MonkeyPatch.context() as patch:
         write = run_report.write_text
-        patch.setattr(report, "write_text", lambda *args: (pages.append(args[1]), write(*args)))
+        patch.setattr(run_report, "write_text", lambda *args: (pages.append(args[1]), write(*args)))
         pretrain.run(dataclasses.replace(config, workdir=str(folder)))
     return folder, pages
 

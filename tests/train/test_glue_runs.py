@@ -216,7 +216,7 @@ def test_a_workdir_in_a_bucket_has_the_table_and_the_submission(
 def test_each_task_has_the_settings_of_its_own_config_unless_a_flag_replaces_them(monkeypatch):
     seen = {}
 
-    def spy(config, config_of):
+    def spy(config, config_of, clock):
         names = ("cola", "mrpc", "wnli")
         seen.update({name: config_of(name) for name in names}, glue=config)
         return glue_runs.GlueResult({}, {}, {}, None, None, "")  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_each_task_has_the_settings_of_its_own_config_unless_a_flag_replaces_the
 def test_only_tasks_with_classes_are_calibrated(monkeypatch, tmp_path, capsys):
     seen = {}
 
-    def spy(config):
+    def spy(config, clock):
         seen[config.task] = config.calibrate
         if len(seen) == 2:
             raise Interrupted("enough")
