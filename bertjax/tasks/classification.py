@@ -38,12 +38,10 @@ class TextTask(Task):
     window is trained with the label of its text, and predictions are made from the mean of the
     windows' logits, so that a window that is sure of a class counts more than undecided ones. Of a
     pair, the longer text is split (the second if both are equally long), and every window has the
-    other text as well, cut to half of the room if both are longer than that. Thus the first window
-    is what is left of a text or pair that is truncated, longest text first.
+    other text as well, cut to half of the room if both are longer than that.
 
     Attributes:
-        pairs: True if every input is a pair of texts, False if every input is a single text, None
-            if the task accepts both.
+        pairs: whether every input is a pair of texts; None if the task accepts both.
         doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
             text; None: long texts are truncated, as in Devlin et al. 2018.
     """
@@ -81,11 +79,7 @@ class TextTask(Task):
         ]
 
     def check_pairs(self, where: str, *, has_pair: bool) -> None:
-        """Checks that `has_pair`, whether an input is a pair, does not contradict `pairs`.
-
-        Raises:
-            ValueError: it contradicts `pairs`; the message begins with `where`.
-        """
+        """Raises ValueError, beginning with `where`, if `has_pair` contradicts `pairs`."""
         if self.pairs is False and has_pair:
             raise ValueError(
                 f"{where}: the model was fine-tuned on single texts, but this is a pair of texts: "
@@ -104,10 +98,7 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Converts the label of an example to `labels` of its features.
-
-        They are [1] for a class or a number, and [number of classes] for any number of labels.
-        """
+        """Converts a label to `labels` of features: [1], or [number of classes] for multi-label."""
 
 
 def _windows(
@@ -168,9 +159,7 @@ class ProbabilityTask(TextTask):
 class ClassificationTask(ProbabilityTask):
     """Task that predicts exactly one of several classes for each example.
 
-    Attributes:
-        temperature: `predict` divides the logits by it, to compute calibrated probabilities; it
-            does not change which class is predicted.
+    `predict` divides the logits by `temperature`, which calibrates the probabilities.
     """
 
     metric: Metric = class_metrics
@@ -220,8 +209,7 @@ class MultiLabelTask(ProbabilityTask):
         """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes.
 
         Raises:
-            ValueError: the label is one name instead of a list, or a name is not a class of the
-                task.
+            ValueError: the label is one name and no list, or a name is not a class of the task.
         """
         encoded = np.zeros(len(self.labels), np.float32)
         names: Any = example.label
@@ -253,10 +241,7 @@ class MultiLabelTask(ProbabilityTask):
 class RegressionTask(TextTask):
     """Task that predicts a real number for each example; the loss is the squared error.
 
-    Attributes:
-        mean: subtracted from the targets in training, and added to the outputs by `predict`.
-        std: the unit of the model's outputs: in training, the model predicts (target - mean) / std,
-            which `predict` converts back to the scale of the targets.
+    In training, the model predicts (target - `mean`) / `std`, which `predict` converts back.
     """
 
     mean: float = 0.0
@@ -289,10 +274,7 @@ class RegressionTask(TextTask):
 class ChoiceTask(Task):
     """Task that predicts which of several choices continues a text.
 
-    The model scores one sequence `[CLS] text [SEP] choice [SEP]` per choice.
-
-    Attributes:
-        num_choices: number of choices per example, which is the same for all examples.
+    The model scores a sequence `[CLS] text [SEP] choice [SEP]` for each of `num_choices` choices.
     """
 
     num_choices: int

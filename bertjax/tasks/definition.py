@@ -19,21 +19,15 @@ class TaskOptions:
     Attributes:
         data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets if
             `tfds_data_dir` is set or TFDS has already prepared it, else from the Hugging Face hub.
-        tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
-        train: path of the user's own file for the train split, or None.
-        dev: the same for the dev split.
-        test: the same for the test split.
-        dev_fraction: fraction of the train file to hold out if there is no dev file, or None.
-        fold: the fold of a cross-validation on the train file to hold out, or None.
-        skip_bad_rows: whether rows of the user's files that cannot be used are left out; if False,
-            such rows raise ValueError.
-        columns: names of the text, label and other columns in the user's own files.
+        train: path of the user's own train file, or None; the same holds for `dev` and `test`.
+        dev_fraction: fraction of the train file to hold out if there is no dev file.
+        fold: the fold of a cross-validation on the train file to hold out.
         label_separator: the string that separates the labels of an example in the label column; if
             None, a text in this column is a single label.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
             folder of the predictions.
-        doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
-            text; None: the default of the task.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows; None:
+            the default of the task.
         span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
         embedding_options: the same for the fields of `EmbeddingTask` and `ContrastiveTask`.
     """
@@ -71,15 +65,10 @@ class TaskDefinition:
     """Registry entry of a task: how to create the task and which options the task accepts.
 
     Attributes:
-        name: the name of the task on the command line.
         kinds: the subclasses of `Task` of which `make` may create an instance.
-        make: function (options) -> `Task`, whose `source` reads the examples of the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
         own_files: whether the task reads the user's own files instead of official files.
-        skip_bad_rows: whether the task accepts the option `skip_bad_rows`.
         columns: the fields of `Columns` that the user may set for the task.
-        label_separator: whether the task accepts the option `label_separator`.
-        submission: whether the task's predictions can be submitted to GLUE's server.
         score_files: function (gold file, predictions file) -> official metrics; None if the task
             has no official file format.
         scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the
@@ -100,11 +89,7 @@ class TaskDefinition:
     scores_null_odds: bool = False
 
     def check(self, options: TaskOptions) -> None:
-        """Checks that the task supports every option that is set.
-
-        Raises:
-            ValueError: it does not support one; the message names the flag.
-        """
+        """Raises ValueError, naming the flag, if the task does not support a set option."""
         unused: dict[str, Any]
         if self.own_files:
             reads = "your own files (--train, --dev, --test)"

@@ -36,8 +36,7 @@ class EmbeddingTask(Task):
         normalize: whether embeddings have length 1; None: as the model to start from says, or not.
         matryoshka: sizes of embeddings that are trained besides the full size.
         scored: whether the examples of the dev split are pairs with scores.
-        lowest: the score of pairs with cosine 0.
-        highest: the score of pairs with cosine 1.
+        lowest: the score of pairs with cosine 0; `highest` is the score of pairs with cosine 1.
     """
 
     num_texts: int = 2
@@ -144,10 +143,8 @@ class SimilarityTask(EmbeddingTask):
 class ContrastiveTask(EmbeddingTask):
     """Embeddings with which an anchor finds its positive among all texts of the batch.
 
-    Dev examples without scores are evaluated by `Retrieval`, which needs all of their embeddings.
-
-    Attributes:
-        temperature: by which cosines are divided in the loss.
+    The loss divides cosines by `temperature`. Dev examples without scores are evaluated by
+    `Retrieval`, which needs all of their embeddings.
     """
 
     temperature: float | None = None

@@ -18,10 +18,7 @@ TaskScores = Mapping[str, Mapping[str, float]]
 class Column(NamedTuple):
     """A score of a task that GLUE reports.
 
-    Attributes:
-        name: the name in published tables, with the metric: "MNLI-m accuracy".
-        task: the name of the task.
-        key: the split and the metric, as in the scores of a run.
+    `name` is as in published tables, "MNLI-m accuracy"; `key` is the split and metric of a run.
     """
 
     name: str
@@ -56,14 +53,10 @@ PAPER_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Average:
-    """A mean of scores, some of which may be missing.
+    """A mean of scores, as fractions, some of which may be missing.
 
-    Attributes:
-        complete: the mean of all scores, as a fraction; None if one is missing.
-        present: the mean of the scores that are there; None if there is none.
-        count: the number of scores that are there.
-        total: the number of scores of which `complete` is the mean.
-        missing: the names of the scores that are missing.
+    `complete` is the mean of all `total` scores, None if one is missing; `present` is the mean of
+    the `count` scores that are there, None if there is none.
     """
 
     complete: float | None
@@ -111,13 +104,10 @@ def glue_average(columns: Mapping[str, float]) -> Average:
 
 
 def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
-    """Finds the tasks of GLUE whose official files are in subfolders of `data_dir`.
+    """Finds the tasks of GLUE whose official files are in subfolders of `data_dir` (None: all).
 
-    If it is None, all tasks are there, because they can be downloaded. Returns the names of the
-    tasks that have a train and a dev split, and {name of another task: what is missing}.
-
-    Raises:
-        FileNotFoundError: there is no task.
+    Returns the names of the tasks that have a train and a dev split, and {name of another task:
+    what is missing}. Raises FileNotFoundError if there is no task.
     """
     if data_dir is None:
         return list(GLUE_NAMES), {}
@@ -147,13 +137,9 @@ def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
 
 
 class Published(NamedTuple):
-    """Published scores of a model on GLUE.
+    """Published scores of a model on GLUE, in per cent.
 
-    Attributes:
-        source: where they are published.
-        split: "dev" or "test".
-        scores: {name of a column of `COLUMNS`, or of a task if the source does not state the
-            metric: score in per cent}.
+    The keys of `scores` are names of `COLUMNS`, or of tasks where the source states no metric.
     """
 
     source: str

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-# scipy and scikit-learn are imported in the functions that use them: their import takes more than a
-# second, which would delay `--help`.
+# scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
@@ -85,10 +84,7 @@ def accuracy_and_f1(
 
 
 def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `matthews`, the Matthews correlation coefficient of two or more classes.
-
-    It is 0 if all labels or all predictions are the same.
-    """
+    """Computes `matthews`, the Matthews correlation coefficient of two or more classes."""
     from sklearn.metrics import matthews_corrcoef
 
     _check_lengths(golds, predictions)
@@ -119,11 +115,7 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
 
 
 def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Returns the correlations that `pearson_spearman` returns, and "mae", "rmse" and "r2".
-
-    `mae` and `rmse` have the unit of the labels in `golds`. `r2` is 1 for perfect predictions, and
-    0 if they are as good as predicting the mean of the labels for every example.
-    """
+    """Computes the correlations, `r2`, and `mae` and `rmse`, which have the unit of the labels."""
     values = pearson_spearman(golds, predictions)
     x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
     squares, spread = float(np.mean((x - y) ** 2)), float(np.var(x))
@@ -295,21 +287,13 @@ def squad2(
         golds: the accepted answers of each question.
         predictions: the predicted answer of each question.
         null_odds: a score for each question; a high score means that there is probably no answer.
-            None: no prediction is replaced.
         threshold: value of `null_odds` above which the prediction for a question counts as "".
 
     Returns:
-        A dictionary with these keys.
-
-        - `exact`, `f1`, `total`: exact match and F1 as fractions, and the number of questions.
-        - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: exact match, F1 and number of the questions
-          with an answer, if there are such questions.
-        - `NoAns_exact`, `NoAns_f1`, `NoAns_total`: exact match, F1 and number of the questions
-          without an answer, if there are such questions.
-        - `best_exact`, `best_f1`: with `null_odds`, the highest exact match and the highest F1
-          that any `threshold` gives.
-        - `best_exact_thresh`, `best_f1_thresh`: with `null_odds`, the thresholds that give
-          `best_exact` and `best_f1`.
+        `exact`, `f1` and `total`, the number of questions; the same with the prefix `HasAns_` or
+        `NoAns_` for the questions with or without an answer, if there are any; with `null_odds`,
+        also `best_exact` and `best_f1`, the highest values that any threshold gives, and the
+        thresholds `best_exact_thresh` and `best_f1_thresh`.
 
     Raises:
         ValueError: there are no questions, or a question has no prediction or no score in
@@ -339,10 +323,7 @@ def squad2(
 
 
 def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
-    """Returns the highest exact match and F1 of `answer` over the accepted answers `texts`.
-
-    An empty `texts` means that the question has no answer, so that "" is correct.
-    """
+    """Returns the highest exact match and F1 over `texts`; if there are none, "" is correct."""
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.
     normalized = [text for text in map(normalize_answer, texts) if text] or [""]
@@ -367,10 +348,8 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Returns (highest mean exact match or F1 that any threshold gives, this threshold).
 
-    The candidates for the threshold are 0.0, for which no question has an answer, and the values of
-    `null_odds` in ascending order, each of which replaces "no answer" by the predicted answer for
-    one more question. As in evaluate-v2.0.py, even questions with equal odds are replaced one by
-    one, although no threshold separates them.
+    As in evaluate-v2.0.py, even questions with equal odds are replaced one by one, although no
+    threshold separates them.
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0

@@ -145,16 +145,11 @@ def from_file(
     """Reads the examples of a user's file, with or without labels.
 
     Args:
-        task: the task that the model was fine-tuned on.
-        path: the file, or folder of files, to read.
         columns: the column names that the user sets. A name that the user does not set is the name
             in the training, if the file has all text columns that are then read; otherwise, it is
-            guessed. Question answering has fixed column names, so that setting one is an error.
-        label_separator: the string between the labels of an example with several labels; None: the
-            separator used in training, if any.
-        description: the content of the saved model's file task.json, with the column names and
-            separator used in training; None: they are unknown.
-        bad_rows: as for `OwnFiles`.
+            guessed. Question answering has fixed column names.
+        label_separator: the string between several labels; None: the one used in training, if any.
+        description: the content of task.json, with the column names and separator used in training.
 
     Returns:
         The task with the file as its source (for multiple choice, also with the number of choices
@@ -216,11 +211,9 @@ def _without_impossible(question: Example, *, report: bool) -> Example:
 
 
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Fills the unset columns of `columns` with those of `trained`, which were used in training.
+    """Fills the unset `columns` with the columns in `trained` that a file with `names` has.
 
-    If the file, whose columns are `names`, lacks one of the text columns of the result, or two of
-    them are the same, `columns` is returned unchanged. A label or id column that the file lacks, or
-    that is already in use, is not filled in.
+    If it lacks a text column then, or two are the same, `columns` is returned unchanged.
     """
     filled = Columns(
         text=columns.text or trained.get("text"),

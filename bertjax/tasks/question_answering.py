@@ -40,8 +40,7 @@ from bertjax.tokenization import Tokenizer
 IMPOSSIBLE = "impossible"
 # The start position of an answer that does not occur in its passage.
 NOWHERE = -1
-# Number of candidate spans for each of the n best answers. Several spans may have the same text, of
-# which only the best is kept.
+# Number of candidate spans per answer: of several spans with the same text, only the best is kept.
 CANDIDATES_PER_ANSWER = 5
 # The finite number that replaces infinite logits.
 LARGEST = 1e6
@@ -75,10 +74,8 @@ class SpanTask(Task):
         doc_stride: maximum number of tokens between the starts of two consecutive windows.
         max_query_length: maximum number of question tokens; a longer question is truncated.
         max_answer_length: maximum number of tokens of an answer.
-        n_best: maximum number of candidate answers in the list `nbest` of a prediction; if
-            `with_impossible`, the candidate "" (no answer) may be one more.
-        with_impossible: whether a question may have no answer, as in SQuAD 2.0; the correct
-            prediction for such a question is "".
+        n_best: maximum number of candidates in `nbest` of a prediction, besides "" (no answer).
+        with_impossible: whether a question may have no answer, as in SQuAD 2.0 (predicted as "").
         null_threshold: if `with_impossible`, the prediction is "" if the logit of no answer exceeds
             the logit of the best answer by more than this value.
 
@@ -270,13 +267,10 @@ class SpanTask(Task):
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and last tokens of the spans with the highest sums of start and end logits.
+    """Returns the first and last tokens of the `count` spans with the highest sums of logits.
 
-    Args:
-        starts: start logit of each token, [number of tokens]; -inf where no span may start.
-        ends: end logit of each token, [number of tokens].
-        max_length: maximum number of tokens of a span.
-        count: maximum number of spans to return; they are in no particular order.
+    `starts` and `ends` are logits [number of tokens]; `starts` is -inf where no span may start.
+    The spans have at most `max_length` tokens and are in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
@@ -303,10 +297,9 @@ def _passage_slice(feature: Feature) -> slice:
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first and last token of the first answer that occurs in the passage.
+    """Returns the first and last token of the first answer that occurs in the passage, or None.
 
-    The result is (-1, -1), which lies in no window, if the question is labelled as impossible; it
-    is None if the question is unlabelled, or if no answer occurs in the passage.
+    For a question labelled as impossible, the result is (-1, -1), which lies in no window.
     """
     for text, start in example.answers:
         if start != NOWHERE:

@@ -100,11 +100,8 @@ def saved_task(
     """Creates the task that a saved model was fine-tuned on, from the files of the model.
 
     Args:
-        head: the name of the model's head.
         labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
-        num_labels: number of classes.
-        config: the content of config.json, where problem_type tells whether a sequence classifier
-            predicts one class, any number of classes, or a real number.
+        config: the content of config.json, whose problem_type tells the kind of a classifier.
         description: the content of task.json; empty for a model from another library.
         longest: maximum input length of the model, in tokens.
 
@@ -161,10 +158,7 @@ def _temperature(description: Mapping[str, Any]) -> float:
 
 
 def _pairs(description: Mapping[str, Any]) -> bool | None:
-    """Returns whether inputs are pairs of texts according to task.json; None if it does not say.
-
-    Old versions wrote no "pairs", but the columns of the user's own training file.
-    """
+    """Returns whether inputs are pairs; old task.json files only have the columns of the file."""
     columns = description.get("columns") or {}
     of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
     return description.get("pairs", of_columns)
@@ -186,12 +180,7 @@ def _check(description: Mapping[str, Any]) -> None:
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """Selects the subclass of `Task` by the label_kind in task.json.
-
-    Without label_kind, it is a subclass that uses the head: the one with the problem_type in
-    config.json; else `RegressionTask`, if it uses this head and there is one label; else the first
-    one in `KINDS`.
-    """
+    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type."""
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):
         if kind.label_kind == description.get("label_kind"):

@@ -155,7 +155,6 @@ def _pattern() -> re.Pattern[str]:
     )
 
 
-# The tag of words that belong to no entity.
 OUTSIDE = "O"
 
 
@@ -175,10 +174,9 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 class TagTask(Task):
     """Task that predicts one tag per word, at the first word piece of the word.
 
-    Only the first word piece of each word contributes to the loss. A text of more than `max_length`
-    tokens is split into overlapping windows, which begin with whole words. Each word counts once:
-    its tag is trained and predicted in the window in which its first piece has the most context, so
-    that the words that are trained on are placed like those that are predicted.
+    A text of more than `max_length` tokens is split into overlapping windows, which begin with
+    whole words. Each word counts once: its tag is trained and predicted in the window in which its
+    first piece has the most context.
 
     Attributes:
         doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
@@ -219,13 +217,11 @@ class TagTask(Task):
         first, is encoded as if a space preceded the word, like transformers with
         `is_split_into_words` (and `add_prefix_space`).
 
-        If the example is a running text, emoji and other symbols that are not in the vocabulary are
-        left out, because models tend to take unknown words for names. If the example is a list of
-        words, no word is left out.
+        Emoji and other symbols of a running text that are not in the vocabulary are left out,
+        because models tend to take unknown words for names. No word of a list of words is left out.
 
         Raises:
-            ValueError: the example has no words, a tag is unknown, or there is not one tag per
-                word.
+            ValueError: the example has no words, a tag is unknown, or there is not one per word.
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
@@ -323,11 +319,9 @@ def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -
 def _tag_symbols_within_entities(
     read: Sequence[int], tags: list[str], probabilities: list[float | None]
 ) -> None:
-    """Tags the symbols within predicted entities that the model did not read.
+    """Tags unread symbols, such as emoji, within an entity of type X as I-X.
 
-    Symbols that the vocabulary lacks, such as emoji, are left out of the model's input. If the
-    words before and after such a symbol belong to one entity of type X, the symbol gets the tag I-X
-    and the probability of the entity's first tag.
+    The symbol gets the probability of the entity's first tag.
     """
     for first, end, kind in entities([tags[word] for word in read]):
         for word in {*range(read[first], read[end - 1])} - {*read}:
@@ -340,8 +334,7 @@ def _entities(
 ) -> Iterator[dict[str, Any]]:
     """Yields a dict for each entity that the predicted tags mark, in the order of the words.
 
-    The probability of an entity is the mean of the probabilities of its tags, or None if the model
-    has read none of its words.
+    The probability is the mean over the tags; None if the model has read none of the words.
     """
     for first, end, kind in entities(tags):
         entity = {"type": kind, "text": " ".join(example.words[first:end])}

@@ -42,8 +42,7 @@ def windows(length: int, room: int, stride: int, starts: Sequence[int] | None = 
         stride: maximum number of tokens between the starts of two consecutive windows.
         starts: the tokens with which a window may start, ascending and beginning with 0: the first
             tokens of the words, each of which is in a window then. Where the next of them is more
-            than `stride` tokens away, it starts the next window nevertheless. None: a window may
-            start with any token.
+            than `stride` tokens away, it starts the next window nevertheless. None: any token.
     """
     spans, start = [], 0
     while True:
@@ -110,8 +109,7 @@ class Example:
         text: the text, the first text of a pair, the question, or the text before every choice.
         pair: the second text, or the passage that a question is about.
         words: the words of a sentence whose words are to be tagged.
-        offsets: (start, end) of each of `words` in `text`, such that text[start:end] is the word;
-            empty if the example is a list of words without a text.
+        offsets: (start, end) of each of `words` in `text`; empty for a list of words.
         choices: in multiple choice, the continuations of `text` to choose from; for embeddings, the
             hard negatives.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
@@ -120,9 +118,8 @@ class Example:
         problem: why the example could not be read, if the source reports bad rows. If only the
             label could not be read, `label` is None; else, all other fields but `id`, `where` and
             `row` are empty.
-        answers: (text, start) for each accepted answer, where start is the index of the text's
-            first character in the passage, or -1 if the text is not in the passage; empty, with
-            `label="impossible"`, if the passage does not answer the question.
+        answers: (text, start in characters) for each accepted answer; the start is -1 if the text
+            is not in the passage. Empty, with `label="impossible"`, if there is no answer.
     """
 
     id: str
@@ -143,7 +140,6 @@ class KeptExamples:
 
     They are kept pickled, about as large as the file that they come from: up to `MEMORY` bytes in
     memory, and more in a temporary file without a name, which the system removes with the process.
-    So a file is parsed once, and may be larger than the memory.
     """
 
     MEMORY = 64 << 20
@@ -163,7 +159,6 @@ class KeptExamples:
             yield from block
 
     def _read(self) -> list[Example]:
-        """Reads and keeps the next block."""
         if self._error is not None:
             raise self._error
         try:
@@ -220,16 +215,13 @@ class Task(abc.ABC):
     """Base class of tasks, which encode examples, decode predictions and compute metrics.
 
     Attributes:
-        name: the name of the task on the command line.
         source: reads the examples; None if the task only predicts examples that the caller passes.
         labels: class names in the order of their ids; empty if there are no classes.
-        metric: function (labels, predicted labels) -> metrics; unused in question answering, where
-            SQuAD's metrics are computed.
+        metric: function (labels, predicted labels) -> metrics; unused in question answering.
         best_metric: name of the metric that selects the best checkpoint.
         max_length: default of the maximum number of tokens per sequence.
         export: function (folder, split, pairs) that yields the (example, prediction) pairs
-            unchanged and writes them to `folder` in the format of the official scorer; None: no
-            such file is written.
+            unchanged and writes them to `folder` in the format of the official scorer.
     """
 
     name: str
@@ -348,11 +340,7 @@ class Task(abc.ABC):
         return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
     def label_id(self, label: Any, where: str) -> int:
-        """Returns the id of a class, its index in `labels`.
-
-        Raises:
-            ValueError: the class is not in `labels`; the message begins with `where`.
-        """
+        """Returns the index of a class in `labels`; others raise ValueError that names `where`."""
         try:
             return self.labels.index(label)
         except ValueError:
@@ -364,10 +352,7 @@ class Task(abc.ABC):
 
 
 class TruncatedTexts:
-    """Counts the examples encoded as `max_length` tokens, whose texts may have been truncated.
-
-    If the task splits long texts into windows, no example is counted.
-    """
+    """Counts the examples that may be truncated to `max_length`; none if windows are read."""
 
     def __init__(self, task: Task, max_length: int):
         self._can_read_windows = hasattr(task, "doc_stride")
@@ -376,7 +361,7 @@ class TruncatedTexts:
         self._count, self._first = 0, ""
 
     def add(self, example: Example, features: Sequence[Feature]) -> None:
-        """Counts `example`, which was encoded as `features`, if it has the maximum length."""
+        """Counts `example`, encoded as `features`, if it has the maximum length."""
         longest = max((max(feature.lengths) for feature in features), default=0)
         if longest >= self._max_length and not self._is_windowed:
             self._count += 1

@@ -19,7 +19,6 @@ BINS = 15
 # Temperatures outside are not searched: where every held-out prediction is right, the likelihood
 # rises with the logits without end.
 LOWEST, HIGHEST = 0.1, 100.0
-# Smallest probability of which the logarithm is taken.
 _SMALLEST = 1e-300
 
 
@@ -69,21 +68,11 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """A fitted temperature, and calibration errors before and after.
+    """A fitted temperature, and calibration errors (`ece`) and cross-entropies (`nll`, in nats).
 
-    The errors after are cross-fitted: the examples are divided into halves by a hash of their
-    texts, and each half is measured with the temperature that was fitted on the other half. No
-    example is measured with a temperature that was fitted on it.
-
-    Attributes:
-        temperature: the temperature that was fitted on all examples.
-        examples: the number of examples.
-        half_temperatures: the temperatures that were fitted on the two halves.
-        ece_before: the expected calibration error with the temperature 1.
-        ece_after: the cross-fitted error; None if a half is empty.
-        nll_before: the mean cross-entropy in nats with the temperature 1.
-        nll_after: the cross-fitted cross-entropy; None if a half is empty.
-        bins: the number of bins of the calibration errors.
+    The values before are at the temperature 1. The values after are cross-fitted: the examples are
+    divided into halves by a hash of their texts, and each half is measured with the temperature
+    that was fitted on the other half; None if a half is empty.
     """
 
     temperature: float
@@ -114,10 +103,8 @@ class Calibration:
 def calibrate(logits: np.ndarray, labels: np.ndarray, second: np.ndarray) -> Calibration:
     """Fits a temperature on held-out examples, and measures it by cross-fitting on two halves.
 
-    Args:
-        logits: logits or log-probabilities, [N, C].
-        labels: class ids, int [N].
-        second: whether an example belongs to the second half, bool [N].
+    `logits` are logits or log-probabilities [N, C], `labels` int [N], and `second`, bool [N], tells
+    whether an example belongs to the second half.
     """
     halves = [second, ~second]
     after, temperatures = np.empty_like(logits), []

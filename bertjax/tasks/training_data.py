@@ -19,13 +19,12 @@ class TrainingData(NamedTuple):
     """The file with the encoded train split, and its statistics.
 
     Attributes:
-        path: the path of the file, which has one record per feature, the token ids and labels of an
-            input of the model.
+        path: the path of the file, which has one record per feature.
         sizes: number of tokens of each feature, int [number of features].
         class_counts: number of features (in tagging, words) of each class, int [number of classes];
             a feature with several labels is counted for each; empty for tasks without classes.
         fingerprint: hexadecimal SHA-256 of all records in the file.
-        examples: number of examples, of which long texts may have several features, one per window.
+        examples: number of examples, of which long texts may have several features.
     """
 
     path: Path
@@ -92,12 +91,7 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
-    """Yields (example, feature) for each feature, an encoded input of the model, of a split.
-
-    Raises:
-        ValueError: the file cannot be read, or rows cannot be encoded and the source does not skip
-            such rows; the error about the rows comes at the end and describes all of them.
-    """
+    """Yields (example, feature) of a split; one error at the end describes all bad rows."""
     source = task.source
     assert source is not None
     truncated = TruncatedTexts(task, max_length)

@@ -1,7 +1,4 @@
-"""Finds the text and label columns of a user's file, by names that the user sets or by guesses.
-
-For embeddings, these are columns of texts, hard negatives and scores.
-"""
+"""Finds the text and label columns of a user's file, by names that the user sets or by guesses."""
 
 import dataclasses
 import re
@@ -30,14 +27,10 @@ TEXTS = (
 
 
 class KindColumns(NamedTuple):
-    """The columns of a kind of task on the user's own files.
+    """The fields of `Columns` that a kind of task reads, and usual names of these columns.
 
-    Attributes:
-        fields: the fields of `Columns` that it reads.
-        labels: usual names of the column of the label, in order of preference.
-        texts: usual names of the column of the text.
-        pairs: usual names of the columns of two texts.
-        by_place: whether columns without usual names are guessed by their positions.
+    The names are in order of preference. With `by_place`, columns without usual names are guessed
+    by their positions.
     """
 
     fields: tuple[str, ...]
@@ -135,11 +128,7 @@ def flag_of(field: str) -> str:
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Checks that a user's file has all of `columns`.
-
-    Raises:
-        ValueError: it lacks one; the message suggests the nearest name.
-    """
+    """Raises ValueError, suggesting the nearest name, if a user's file lacks one of `columns`."""
     for name in columns:
         if name not in table.columns:
             raise ValueError(
@@ -162,7 +151,6 @@ def find_columns(
 
     Args:
         table: the train file, or another file of the user if there is no train file.
-        kind: the kind of task.
         named: the column names that the user sets.
         labelled: whether the file must have labels; embeddings never need scores.
         pairs: whether the text may be a pair of texts.
@@ -251,12 +239,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Chooses the label column and the text column by position if they are None in `columns`.
+    """Chooses the label and text columns that are None by position, as in `find_columns`.
 
-    The last unused column is taken as the label if `labelled`, unless it is the only one left and
-    is needed as the text; columns of dates are left out, unless there are no others.
-    The first unused column that holds texts, or else the first unused one that does not hold
-    numbers, or else the first unused one, is taken as the text.
+    A column that is needed as the text is no label. Columns of dates are left out, unless there
+    are no others.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
@@ -307,10 +293,7 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
 
 
 def _holds_texts(table: Table, column: str) -> bool:
-    """Returns whether most values are texts, and not names of classes with several words.
-
-    Texts have three or more words, and many of them differ or they have four or more on average.
-    """
+    """Returns whether most values are texts, and not class names, which recur or have few words."""
     values = table.first_values(column)
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
     words = sum(len(text.split()) for text in texts)
@@ -339,10 +322,7 @@ def _holds_dates(values: Sequence[Any]) -> bool:
 def _describe(
     table: Table, named: Columns, columns: Columns, words: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the message about the guessed columns, which names the flags that replace them.
-
-    `words` are what the message calls the fields of `Columns`, if not by their names.
-    """
+    """Returns the message about the guessed columns, in which `words` replace names of fields."""
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
     guessed = [

@@ -37,7 +37,6 @@ class Sentence(NamedTuple):
 
     Attributes:
         row: the row number of the first word.
-        words: the words of the sentence.
         tags: the tags as written in the file, one per word; None if the file has no tags.
         text: the running text of the sentence, if the file holds it; otherwise "".
         offsets: (start, end) of each word in `text`, in characters.
@@ -77,10 +76,7 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def in_iob2(examples: Iterable[Example]) -> Iterator[Example]:
-    """Converts the tags of all examples of a file to IOB2, if they mark entities.
-
-    The scheme depends on all tags, so that `examples` are read at once.
-    """
+    """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme."""
     kept = KeptExamples(examples)
     tags = (example.label for example in kept if isinstance(example.label, tuple))
     if scheme_of(tags) is None:
@@ -106,11 +102,7 @@ def tagged_example(id: str, path: Path, sentence: Sentence) -> Example:
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:
-    """Reads the sentences of a CoNLL file without converting the tags.
-
-    Raises:
-        ValueError: a row is not UTF-8, or does not have as many columns as the first row.
-    """
+    """Reads the sentences of a CoNLL file as `read_conll` does, without converting the tags."""
     columns = 0
     rows: list[list[str]] = []
     first = 0

@@ -95,10 +95,7 @@ _OTHERS = (
 
 
 def format_help(task: str) -> str:
-    """Returns the formats of the user's files for a task, with examples, as text for --help.
-
-    For a task with official files, the text is "".
-    """
+    """Returns the formats of the user's files for a task, for --help; "" for official files."""
     if task not in FORMATS:
         return ""
     parts = [f"Files for --task={task}:", FORMATS[task]]

@@ -1,7 +1,5 @@
 """GLUE's tasks (Wang et al. 2018): their official files, definitions and submissions.
 
-A submission is a zip of TSV files, as GLUE's server reads it.
-
 A new task with files in GLUE's format needs an entry in `GLUE` and a config in configs/finetune/.
 """
 
@@ -27,7 +25,6 @@ from bertjax.tasks.sources.official import (
 from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
 
-# Possible file names of each split.
 SPLIT_FILES = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 # File names of GLUE's list of the rows of MRPC's train file that form the dev split.
 MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -38,11 +35,8 @@ class GlueSpec:
     """Describes a task of GLUE, or a task with files in GLUE's format.
 
     Attributes:
-        name: the name of the task on the command line, in TFDS and on the hub.
         folder: the folder of the task in the GLUE archive.
-        metric: the official metric.
-        best_metric: name of the metric, among those that `metric` computes, that selects the best
-            checkpoint.
+        best_metric: name of the metric, among those of `metric`, that selects the best checkpoint.
         text: possible names of the column with the text or the first text of a pair.
         pair: possible names of the column with the second text; empty if there is no second text.
         label: possible names of the column with the label.
@@ -51,8 +45,7 @@ class GlueSpec:
         codes: the string for each class in the files and in a submission, in the order of `labels`.
         submission: {split: name of the predictions file in a submission to GLUE's server}.
         files: {split: possible names of the official file of the split}.
-        dataset_fields: names of the fields with the text and, if any, the second text in TFDS and
-            on the hub.
+        dataset_fields: names of the one or two fields of texts in TFDS and on the hub.
         no_header: {split: column names} for the splits whose files have no header.
         has_broken_rows: whether the official files have malformed rows. If so, rows with missing
             fields are left out of the train and dev splits, and an empty text is replaced by "?".
@@ -96,10 +89,7 @@ class GlueSource(OfficialFiles):
         return read_glue_file(self.spec, path, split, self.counts)
 
     def _read_msr(self, split: str, path: Path) -> Iterator[Example]:
-        """Reads those rows of a Microsoft MRPC file that belong to the split `split` of GLUE.
-
-        GLUE's dev split consists of listed rows of Microsoft's train file.
-        """
+        """Reads the rows of a split; the dev split consists of rows of Microsoft's train file."""
         examples = read_glue_file(self.spec, path, split, self.counts)
         ids = existing(self.folder, MRPC_DEV_IDS)
         if split == "test" or ids is None:
@@ -157,10 +147,9 @@ def legible(spec: GlueSpec, text: str) -> str:
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
-    """Converts a label in a GLUE file to a class name or, for regression, to a number.
+    """Converts a code in a GLUE file to a class name or, for regression, to a number.
 
-    Raises:
-        ValueError: it is not a class of the task, or not a number; the message begins with `where`.
+    Raises ValueError, which begins with `where`, if it is neither.
     """
     if spec.labels:
         if code in spec.codes:
@@ -238,10 +227,7 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
     """Formats {id: class name or score} as the text of a submission's TSV file, with a header.
 
-    Scores are limited to the range of STS-B's gold scores, 0 to 5.
-
-    Raises:
-        ValueError: a prediction is not a class of the task.
+    Scores are limited to 0 to 5, as in STS-B. Raises ValueError for a name that is no class.
     """
     lines = ["\t".join(HEADER)]
     for id, prediction in predictions.items():

@@ -1,7 +1,8 @@
 """Chooses the examples of the train split that are held out if there is no dev split.
 
 Either a fraction of the examples is held out, or the examples are divided into folds, each of which
-is held out in one run of a cross-validation. scikit-learn's splits refuse a class of one example.
+is held out in one run of a cross-validation. The choices of a fraction are the same in every run.
+scikit-learn's splits refuse a class of one example.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples of each label at random; returns their indices.
 
     Of a label with two or more examples, at least one is chosen and at least one is not; an example
-    that alone has its label is not chosen. The choice is the same in every run.
+    that alone has its label is not chosen.
     """
     rng = np.random.default_rng(0)
     chosen: list[int] = []
@@ -37,8 +38,7 @@ def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
 def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples, evenly over the sorted `values`; returns their indices.
 
-    The sorted examples are divided into blocks of about equal size, and one example of each block
-    is chosen at random. The choice is the same in every run.
+    One example of each block of consecutive sorted examples is chosen at random.
     """
     rng = np.random.default_rng(0)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -50,8 +50,7 @@ def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
 def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses whole groups with about `fraction` of the examples; returns the examples' indices.
 
-    Questions about one passage, for example, are then either all trained on or all evaluated. The
-    choice is the same in every run.
+    Questions about one passage, for example, are then either all trained on or all evaluated.
     """
     chosen: list[int] = []
     members = _indices_by(groups)
@@ -78,8 +77,7 @@ def stratified_folds(labels: Sequence[Hashable], count: int, seed: int) -> np.nd
 def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
     """Divides examples into `count` folds, each of them evenly over the sorted `values`.
 
-    Of every `count` consecutive sorted examples, each fold has one. Returns the fold of each
-    example, int [N].
+    Each fold has one of every `count` consecutive examples. Returns each example's fold, int [N].
     """
     rng = np.random.default_rng(seed)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -109,10 +107,7 @@ def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarr
 class Choice(NamedTuple):
     """How held-out examples are chosen, by a key of each example, such as its label.
 
-    Attributes:
-        fraction: function (keys, fraction) -> indices of the examples that are held out.
-        folds: function (keys, number of folds, seed) -> index of the fold of each example.
-        words: what the choice is like, for the user.
+    `fraction` and `folds` are functions of this module; `words` describe the choice to the user.
     """
 
     fraction: Callable[[Sequence[Any], float], frozenset[int]]
@@ -121,11 +116,7 @@ class Choice(NamedTuple):
 
 
 def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
-    """Returns the rarest of the labels of each example.
-
-    There may be almost as many combinations of labels as examples, so that a fraction of each
-    combination would be far more than that fraction of the examples.
-    """
+    """Returns the rarest label of each example: most combinations of labels may occur only once."""
     counts = Counter(label for several in labels for label in several)
     return [min(several, key=lambda label: counts[label], default=None) for several in labels]
 
@@ -143,13 +134,7 @@ AT_RANDOM = Choice(stratified, stratified_folds, "at random")  # the keys of all
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
-    """The fold of a cross-validation that a run holds out.
-
-    Attributes:
-        index: the index of the fold, from 0.
-        count: the number of folds.
-        seed: the seed with which the folds are drawn.
-    """
+    """The fold that a run holds out: `index` (from 0) of the `count` folds drawn with `seed`."""
 
     index: int
     count: int

@@ -23,8 +23,6 @@ class OfficialFiles:
     """Base class of the sources that read the official files of a task, one file per split.
 
     Attributes:
-        task: name of the task.
-        folder: the folder that contains the files.
         splits: the splits whose files exist.
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
@@ -39,7 +37,6 @@ class OfficialFiles:
         """Finds the official file of each split.
 
         Args:
-            task: name of the task.
             data_dir: the folder of the task, or the parent of this folder.
             folders: possible names of the folder of the task.
             files: {split: possible file names}; the first file that exists is read.
@@ -73,11 +70,7 @@ def existing(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns `values[split]`, for example the path of the file of a split of a task.
-
-    Raises:
-        ValueError: `values` has no such split; the message suggests the nearest name.
-    """
+    """Returns `values[split]`; a wrong split raises ValueError, which suggests the nearest name."""
     if split in values:
         return values[split]
     hint = did_you_mean(split, values)
@@ -85,11 +78,7 @@ def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
 
 
 class ChangeCounts(Counter[str]):
-    """Counts changed or omitted examples by reason, "SPLIT: REASON".
-
-    Attributes:
-        first: {reason: file and row, or question, of the first such example}.
-    """
+    """Counts changed or omitted examples by "SPLIT: REASON"; `first` has the first row of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,8 +132,7 @@ _SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
 class ParquetRows:
     """The rows of Parquet files, in memory, read like a data source of TFDS.
 
-    Raises:
-        ValueError: a file is damaged.
+    Raises ValueError if a file is damaged.
     """
 
     def __init__(self, paths: Iterable[Path]):
@@ -207,15 +195,7 @@ OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
 
 
 class DatasetRow(NamedTuple):
-    """One row of a split of a dataset.
-
-    Attributes:
-        fields: the values of the row by field name.
-        number: the index of the row in the split, from 0.
-        where: dataset, split and index of the row, for error messages.
-        split: the name of the split.
-        counts: counts of changed or omitted examples.
-    """
+    """One row of a split: `number` counts from 0 in it, and `where` is for error messages."""
 
     fields: Mapping[str, Any]
     number: int
@@ -234,7 +214,7 @@ class DatasetSource:
     Attributes:
         name: name of the dataset in TFDS with its version, or its name on the hub.
         splits: the splits of the dataset, named as in bertjax ("dev" instead of "validation").
-        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
+        counts: as in `OfficialFiles`.
     """
 
     def __init__(

@@ -42,8 +42,7 @@ from bertjax.tasks.task import Example, KeptExamples
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.
 BadRows = Literal["refuse", "skip", "report"]
-# An error describes at most so many problems, each in one line, with so many characters for the
-# numbers of the rows and for the description.
+# The most problems in an error, and the most characters of a problem's rows and description.
 PROBLEMS = 20
 ROWS_LENGTH = 100
 LINE_LENGTH = 200
@@ -52,16 +51,11 @@ _VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
 
 
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
-    """Returns one ValueError about several bad rows.
+    """Returns one ValueError about bad rows of a file or split, `where`.
 
     Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as similar; the values of the first row are shown. The message describes
-    `PROBLEMS` problems, the most frequent first, and counts the rows with other ones.
-
-    Args:
-        problems: one message per bad row that says what is wrong; it usually begins with `where`.
-        where: the path of the file, or the name of the split.
-        can_skip: whether the error recommends the flag --skip_bad_rows.
+    numbers count as similar; the values of the first row are shown. The message describes the
+    `PROBLEMS` most frequent problems; if `can_skip`, it recommends --skip_bad_rows.
     """
     if len(problems) == 1:
         return ValueError(problems[0] + " Or give --skip_bad_rows to leave it out." * can_skip)
@@ -130,7 +124,6 @@ class OwnFiles(abc.ABC):
     of the train split is forgotten after it has been encoded.
 
     Args:
-        task: the name of the task, for error messages.
         files: {split: path of a file or folder}.
         bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
             out; "report": each becomes an example whose `problem` says why.
@@ -139,7 +132,6 @@ class OwnFiles(abc.ABC):
             predictions begin before a file has been read.
 
     Attributes:
-        files: the path of each split that has a file.
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
         note: a message about the files for the user; it may be empty.
@@ -229,10 +221,7 @@ class OwnFiles(abc.ABC):
             raise error_of(problems, str(self.path(split)), can_skip=self._can_skip)
 
     def leave_out(self, split: str, example: Example, problem: str) -> bool:
-        """Leaves an example that cannot be encoded out of all later reads of a split.
-
-        Returns whether it does, which is only the case if `bad_rows` is "skip".
-        """
+        """Leaves an example out of later reads if `bad_rows` is "skip"; returns whether it does."""
         if self._bad_rows_are != "skip":
             return False
         self._left_out.setdefault(split, {})[example.where] = problem
@@ -245,10 +234,7 @@ class OwnFiles(abc.ABC):
         return read + [(split, text) for split, rows in left_out for text in rows.values()]
 
     def held_out_indices(self) -> list[int]:
-        """Returns the index, in the train file, of each example that `examples` yields of "dev".
-
-        The indices count the usable examples of the file from 0.
-        """
+        """Returns the index of each "dev" example among the usable examples of the train file."""
         if not self._held_out:
             return []
         left_out = self._left_out.get("dev", {})
@@ -269,8 +255,7 @@ class OwnFiles(abc.ABC):
 
         Args:
             fraction: the fraction of the train split to hold out; 0 or None: nothing.
-            fold: the fold of a cross-validation to hold out, instead of a fraction, or None.
-            choice: how the held-out examples are chosen.
+            fold: the fold of a cross-validation to hold out, instead of a fraction.
             key: function (example) -> by what it is chosen, such as its label.
 
         Raises:
@@ -385,10 +370,8 @@ def rows_as_files(**rows: Any) -> Iterator[dict[str, str]]:
 def as_file(rows: Any, file: Path) -> str:
     """Writes `rows` to `file` as JSON lines, and returns its path; a path is returned as it is.
 
-    Args:
-        rows: a path, a pandas DataFrame, a dictionary {column: values}, or dictionaries, one per
-            row, such as a list of them or a dataset of Hugging Face's `datasets`.
-        file: the file to write.
+    `rows` are a path, a pandas DataFrame, a dictionary {column: values}, or dictionaries, one per
+    row, such as a list of them or a dataset of Hugging Face's `datasets`.
 
     Raises:
         ValueError: `rows` has another type, its columns have different lengths or equal names, or
@@ -452,10 +435,7 @@ class TableSource(OwnFiles):
     """Reads the user's own tables in several formats or, for tagging, CoNLL's columns.
 
     Attributes:
-        kind: the kind of task.
         columns: the column names of the first split, set by the user or guessed.
-        note: a message that names the guessed columns and warns about odd quotes and files in a
-            folder that are not read; it may be empty.
         multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
             text in which a label separator stands between the labels.
     """
@@ -476,11 +456,11 @@ class TableSource(OwnFiles):
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
+        `bad_rows`, `can_skip` and `keep` are as for `OwnFiles`.
+
         Args:
-            kind: the kind of task.
-            train: the file of the train split, or a folder of files with the same columns.
-            dev: the same for the dev split.
-            test: the same for the test split.
+            train: the file of the train split, or a folder of files with the same columns; the
+                same holds for `dev` and `test`.
             conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
                 Parquet files, which never have; None: as True. Other tasks ignore this argument.
             columns: the column names; a name that is not set is guessed from the file of train, or
@@ -488,9 +468,6 @@ class TableSource(OwnFiles):
                 that is trained on pairs can be evaluated on scored pairs.
             label_separator: the string between the labels of an example with several labels; None:
                 a text is one label.
-            bad_rows: as for `OwnFiles`.
-            can_skip: as for `OwnFiles`.
-            keep: as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -539,11 +516,10 @@ class TableSource(OwnFiles):
         return notes
 
     def _named_in(self, split: str, named: Columns) -> Columns:
-        """Returns those of the named columns that the file of `split` must have.
+        """Returns the named columns that the file of `split` must have.
 
-        For embeddings, a train file must have all of them, but may lack a score that another file
-        has; a dev or test file must have those that it contains, and neither of the two texts if it
-        lacks one of them.
+        For embeddings, a train file may lack a score that another file has; a dev or test file may
+        lack more, but has both texts or neither of them.
         """
         if self.kind != "embed" or "train" not in self._tables:
             return named
@@ -602,10 +578,9 @@ class TableSource(OwnFiles):
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of the first usable example in the first split; 2 without one.
+        """The number of choices of the first usable example that has some, or 2.
 
-        Raises:
-            ValueError: the file has no examples.
+        Raises ValueError if the file has no examples.
         """
         first = None
         for first in self.examples(self.splits[0]):
@@ -636,12 +611,10 @@ class TableSource(OwnFiles):
         return in_iob2(examples) if self.kind == "tag" and columns.label is not None else examples
 
     def _converted(self, split: str, columns: Columns, reader: RowReader) -> Iterator[Example]:
-        """Converts each row of a split to an example.
+        """Converts each row of a split to an example, a bad row to an example with a `problem`.
 
-        A row that is malformed, or cannot be converted, becomes an example whose `problem` says
-        why. If bad rows are reported and the row can be converted without its label, so that its
-        text can be predicted, the example has the content of the row. If there is no column of ids,
-        or the row is malformed, the id is the index of the row, counted from 0.
+        If bad rows are reported and only the label is bad, the example has the content of the row,
+        so that its text can be predicted. Without a column of ids, the id is the index of the row.
         """
         reports = self._bad_rows_are == "report"
         rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())

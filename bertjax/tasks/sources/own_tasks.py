@@ -39,7 +39,6 @@ from bertjax.tasks.task import Example, Task
 FEWEST_COUNTED = 50
 # Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
 MOST_DECIMALS = 20
-# What may separate labels in one cell.
 SEPARATORS = "|;,"
 # Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
@@ -113,13 +112,7 @@ def _are_decimals(numbers: Collection[float | None]) -> bool:
 
 
 class OwnTask(NamedTuple):
-    """How the task of a kind is made.
-
-    Attributes:
-        tasks: the subclasses of `Task` of which `make` creates an instance.
-        held_out: function (source) -> (how examples are held out, by what property of an example).
-        make: function (source, options) -> the task.
-    """
+    """How the task of a kind is made; `held_out` returns the choice and the key of an example."""
 
     tasks: tuple[type[Task], ...]
     held_out: Callable[[TableSource], tuple[Choice, Callable[[Example], Any]]]
@@ -236,10 +229,10 @@ def _regression(source: TableSource, options: TaskOptions) -> Task:
 
 
 def _thousands(labels: Iterable[str]) -> str:
-    """Returns the first label whose point may separate thousands, such as 24.827; "" if none does.
+    """Returns the first label whose point may separate thousands, such as 24.827; else "".
 
-    It may if all points are followed by three digits, unless every label has a point and most have
-    other last digits than 00, as decimals that are all written with three digits.
+    It may if all points are followed by three digits, unless all labels look like decimals that
+    are written with three digits.
     """
     first, count, rounded, whole = "", 0, 0, False
     for label in labels:

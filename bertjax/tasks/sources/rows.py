@@ -137,8 +137,7 @@ class Row(NamedTuple):
     def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
         """Converts a label, the index, text or letter of a choice, to the choice's index.
 
-        Indices count from 0, letters from a. The example has `count` choices, whose texts are in
-        `columns`.
+        Indices count from 0, letters from a.
         """
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
@@ -162,13 +161,9 @@ _WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
 
 
 class KnownClasses:
-    """Finds the class of a label that is written in another way by another program.
+    """Finds the class, one of `names`, of a label that another program writes in another way.
 
-    These are whole numbers, such as 1 and 1.0, and the truth values true and false, which may be
-    written as TRUE or False.
-
-    Args:
-        names: the names of the classes.
+    It compares whole numbers, such as 1 and 1.0, and truth values, such as true and TRUE.
     """
 
     def __init__(self, names: Iterable[str]):
@@ -180,10 +175,7 @@ class KnownClasses:
         self._classes = {value: found[0] for value, found in written.items() if len(found) == 1}
 
     def of(self, label: Any) -> Any:
-        """Returns the class of a label, or the classes of a tuple of labels.
-
-        A label that is a class, or of which no class is found, is returned as it is.
-        """
+        """Returns the class of a label, or of each of a tuple; unknown labels stay as they are."""
         if isinstance(label, tuple):
             return _distinct(tuple(map(self.of, label)))
         if not isinstance(label, str) or label in self._names:
@@ -208,10 +200,7 @@ class RowReader:
     """Converts rows to examples; every method raises ValueError for a bad row and names the row.
 
     Args:
-        kind: the kind of task.
-        columns: the names of the columns.
-        separator: the string between the labels of an example with several labels; None: several
-            labels are written as a list.
+        separator: the string between several labels; None: several labels are written as a list.
         multi_label: whether an example may have several labels.
         labelled: whether every row must have a label.
 
@@ -323,8 +312,7 @@ class RowReader:
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
     """Converts the cells of CSV that hold JSON lists, of words, tags or entities, to lists.
 
-    An empty cell of the label becomes None. Other values remain, among them texts that merely begin
-    with "[", and all rows of other formats.
+    Texts that merely begin with "[" remain; an empty label becomes None.
     """
     if suffix_of(row.path) not in CSV_SUFFIXES:
         return row
@@ -496,10 +484,9 @@ def _count_characters(text: str) -> str:
 
 
 def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
-    """Returns the IOB2 tag of each word.
+    """Returns the IOB2 tag of each word; an entity has all words with any of its characters.
 
-    A word belongs to the entity that has any of its characters; if there are two, ValueError is
-    raised, because a word has one tag and one of the entities would be lost or cut.
+    Two entities in a word raise ValueError, because one of them would be lost or cut.
     """
     tags = ["O"] * len(words)
     starts, ends = [word.start for word in words], [word.end for word in words]

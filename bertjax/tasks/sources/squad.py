@@ -88,7 +88,6 @@ class QuestionRow(NamedTuple):
 
     Attributes:
         id: the id in the row or, if there is none, the index of the row, counted from 0.
-        where: the file and row, for error messages.
         values: {column: value} of the row; empty if the row cannot be read.
         question: a dict as in SQuAD's JSON with the additional key "context", the passage; if the
             row is malformed, a ValueError that says why.
@@ -153,10 +152,7 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
 
 
 def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
-    """Returns the answer in the columns of `row`, as a list, or None if it has no such column.
-
-    With `to_train`, an answer without a start must occur exactly once in the passage.
-    """
+    """Returns [the answer] or None; `to_train` needs its start or exactly one occurrence."""
     column = next((name for name in _TEXT_COLUMNS if name in row), None)
     if column is None:
         return None
@@ -205,13 +201,7 @@ class SquadSource(OwnFiles):
         can_skip: bool = False,
         keep: bool = True,
     ):
-        """Checks that the file, or folder of files, of each split exists.
-
-        The arguments are as for `OwnFiles`.
-
-        Raises:
-            FileNotFoundError: a file does not exist.
-        """
+        """Takes the arguments of `OwnFiles`; raises FileNotFoundError if a file does not exist."""
         super().__init__("SQuAD", files, bad_rows, can_skip=can_skip, keep=keep)
         for split, path in self.files.items():
             if not path.exists():
@@ -304,10 +294,7 @@ class SquadSource(OwnFiles):
     def _example(
         self, split: str, question: Any, context: str, place: str, *, placed: bool = False
     ) -> Example | None:
-        """Converts a question of SQuAD's JSON to an example, or to None if it is left out.
-
-        If `placed`, one of its answers must occur in the passage.
-        """
+        """Converts a question to an example or None; `placed`: an answer must be in the passage."""
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')

@@ -23,9 +23,8 @@ from bertjax.base.files import brief
 from bertjax.data.text.streams import decompressed
 from bertjax.data.text.tables import open_parquet, parquet_batches
 
-# Maximum length of a field and of a line, in characters. No text is that long, so a longer
-# field has an unclosed quote. The limit also bounds the memory of a parsed line of JSON, which is
-# up to 24 bytes per character.
+# Maximum length of a field and of a line, in characters: a longer field has an unclosed quote. The
+# limit also bounds the memory of a parsed line of JSON, up to 24 bytes per character.
 MAX_LINE = 1 << 24
 # Characters that are read at once from a JSON array, and what may stand between its elements.
 _BLOCK = 1 << 16
@@ -58,8 +57,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank line of TSV, where quotes are ordinary text.
 
-    Raises:
-        ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
+    Raises ValueError as `read_lines` does.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -252,11 +250,7 @@ def read_number(text: str) -> float | None:
 
 
 def check_utf8(text: str, path: Path | str, row: int) -> None:
-    """Checks that a text has no lone surrogates, which stand for bytes that are not UTF-8.
-
-    Raises:
-        ValueError: it has one; the message names the row and the byte.
-    """
+    """Raises ValueError, naming row and byte, for a lone surrogate (a byte that is not UTF-8)."""
     if text.isascii():
         return
     try:
@@ -319,8 +313,7 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 def _utf16(start: bytes) -> str:
     """Returns the name of the UTF-16 encoding of a text that begins with `start`, or "".
 
-    Without a byte order mark, a text is UTF-16 if most of its first characters are ASCII, so that
-    every other byte is 0. No text in UTF-8 has such bytes.
+    Without a byte order mark, every other byte of mostly ASCII text is 0, which UTF-8 never has.
     """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
@@ -412,7 +405,6 @@ class Table:
     text per line. All but Parquet may be compressed (gz, bz2, xz, zst).
 
     Attributes:
-        path: the path of the file.
         columns: names of the columns; in JSON, the keys of the first object; "text" if `is_text`.
         is_text: whether the file has one text per line; blank lines are rows with an empty text.
         is_typed: whether the file is JSON or Parquet, in which values need not be strings.
@@ -481,8 +473,6 @@ class Table:
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields (row number, {column: value}) for each row of the table, without the header.
 
-        Rows are counted from 1, and the header and blank rows count.
-
         Raises:
             ValueError: a row is malformed, or does not have as many fields as the header.
         """
@@ -513,8 +503,8 @@ class Table:
     def first_quoted_row(self) -> int | None:
         """Returns the number of the first row of TSV that seems quoted as in CSV, or None.
 
-        A field of it is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
-        that they become a part of the text. The first `ROWS_SEARCHED` rows are searched.
+        Quotes have no meaning in TSV, so that they become a part of the text. The first
+        `ROWS_SEARCHED` rows are searched.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
             return None
@@ -544,10 +534,7 @@ class Table:
 
 
 def _check_names(columns: Sequence[str], where: str) -> None:
-    """Raises ValueError if a header lacks names, or has one twice; `where` names its row.
-
-    The first column may lack a name, because pandas writes its index in a column without one.
-    """
+    """Raises ValueError if a name is repeated or, except for the index of pandas, is missing."""
     broken = [i for i, name in enumerate(columns) if i and (not name or columns.count(name) > 1)]
     if not columns:
         problem = "is missing"
@@ -567,10 +554,7 @@ def _check_names(columns: Sequence[str], where: str) -> None:
 
 
 def _with_last_names(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Names the last columns without a name, which spreadsheets write, "column N", from 1.
-
-    If more than half of the columns have no name, which is no header, nothing is named.
-    """
+    """Names the last unnamed columns, as spreadsheets write, unless most columns are unnamed."""
     named = len(columns)
     while named and not columns[named - 1]:
         named -= 1
