@@ -22,19 +22,11 @@ from bertjax.record.logger import STEPS_AHEAD
 
 
 class NotFinite(ValueError):
-    """Raised if too many consecutive updates were skipped, or arrays to be saved are not finite.
-
-    An update is skipped if its loss or gradient is not finite or a spike.
-
-    Args:
-        message: what happened, for the user.
-        first_step: see the attribute.
-        last_step: see the attribute.
+    """Raised if too many updates in a row were skipped, or arrays to be saved are not finite.
 
     Attributes:
-        first_step: the first of the consecutive steps whose updates were skipped; 0 if the cause of
-            the error is an array that is not finite.
-        last_step: the last of these steps; None if the cause is an array that is not finite.
+        first_step: the first of the steps whose updates were skipped; 0 if an array is not finite.
+        last_step: the last of these steps; None if an array is not finite.
     """
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
@@ -45,19 +37,14 @@ class NotFinite(ValueError):
 class BadSteps:
     """Reports skipped updates, and raises NotFinite after too many in a row.
 
-    The train step skips an update whose loss or gradient norm is not finite or a spike: more than
-    `skip_spikes` (if above 0) standard deviations above the mean of the last steps. The metrics of
-    a step are read up to `STEPS_AHEAD` steps later, when the device has computed the step, so that
-    the device never waits for the host.
+    The metrics of a step are read up to `STEPS_AHEAD` steps later, when the device has computed it,
+    so that the device never waits for the host.
 
     Args:
         report: a function (step, {metric: value}) that logs the metrics of a step.
         config: its `max_bad_steps` is the number of consecutive skipped updates that end the run;
             0: none do. Skipped updates are reported before each log line (`log_every`).
         progress: the JSON values in the checkpoint that the run resumes from.
-
-    Attributes:
-        in_a_row: the number of consecutive skipped updates up to the last step that was read.
     """
 
     def __init__(
@@ -73,7 +60,7 @@ class BadSteps:
     def see(self, step: int, metrics: dict[str, Any], rows: tuple[int, int, int]) -> None:
         """Notes the `metrics` of `step`, and reports the skipped updates among earlier steps.
 
-        `rows` are (phase, first row, last row) of the batch of the step, for messages.
+        `rows` are (phase, first row, last row) of the batch, for messages.
 
         Raises:
             NotFinite: `max_bad_steps` consecutive updates were skipped.
@@ -86,11 +73,7 @@ class BadSteps:
             self.finish()
 
     def finish(self) -> None:
-        """Waits until all steps so far are computed, and reports their skipped updates.
-
-        Raises:
-            NotFinite: at least `max_bad_steps` consecutive updates were skipped.
-        """
+        """Waits until all steps so far are computed, and reports them; raises as `see`."""
         while self._unread:
             self._read(*self._unread.pop(0))
 
@@ -128,12 +111,9 @@ class BadSteps:
 
 
 def check_finite(params: Any, what: str) -> None:
-    """Checks that all floating-point numbers in a tree are finite.
+    """Checks that all floating-point numbers in a tree of arrays are finite, on all hosts.
 
-    Args:
-        params: a tree of numpy or jax arrays. If arrays are sharded over several hosts, all hosts
-            must call this function.
-        what: the subject of the error message, such as "The model of step 40".
+    `what` is the subject of the message, such as "The model of step 40".
 
     Raises:
         NotFinite: an array contains infinity or NaN; the message names the first such array.
@@ -165,19 +145,16 @@ MAX_ROLLBACKS = 20
 class Rollbacks:
     """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
 
-    After too many consecutive bad steps (whose updates were skipped), a rollback returns the run to
-    an earlier checkpoint and leaves out the batches from there to the last bad step.
+    A rollback returns the run to an earlier checkpoint and leaves out the batches from there to the
+    last bad step.
 
     Attributes:
         count: the number of rollbacks so far.
-        records: one dictionary for each rollback and each phase of which the rollback left out
-            batches. A rollback replaces the dictionaries of all earlier rollbacks to the same or a
-            later step. The keys of each dictionary are:
-            to_step: the step of the checkpoint that the run returned to (0: the start).
-            from_step: the last of the consecutive bad steps.
-            phase: the index of the phase whose batches are left out.
-            batches: the number of batches of phase `phase` that are left out when training
-                continues from `to_step`.
+        records: a dictionary for each rollback and each phase of which it left out batches; a
+            rollback replaces those of earlier rollbacks to the same or a later step. Keys: to_step,
+            the step of the checkpoint (0: the start); from_step, the last bad step; phase, the
+            index of the phase; batches, how many of its batches are left out when training goes on
+            from to_step.
     """
 
     def __init__(self, workdir: Path):
@@ -189,10 +166,7 @@ class Rollbacks:
         self.records: list[dict[str, int]] = content["rollbacks"]
 
     def left_out(self, phase: int, step: int) -> int:
-        """Returns how many batches of a phase the rollbacks to `step` or earlier steps left out.
-
-        `phase` is the index of the phase.
-        """
+        """Returns how many batches of a phase rollbacks to `step` or earlier steps left out."""
         return sum(
             r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
         )
@@ -207,19 +181,12 @@ class Rollbacks:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
         Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
-        this method; only the first host changes files.
-
-        Args:
-            checkpoints: the folder of the checkpoints.
-            phases: the phases of the run.
-            first_bad: the first of the consecutive steps whose updates were skipped.
-            last_bad: the last of these steps.
-            steps: the minimum number of steps between the checkpoint and `first_bad`.
+        this method; only the first host changes files. `first_bad` and `last_bad` are the first and
+        the last of the consecutive steps whose updates were skipped.
 
         Returns:
-            The step of the checkpoint that the run returns to, 0: the start of the run; None, and
-            nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS`
-            times.
+            The step that the run returns to, 0: the start; None, and nothing is changed, after
+            `MAX_ROLLBACKS` rollbacks.
         """
         if self.count >= MAX_ROLLBACKS:
             return None
@@ -242,15 +209,10 @@ class Rollbacks:
         return target
 
     def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
-        """Adds to `records` the dictionaries of a rollback from step `last_bad` to step `target`.
+        """Adds a rollback to `records`; returns how many batches of the bad step's phase it leaves
+        out.
 
-        They replace the dictionaries of earlier rollbacks to `target` or later steps. In the phase
-        of `last_bad`, all batches after step `target` up to the batch of `last_bad` are left out;
-        in each other phase with a replaced dictionary, all batches after `target` up to the last
-        batch that the replaced dictionary left out.
-
-        Returns:
-            The number of batches that are left out of the phase of `last_bad`.
+        It replaces earlier rollbacks to `target` or later steps, and leaves out what they left out.
         """
         starts = [0, *itertools.accumulate(phase.num_steps for phase in phases)]
 

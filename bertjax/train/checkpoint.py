@@ -30,22 +30,17 @@ logging.getLogger("absl").addFilter(
 class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
-    The best checkpoint is the one with the lowest `metric` (with the highest one if
-    `higher_is_better`) among the checkpoints of the latest phase that has evaluated ones; a phase
-    is a part of a pretraining run with its own sequence length. A checkpoint whose metric is
-    missing, NaN or infinite is never the best.
+    The best checkpoint has the lowest `metric` (the highest one if `higher_is_better`) among those
+    of the latest phase that has evaluated ones; a missing, NaN or infinite metric is never the
+    best.
 
-    If a save in the background fails, the next method call raises an OSError, so that a run does
-    not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
-    interrupted, are never restored.
+    If a save in the background fails, the next method call raises an OSError. Incomplete
+    checkpoints, whose save was interrupted, are never restored.
 
     Args:
         directory: the folder of the checkpoints, on a disk or in a gs:// bucket.
         clock: counts the time of saves; None: nobody reads it.
         watch: tells the other hosts of errors; None: there are no others.
-        keep: the number of last checkpoints to keep.
-        metric: the name of the metric that the best checkpoint is chosen by.
-        higher_is_better: whether the highest value of the metric is the best.
 
     Raises:
         OSError: the folder of the checkpoints cannot be created or read.
@@ -101,11 +96,9 @@ class Checkpointer:
                 add_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:
-        """Computes from a checkpoint's metrics a number that is lower for a better checkpoint.
+        """Returns a number that is lower for a better checkpoint; infinite without a finite metric.
 
-        A checkpoint of a later phase always ranks as better, because losses depend on the sequence
-        length and are therefore not comparable between phases. The returned number is infinite if
-        the metric is missing, NaN or infinite.
+        Later phases rank as better, because losses depend on the sequence length.
         """
         value = metrics.get(self._metric)
         if value is None or not math.isfinite(value):
@@ -124,9 +117,8 @@ class Checkpointer:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best stored checkpoint; None if no stored checkpoint has a finite metric.
-
-        If several checkpoints are equally good, the last of them counts as the best.
+        """The step of the best stored checkpoint, the last of equally good ones; None: there is
+        none.
 
         Raises:
             OSError: the save in progress failed.
@@ -137,10 +129,8 @@ class Checkpointer:
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
         """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
 
-        `metrics` holds the new checkpoint's metrics and "phase", the index of its phase (part of
-        the run). Later phases are always better; within a phase, checkpoints are compared by one
-        metric, the constructor's `metric`. The result is False if this metric is missing, NaN or
-        infinite in `metrics`; else, it is True if no stored checkpoint has a finite metric.
+        `metrics` has "phase", the index of the phase: later phases are always better. False if the
+        constructor's `metric` is missing, NaN or infinite.
 
         Raises:
             OSError: the save in progress failed.
@@ -200,17 +190,17 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to write a checkpoint of `state` in the background.
+        """Starts to write a checkpoint of `state`, a pytree of arrays, in the background.
 
         Args:
             step: the step of the state.
-            state: a pytree of arrays.
+            state: the state.
             progress: values to store as JSON, such as the position in the data.
             metrics: the metrics of the evaluation of `state`, and "phase", the index of the phase;
-                None: `state` has not been evaluated. Metrics that are NaN or infinite are left out.
+                None: it has not been evaluated. Metrics that are NaN or infinite are left out.
 
         Raises:
-            OSError: this save or the previous save failed, for example because the disk is full.
+            OSError: this save or the previous one failed, for example because the disk is full.
         """
         copied = jax.tree.map(_kept, state)
         items = ocp.args.Composite(
@@ -228,9 +218,7 @@ class Checkpointer:
     ) -> None:
         """Replaces the newest checkpoint, which is of `step`, by one that stores `metrics`.
 
-        The new checkpoint also stores `state`, a pytree of arrays, and `progress`, JSON values. The
-        method returns when the new checkpoint is written; the old one is kept until then, so that
-        no checkpoint is lost if the process is killed.
+        Returns when it is written; the old one is kept until then, so that a kill loses nothing.
 
         Raises:
             OSError: the new checkpoint cannot be written.
@@ -245,14 +233,13 @@ class Checkpointer:
         hosts.on_first(lambda: restore_replaced(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Returns the state and the progress in the checkpoint of `step` (None: the newest one).
+        """Returns (state, progress) of the checkpoint of `step`; None: the newest one.
 
-        The progress is the dictionary that was passed to `save`. `like` is a tree with the shapes,
-        dtypes and shardings of the state to restore.
+        `like` is a tree with the shapes, dtypes and shardings of the state.
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
-            ValueError: the checkpoint is damaged, or its arrays do not match the shapes in `like`.
+            ValueError: the checkpoint is damaged, or its arrays do not match `like`.
         """
         step = self.latest_step if step is None else step
         if step is None:
@@ -313,9 +300,8 @@ class Checkpointer:
 def _kept(x: jax.Array) -> jax.Array:
     """Returns an array that Orbax can read in the background while the next train step runs.
 
-    On CPUs this is a copy, because the step donates `x` and would overwrite the memory that Orbax
-    reads. From accelerators, Orbax copies the arrays to the host before `save` returns, so that a
-    copy would only take device memory.
+    On CPUs this is a copy, because the step donates `x`. From accelerators, Orbax copies the arrays
+    to the host before `save` returns.
     """
     single = _single(x)
     on_cpu = next(iter(single.sharding.device_set)).platform == "cpu"
@@ -323,11 +309,9 @@ def _kept(x: jax.Array) -> jax.Array:
 
 
 def _single(x: jax.Array) -> jax.Array:
-    """Returns one device's copy of an array that is replicated over the devices of this process.
+    """Returns one device's copy of an array that is replicated within this process.
 
-    Orbax would split a replicated array into one slice per device and write the slices slowly, one
-    after another. Sharded arrays and arrays that span several processes are returned unchanged; of
-    an array that spans several processes, each process writes only its own slices.
+    Orbax would split it into one slice per device and write them slowly, one after another.
     """
     whole = x.is_fully_addressable and x.is_fully_replicated
     return x.addressable_data(0) if whole else x

@@ -25,13 +25,12 @@ from bertjax.weights.load import fingerprint, student_params
 
 
 def distilled_pretraining(config: DistillationConfig) -> Objective:
-    """Returns the objective, a set of losses, of DistilBERT's pretraining (Sanh et al. 2019, 2).
+    """Returns the objective of DistilBERT's pretraining (Sanh et al. 2019, 2).
 
-    The total loss is the weighted sum of the soft-target, masked-LM, cosine and NSP losses, with
-    the weights in `config`. The losses are means over a whole batch: masked-LM over masked tokens,
-    NSP over labelled sequences, cosine over all tokens but padding, and soft-target over the former
-    or the latter tokens, as `config.soft_targets_on` says. The student has the head "masked_lm" or
-    "pretraining"; the teacher has the head "masked_lm".
+    The total loss is the sum of the soft-target, masked-LM, cosine and NSP losses, weighted by
+    `config`. They are means over a whole batch: masked-LM over masked tokens, NSP over labelled
+    sequences, cosine over all tokens but padding, and soft-target over one of the two sets of
+    tokens, as `config.soft_targets_on` says. The teacher has the head "masked_lm".
     """
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
@@ -75,11 +74,10 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
 def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> Objective:
     """Adds a distillation loss to the fine-tuning objective `hard`, which uses only the labels.
 
-    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. The label
-    loss and the distillation loss are means over the labelled sequences or tokens, weighted by the
-    array "label_weights" of the batch. The distillation loss is KL(teacher || student) * T^2, where
-    `temperature`, T, divides the logits of both; in regression, it is the squared difference of the
-    logits, without a temperature.
+    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss, both means
+    over the labelled sequences or tokens, weighted by "label_weights". The distillation loss is
+    KL(teacher || student) * T^2, where `temperature`, T, divides the logits of both; in regression,
+    it is the squared difference of the logits, without a temperature.
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses
@@ -101,13 +99,7 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
 
 
 class Teacher(NamedTuple):
-    """The teacher of a run.
-
-    Attributes:
-        model: the Flax module.
-        params: the parameters, a tree of numpy arrays.
-        fingerprint: a hash of the parameters.
-    """
+    """The teacher of a run: Flax module, parameters (a tree of numpy arrays), and their hash."""
 
     model: BertWithHead
     params: dict[str, Any]
@@ -115,13 +107,12 @@ class Teacher(NamedTuple):
 
 
 def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teacher | None:
-    """Loads the masked-LM teacher of a pretraining run; returns None if `config` names no teacher.
+    """Loads the masked-LM teacher of a pretraining run; None: `config` names no teacher.
 
     Raises:
         FileNotFoundError: the directory or hub name of the teacher does not exist.
-        ValueError: the teacher has no MLM head, accepts fewer tokens than the rows of a phase have,
-            has another tokenizer than the data, or has another vocab_size or, with the cosine loss,
-            another hidden_size than the student.
+        ValueError: the teacher does not fit the student: MLM head, row length, tokenizer,
+            vocab_size or, with the cosine loss, hidden_size.
     """
     if config.distillation.teacher is None:
         return None
@@ -169,10 +160,8 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
     `config.distillation.layers` lists, for each layer of the student, the teacher's layer to copy.
 
     Raises:
-        ValueError: the teacher lacks a layer in this list, the list does not name one layer for
-            each layer of the student, or teacher and student differ in the shapes of the copied
-            parameters (for example in hidden_size), in activations, `layer_norm_eps` or
-            `position_offset`.
+        ValueError: the list does not fit teacher and student, or they differ in the shapes of the
+            copied parameters, in activations, `layer_norm_eps` or `position_offset`.
     """
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
@@ -181,16 +170,15 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
 
 
 def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:
-    """Loads the teacher of a fine-tuning run, or returns None if the config names no teacher.
+    """Loads the teacher of a fine-tuning run; None: the config names no teacher.
 
-    If the task has named classes, the outputs of the teacher's classifier are put in the order of
-    the task's classes.
+    The outputs of its classifier are put in the order of the task's classes, if they have names.
 
     Raises:
         FileNotFoundError: the model of the teacher does not exist.
         ValueError: the teacher was trained for another kind of task or for other classes, has
-            another tokenizer than the student, or accepts fewer tokens than the maximum length of
-            the run; or `config` sets a temperature for a regression task.
+            another tokenizer than the student, or accepts fewer tokens than the run; or `config`
+            sets a temperature for a regression task.
     """
     if config.teacher is None:
         return None

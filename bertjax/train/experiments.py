@@ -87,7 +87,7 @@ class FinetuneResult:
     """The result of `finetune`: the scores of all runs, and the model of the best run.
 
     Attributes:
-        runs: {name of a run: {split/metric: score}}; if there is only one run, its name is "".
+        runs: {name of a run: {split/metric: score}}; a single run has the name "".
         best: the name of the run whose model is in `directory`.
         directory: the path of the model directory.
     """
@@ -134,15 +134,12 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
     """Fine-tunes a model in a single run, in one run per seed, in a sweep, or in folds.
 
     A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid. The
-    best run of a cross-validation is `all`, which is trained on all examples.
-
-    Args:
-        config: the config of the runs.
-        clock: counts the time of the runs; None: from now.
+    best run of a cross-validation is `all`, which is trained on all examples. `clock` counts the
+    time of the runs; None: from now.
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
-        NotFinite: in too many consecutive steps, the loss or gradient was not finite or a spike; or
+        NotFinite: in too many steps in a row, the loss or gradient was not finite or a spike; or
             the model is not finite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
@@ -198,8 +195,7 @@ def check_outputs(config: FinetuneConfig) -> None:
     """Checks that the trackers are installed and that the repository on the Hub can be written.
 
     Raises:
-        ImportError: a tracker is not installed.
-        OSError: the repository cannot be created or written.
+        ImportError, OSError: they are not.
     """
     hosts.on_first(lambda: check_installed(config.track))
     hosts.on_first_patiently(lambda: create_repository_of(config))
@@ -223,11 +219,10 @@ def load_run(
 
     Args:
         config: the config of the first run.
-        options: the config given by the user, from which `config` was derived; it sets the options
-            of the task, such as its data files.
+        options: the user's config, from which `config` was derived; it has the options of the task.
         folder: the folder to write the encoded train split to.
         workdirs: the workdirs of all runs.
-        fold: the fold of a cross-validation that is held out; None: no cross-validation.
+        fold: the fold that is held out; None: no cross-validation.
 
     Raises:
         FileNotFoundError: the data or a model does not exist.
@@ -282,17 +277,8 @@ def train_run(
 ) -> dict[str, float]:
     """Trains one run and returns its scores, {split/metric: score}.
 
-    If the run has finished before, and is one of several (`name` is not empty) or has nothing left
-    to do, the stored scores of the run are returned instead.
-
-    Args:
-        config: the config of the run.
-        task: the task, with the source of its examples.
-        loaded: the model to start from.
-        data: the encoded train split.
-        teacher: the teacher for distillation; None: no distillation.
-        name: the name of the run, if it is one of several; else "".
-        session: records the run.
+    If the run has finished before, and is one of several (`name` is not "") or has nothing left to
+    do, its stored scores are returned instead.
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
@@ -327,10 +313,9 @@ def train_run(
 def publish(
     workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
 ) -> None:
-    """Copies model and predictions of the run `best` to the workdir, and writes all runs' scores.
+    """Copies model and predictions of the run `best` to the workdir, and writes all scores.
 
-    Unless `submission` is None, the predictions of the run `best` for the test split are also added
-    to the zip file `submission`.
+    The predictions of the run for the test split are added to the zip file `submission`, if any.
     """
     for part in ("model", "predictions"):
         if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
@@ -428,18 +413,11 @@ def has_nothing_to_do(
 ) -> bool:
     """Returns whether the run in a workdir has written all that the same command would write.
 
-    This is so if the config is exactly the run's, the model, the scores and the predictions
-    are there, and no file of examples was changed since the scores were written. Otherwise, a run
-    whose steps are all done is opened nevertheless, for example to predict another test file; so
-    is a run on several hosts.
-
-    Args:
-        workdir: the workdir of the run.
-        config: the config of the run.
-        identity: the config as run.json stores it.
-        data_fingerprint: the hash of the training data.
-        splits: the names of the splits that are predicted.
-        scores: the name of the file of the scores.
+    This is so if the config is exactly the run's, the model, the scores and the predictions are
+    there, and no file of examples was changed since the scores were written. Otherwise, a finished
+    run is opened nevertheless, for example to predict another test file; so is a run on several
+    hosts. `identity` is the config as run.json stores it, and `scores` the name of the file of the
+    scores.
     """
     file = workdir.path / scores
     if jax.process_count() > 1:  # the hosts might not see the files at the same time
@@ -486,11 +464,9 @@ MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
 def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
     """Returns lines of text that describe the train split `data` of `task`.
 
-    The lines state the number of examples (or of windows, if texts are long), their lengths in
-    tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
-    line beginning with "warning:" names classes whose names differ only in case, spaces,
-    punctuation or the form of a number, or a rare class whose name is almost the name of a frequent
-    one.
+    They state the number of examples (or of windows, if texts are long), their lengths in tokens,
+    the updates per epoch and the frequencies of the classes. A line beginning with "warning:" names
+    classes that differ only in how they are written, or a rare class that may be a misspelling.
     """
     count, sizes = len(data.sizes), np.asarray(data.sizes)
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
@@ -566,9 +542,7 @@ def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
 
 
 def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draws `shots` examples of each class at random, with `seed`; returns their sorted indices.
-
-    `classes` holds the class id of each example, int [number of examples].
+    """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices.
 
     Raises:
         ValueError: a class has fewer than `shots` examples.
@@ -584,9 +558,7 @@ def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
 
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
-    """Draws `shots` examples of each class from the training data of a task, with `seed`.
-
-    The examples are written to a file beside the file of `data`.
+    """Draws `shots` examples of each class from `data`, to a file beside the file of `data`.
 
     Raises:
         ValueError: the task has no classes, or several per example, or a class has too few
@@ -637,12 +609,7 @@ OUT_OF_FOLD = "out_of_fold.jsonl"
 
 
 def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
-    """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all.
-
-    WORKDIR/cross_validation.json has the mean and the standard deviation of the scores over the
-    folds, and WORKDIR/predictions/out_of_fold.jsonl the prediction for each example by the model
-    that was not trained on it, in the order of the file.
-    """
+    """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all."""
     workdir = Path(config.workdir)
     check_outputs(config)
     scores, indices = {}, {}

@@ -64,8 +64,8 @@ class FinetuningJob(Job):
         config: the config of a single run, in which `seeds` is 1 and `sweep` is False.
         task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
-        data: the train split, encoded as features; a feature is the input and the labels of the
-            model for one example, or for one window of a long text.
+        data: the train split as features: inputs and labels of an example, or of a window of a long
+            text.
         teacher: the teacher for distillation; None: no distillation.
         workdir: the workdir of the run.
 
@@ -171,11 +171,10 @@ class FinetuningJob(Job):
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def rows_of_batch(self, index: int, batch: int) -> tuple[int, int]:
-        """Returns (index of the first feature, index of the last feature) of a batch.
+        """Returns (first feature, last feature) of a batch.
 
-        Features are encoded examples or windows. They are numbered from 0 in the order of training,
-        through the shuffled features of all epochs, one epoch after the other. The last batch of an
-        epoch may be smaller than the other batches.
+        Features are numbered in the order of training, through the shuffled features of all epochs.
+        The last batch of an epoch may be smaller than the others.
         """
         del index
         count, size = len(self.data.sizes), self.config.batch_size
@@ -192,12 +191,6 @@ class FinetuningJob(Job):
             self.early_stopping.state = dict(progress["patience"])
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns all of `changed`, because each of these changes prevents the run from resuming.
-
-        `changed` describes the config fields, without those that may always change, that differ
-        from `saved`. If `num_epochs` or `max_steps` differs, the returned list ends with the reason
-        why this difference prevents resuming.
-        """
         del saved, step
         refused = list(changed)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
@@ -227,11 +220,7 @@ class FinetuningJob(Job):
         phase: Phase | None = None,
         check: Callable[[], None] = never_stopped,
     ) -> dict[str, float]:
-        """Predicts all dev splits; returns {metric: value} with names such as "eval/accuracy".
-
-        The metrics of a split such as "dev_mismatched" have names such as
-        "eval/mismatched_accuracy". The result is {} if the task has no dev split.
-        """
+        """Predicts all dev splits; returns values with names such as "eval/mismatched_f1"."""
         del phase
         self.predictor.before_batch = check
         self.dev_scores = {
@@ -267,10 +256,10 @@ class FinetuningJob(Job):
         return scores
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the state of the checkpoint that is best by `best_metric` on the dev split.
+        """Returns the state that is best by `best_metric` on the dev split, if there is one.
 
-        If there is no dev split, the last `state` is returned. Afterwards, `dev_scores` and the
-        prediction files of dev splits belong to the returned state.
+        Afterwards, `dev_scores` and the prediction files of dev splits belong to the returned
+        state.
         """
         best = checkpoints.best_step
         if best not in (None, int(state.step)):
@@ -361,13 +350,12 @@ class FinetuningJob(Job):
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     """Loads the model that --init names, with the head of the task.
 
-    If `config.feature_layers` is set, the model is an encoder, which stays frozen, and a new tagger
-    on its hidden states. If `config.dropout` is not None, the dropout rates of the model are set to
-    this value.
+    With `config.feature_layers`, the model is an encoder, which stays frozen, and a new tagger on
+    its hidden states. `config.dropout`, if not None, replaces the dropout rates of the model.
 
     Raises:
         ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
-            length, or `config` trains a tagger on a frozen encoder, but the task is not tagging.
+            length, or `config` trains a tagger, but the task is not tagging.
     """
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":
@@ -427,11 +415,7 @@ def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
 def to_standardized(params: Any, task: Task) -> Any:
     """Converts a head that predicts targets to one that predicts the standardised targets.
 
-    Args:
-        params: parameters of a model with the head of `task`; the last layer of the head, its
-            `class_part`, is an entry of the top level.
-        task: the task, whose `mean` and `std` standardise the targets; for tasks other than
-            regression, `params` is returned unchanged.
+    The parameters of tasks other than regression are returned unchanged.
     """
     if not isinstance(task, RegressionTask):
         return params
@@ -462,14 +446,13 @@ def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarr
 
 
 class EarlyStopping:
-    """Counts the consecutive evaluations in which a metric did not improve on its best value.
+    """Counts the evaluations in a row in which a metric did not improve on its best value.
 
     Args:
-        patience: the number of consecutive evaluations without improvement after which the run
-            should stop; 0: the run never stops early.
+        patience: the number of such evaluations after which the run should stop; 0: it never does.
         metric: the name of the metric that should improve.
-        higher_is_better: whether a higher value of the metric is an improvement.
-        state: the best value and the count (attribute `state`) at a checkpoint; None: a new run.
+        higher_is_better: whether a higher value is an improvement.
+        state: the best value and the count at a checkpoint; None: a new run.
     """
 
     def __init__(
@@ -501,11 +484,7 @@ class EarlyStopping:
         return evaluation
 
     def __call__(self) -> bool:
-        """Returns whether the last `patience` evaluations, or more, brought no improvement.
-
-        The result is always False if `patience` is 0. The first time that it is True, a line is
-        printed that says so.
-        """
+        """Returns whether the run should stop, and says so the first time."""
         stops = 0 < self._patience <= self.state["stale"]
         if stops and not self._said:
             self._said = True
@@ -541,13 +520,7 @@ def with_temperature(task: Task, calibration: Calibration) -> Task:
 
 
 def write_calibration(workdir: Path, split: str, calibration: Calibration) -> None:
-    """Writes the calibration of a split to calibration.json, and to the data of the report.
-
-    Args:
-        workdir: the folder of the run.
-        split: the dev split on which the temperature was fitted.
-        calibration: the temperature and the errors.
-    """
+    """Writes a calibration, fitted on a dev split, to calibration.json and the report's data."""
     content = {"split": split, **dataclasses.asdict(calibration)}
     write_json(workdir / CALIBRATION, content)
     summary = workdir / "predictions" / f"{split}{SUFFIX}"

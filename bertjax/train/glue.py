@@ -83,8 +83,7 @@ def finetune_glue(
     A call that was interrupted continues when it is repeated: finished tasks are not trained again.
 
     Args:
-        config: the config, with the task "glue"; its `workdir` and `data_dir` are for all
-            tasks.
+        config: the config, with the task "glue"; its `workdir` and `data_dir` are for all tasks.
         config_of: function (name of a task) -> config of its run, whose `task`, `workdir` and
             `submission` are replaced; None: all tasks have the settings of `config`.
         clock: counts the time of the first task; None: from now.

@@ -23,16 +23,8 @@ from bertjax.train.run_data import RunData
 class HeldOutSources:
     """The held-out rows of the sources of a mixture, or of data that are no mixture.
 
-    Each source contributes its share of at most `max_rows` rows, at least one row, and all rows if
-    it has fewer. All means are weighted such that a source counts by its weight, however many rows
-    it contributes.
-
-    Args:
-        sources: the sources, each with its weight and its ArrayRecord shards.
-        masking: the masking settings.
-        form: the format of the rows.
-        seed: the seed of the samples and of the masks.
-        max_rows: the maximum number of rows, of all sources together.
+    Each source contributes its share of at most `max_rows` rows, and at least one; means count it
+    by its weight, however many rows it contributes.
 
     Attributes:
         rows: the rows of each source.
@@ -64,11 +56,8 @@ class HeldOutSources:
         """Returns {metric: mean} over all sources, and {loss_LABEL: mean} of each of several.
 
         The result contains "unigram_entropy"; losses and the entropy are in nats.
-
-        Args:
-            eval_step: a function (params, batch) -> {metric: (weighted sum, sum of weights)}.
-            params: the parameters.
-            batches: a function that returns the batches, on the devices, of the rows of a source.
+        `eval_step(params, batch)` returns {metric: (weighted sum, sum of weights)}, and
+        `batches(rows)` the batches of a source's rows on the devices.
         """
         sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
         if len(sums) == 1:
@@ -109,14 +98,8 @@ class OtherData(NamedTuple):
 class HeldOutEvaluation:
     """Evaluates parameters on the held-out rows of prepared data, whose length a phase gives.
 
-    The rows are read when a phase is evaluated for the first time.
-
-    Args:
-        config: the config of the run.
-        program: the model and the compiled steps of the run.
-        tokenizer: the tokenizer of the data.
-        data: the data of the run.
-        others: other data, of which only losses are reported.
+    The rows are read when a phase is evaluated for the first time. Of `others`, only losses are
+    reported.
     """
 
     def __init__(
@@ -137,18 +120,9 @@ class HeldOutEvaluation:
     def evaluate(
         self, params: Any, phase: Phase, *constants: dict[str, Any], check: Callable[[], None]
     ) -> dict[str, float]:
-        """Returns {metric: value}, the mean losses and metrics over held-out rows.
+        """Returns the means over held-out rows: see `PretrainingJob.evaluate`, without "eval/".
 
-        See `PretrainingJob.evaluate`; the names have no "eval/" here.
-
-        Args:
-            params: the parameters, on the devices.
-            phase: the phase of the run, which determines the length of the rows.
-            constants: constant arguments of the evaluation step: the teacher's parameters, if any.
-            check: is called before each batch; see `Job.evaluate`.
-
-        Raises:
-            EvaluationStopped: a stop signal came during the evaluation.
+        `constants` are the teacher's parameters, if any; `check` is as in `Job.evaluate`.
         """
         step = self._steps[phase.global_rope_theta]
         metrics: dict[str, float] = {}
@@ -209,11 +183,9 @@ BATCHES_AHEAD = 2
 def evaluation_sums(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, tuple[float, float]]:
-    """Evaluates `params` on `batches`; returns {metric: (sum of weighted values, sum of weights)}.
+    """Evaluates `params` on `batches`; returns {metric: (weighted sum, sum of weights)}.
 
-    `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}. The sums
-    of all batches are copied to the host once, at the end, so that the device never waits for the
-    host.
+    The sums are copied to the host once, at the end, so that the device never waits for the host.
     """
     sums: list[Any] = []
     for batch in batches:
@@ -230,12 +202,10 @@ MAX_LABEL = 40
 def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
     """Opens the prepared data of `config.eval_data`, whose labels are the names of the folders.
 
-    `metadata` describes the data of the run.
-
     Raises:
         FileNotFoundError: a directory has no metadata.json, or lacks shards.
-        ValueError: other data has another tokenizer than the data of the run, or either of them has
-            no held-out rows of the length of a phase.
+        ValueError: other data has another tokenizer than the run's (`metadata`), or either has no
+            held-out rows of the length of a phase.
     """
     opened = [RunData(address, config.data_cache) for address in config.eval_data]
     names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]

@@ -14,11 +14,8 @@ from bertjax.config.training import TrainingConfig
 class HubPushes:
     """The models of a run that are to be pushed, each in a folder `step-N` until it is.
 
-    Models that an earlier process of the run could not push are pushed, too.
-
-    Args:
-        workdir: the local folder of the run.
-        repository: OWNER/NAME on the Hub.
+    Models that an earlier process of the run could not push are pushed, too. `repository` is
+    OWNER/NAME on the Hub.
     """
 
     def __init__(self, workdir: Path, repository: str):

@@ -25,19 +25,15 @@ def never_stopped() -> None:
 class Job(abc.ABC):
     """What a run trains: the members in which pretraining and fine-tuning differ.
 
-    Args:
-        config: the settings that pretraining and fine-tuning have in common.
+    Attributes:
+        settings: the config that pretraining and fine-tuning have in common.
         program: the model, the optimizer and the compiled steps.
         phases: the phases of the run; fine-tuning has one.
-        tokenizer: the tokenizer.
-        teacher: the teacher for distillation; None: no distillation.
-
-    Attributes:
         name: the name of the run in the progress bar.
         identity: the config as stored in run.json, with a hash of the teacher's weights, if any.
         data_fingerprint: a hash of the training data.
         best_metric: the name of the evaluation metric that determines the best checkpoint.
-        higher_is_better: whether the highest value of `best_metric` is the best.
+        higher_is_better: whether its highest value is the best.
         keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
         eval_every: number of steps between evaluations; 0: only at the end of each phase.
         save_every: number of steps between checkpoints.
@@ -119,12 +115,10 @@ class Job(abc.ABC):
 
     @abc.abstractmethod
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences from the saved config that prevent the run from resuming.
+        """Returns those of `changed` config fields that prevent the run from resuming, and why.
 
-        Args:
-            changed: a description of each config field that differs from the saved config.
-            saved: the config of the run that is stored in run.json.
-            step: the step of the newest checkpoint.
+        `changed` describes the differences from `saved`, the config in run.json; `step` is the step
+        of the newest checkpoint.
         """
 
     @abc.abstractmethod

@@ -34,19 +34,17 @@ class _Curve(NamedTuple):
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """Returns the learning-rate schedule of a run, a function step -> learning rate.
 
-    The run trains on `phases` one after the other. The schedule consists of one or more curves,
-    each with a linear warm-up and a decay. A phase with learning_rate_curve="restart" begins a new
-    curve; a phase with "continue" extends the curve of the previous phase. In a curve of N steps
-    with W warm-up steps, the learning rate at step s of the curve is peak * s / W during the
-    warm-up, and then peak * f(d), where d is the fraction of the decay that remains: 1 - s / N
-    (`schedule` "google"), (N - s) / (N - W) ("hf"), or (N - s) / D, but at most 1 ("trapezoidal",
-    with D decay steps); f(d) is d ** `decay_power` or, with `decay` "one_minus_sqrt", 1 - sqrt(1 -
-    d) (Hägele et al. 2024). The first phase of the curve sets peak, W and D; if its
-    `learning_rate`, `warmup_steps` or `decay_steps` is None, `config` sets them.
+    It consists of curves, each with a linear warm-up and a decay. A phase with
+    learning_rate_curve="restart" begins a new curve; "continue" extends the curve of the previous
+    phase. In a curve of N steps with W warm-up steps, the learning rate at step s is peak * s / W
+    during the warm-up, and then peak * f(d), where d is the fraction of the decay that remains: 1 -
+    s / N (`schedule` "google"), (N - s) / (N - W) ("hf"), or (N - s) / D, but at most 1
+    ("trapezoidal", with D decay steps); f(d) is d ** `decay_power` or, with `decay`
+    "one_minus_sqrt", 1 - sqrt(1 - d) (Hägele et al. 2024). The first phase of a curve sets peak, W
+    and D, where not None, or else `config`.
 
     Raises:
-        ValueError: the warm-up of a curve has as many steps as the curve, or more; or warm-up and
-            trapezoidal decay have more steps than the curve.
+        ValueError: warm-up, or warm-up and trapezoidal decay, have too many steps for a curve.
     """
     curves = _curves(config, phases)
 
@@ -124,12 +122,10 @@ def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
 def difference_before(
     config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
 ) -> str | None:
-    """Describes how the phases `before` and `after` differ within the first `step` steps.
+    """Describes how two runs' phases differ within the first `step` steps; None: they do not.
 
-    The result is None if these steps have the same learning rates, which follow from `config` and
-    the phases, and train on the same rows of the data with `before` as with `after`. The rows of a
-    step are the same if the index of its phase, the phase's `max_length` and `max_predictions`, and
-    the batch size of the step are the same; the base of rotary positions must be the same, too.
+    They do not if these steps have the same learning rates, rotary bases and rows: phase,
+    `max_length`, `max_predictions` and batch size.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
@@ -173,9 +169,8 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Returns LAMB's multiplication of each update by norm(parameter) / norm(update).
 
-    This is the trust ratio of You et al. 2019, algorithm 2. If the norm of the parameter or of the
-    update is 0, the update is unchanged. Unlike in `optax.scale_by_trust_ratio`, the norms of a
-    stacked parameter are computed for each encoder layer separately.
+    (You et al. 2019, algorithm 2.) If either norm is 0, the update is unchanged. Unlike in
+    `optax.scale_by_trust_ratio`, each encoder layer of a stacked parameter has its own norms.
     """
 
     def update(updates: Any, state: Any, params: Any = None):
@@ -203,8 +198,8 @@ def divide_by_rms(
 
     The update of each tensor, weight decay included, is divided by max(1, RMS). The RMS is the root
     of the mean of g^2 / max(v, eps^2), where g is the gradient and v the second moment after this
-    step with corrected bias (Wortsman et al. 2023, algorithm 2). It is above 1 if the gradient is
-    larger than in the last steps. Each layer of a stacked parameter has its own RMS.
+    step with corrected bias (Wortsman et al. 2023, algorithm 2). Each layer of a stacked parameter
+    has its own.
 
     Args:
         adam: `optax.scale_by_adam`, whose state has the second moments.
@@ -236,17 +231,11 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
-    The optimizer clips the gradients by global norm, computes Adam's update (Kingma and Ba 2015)
-    and adds the weight decay to this update (Loshchilov and Hutter 2019); the sum is multiplied by
-    LAMB's trust ratio (You et al. 2019; for LAMB only) or divided by the RMS of StableAdamW
-    (Wortsman et al. 2023), and multiplied by the learning rate. `config` has the recipe and the
-    coefficients.
-
-    Args:
-        config: the recipe and the coefficients.
-        schedule: a function step -> learning rate.
-        peak: a function step -> peak of the learning rate, by which the weight decay is divided if
-            `config.fully_decoupled_decay` is set; None: the peak of `config` in all steps.
+    It clips the gradients by global norm, computes Adam's update (Kingma and Ba 2015) and adds the
+    weight decay (Loshchilov and Hutter 2019); the sum is multiplied by LAMB's trust ratio (You et
+    al. 2019) or divided by the RMS of StableAdamW (Wortsman et al. 2023), and multiplied by the
+    learning rate. `peak` is a function step -> peak of the learning rate, by which the weight decay
+    is divided if `config.fully_decoupled_decay` is set; None: the peak of `config` in all steps.
     """
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
@@ -270,8 +259,8 @@ def make_optimizer(
 def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
     """Returns the transformation that adds weight_decay / peak * parameter to each update.
 
-    The learning rate multiplies the sum, so that its fraction of the peak remains. The state counts
-    the steps, skipped updates included, as the learning rate's does.
+    The learning rate multiplies the sum, so that its fraction of the peak remains. Skipped updates
+    count as steps.
     """
 
     def update(updates: Any, state: Any, params: Any = None):
@@ -307,10 +296,9 @@ class UncorrectedAdamState(NamedTuple):
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Returns the Adam transformation of google-research/bert, which has no bias correction.
+    """Returns the Adam of google-research/bert, which has no bias correction.
 
-    The update is mu / (sqrt(nu) + eps), where mu and nu are the first and second moments of the
-    gradients, whose decay rates are `b1` and `b2`.
+    The update is mu / (sqrt(nu) + eps) of the first and second moments mu and nu of the gradients.
     """
 
     def init(params: Any) -> UncorrectedAdamState:

@@ -177,9 +177,8 @@ class PretrainingJob(Job):
         self._data.require_in_background(lengths[1:])
 
     def initial_params(self) -> Any:
-        """Returns the parameters to start from; None: the run starts from random parameters.
+        """Returns the parameters of --init or those copied from the teacher; None: random ones.
 
-        These are the parameters of the --init model, or the ones copied from the teacher.
         The first call drops them to free memory; later calls return None.
         """
         initial, self.initial = self.initial, None
@@ -263,11 +262,7 @@ class PretrainingJob(Job):
         pass
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences from the saved config that prevent the run from resuming.
-
-        `changed` describes each difference. The phases may differ if the rows and learning rates of
-        all finished steps stay the same; if not, the returned list ends with the reason.
-        """
+        """The phases may differ if rows and learning rates of all finished steps stay the same."""
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
             try:
@@ -284,21 +279,16 @@ class PretrainingJob(Job):
         """Returns {"eval/...": value}, the mean losses and metrics over held-out rows.
 
         "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
-        lowest loss that a model without context could have. The held-out rows have the length of
-        the rows in the phase; the result is {} if the data has no held-out rows of this length. In
-        a mixture, the means are over rows drawn by the weights, and "eval/..._loss_NAME" are the
-        losses of each source. "eval/..._loss_NAME" are also the losses on the other data of
+        lowest loss that a model without context could have. The rows have the length of the phase;
+        {}: the data has none. In a mixture, the means are over rows drawn by the weights, and
+        "eval/..._loss_NAME" are the losses of each source, and of the other data of
         `config.eval_data`.
         """
         metrics = self._evaluation.evaluate(params, phase, *self.program.constants, check=check)
         return {f"eval/{key}": value for key, value in metrics.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
-
-        `params` are parameters on the devices. Always returns True: later evaluations of the phase
-        need no compilation.
-        """
+        """Compiles the evaluation step by evaluating one batch of held-out rows, if any."""
         self._evaluation.compile(params, phase, *self.program.constants)
         return True
 
@@ -318,18 +308,15 @@ class PretrainingJob(Job):
 def pretrain(config: PretrainConfig, clock: Clock | None = None) -> Path:
     """Trains all phases from the newest checkpoint, or from the start, and writes the model.
 
-    Args:
-        config: the config of the run.
-        clock: counts the time of the run; None: from now.
+    `clock` counts the time of the run; None: from now.
 
     Returns:
         The path of the model directory.
 
     Raises:
         Interrupted: a stop signal (such as SIGTERM) came; the same call resumes the run.
-        NotFinite: in `config.max_bad_steps` consecutive steps, the loss or the gradient was NaN,
-            infinite or, with `config.skip_spikes`, far above its last values; or a parameter is NaN
-            or infinite.
+        NotFinite: in `config.max_bad_steps` steps in a row, the loss or the gradient was not finite
+            or, with `config.skip_spikes`, far above its last values; or a parameter is not finite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
@@ -396,15 +383,14 @@ DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cl
 def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
 
-    Words that the tokenizer of the data, `tokenizer`, has beyond the model's get embeddings,
-    and so do positions for rows that are longer than those the model can read. What is extended is
-    printed.
+    Words that the tokenizer of the data has beyond the model's get embeddings, and so do positions
+    for longer rows. What is extended is printed.
 
     Raises:
         MissingHead: transformers lacks the head for the model's family.
         FileNotFoundError: there is no model.
-        ValueError: the tokenizer is neither the model's nor an extension of it, or the model
-            is damaged.
+        ValueError: the tokenizer is neither the model's nor an extension of it, or the model is
+            damaged.
     """
     loaded = load_model(str(config.init), config.head)
     old = loaded.tokenizer
@@ -444,11 +430,7 @@ def _positions(config: PretrainConfig, model: BertConfig) -> int:
 
 
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
-    """Returns the architecture `model` of the model of --init with the dropout rates of the run.
-
-    The differences between the result and `config.model`, and dropout rates that differ from those
-    of `model`, are printed.
-    """
+    """Returns the architecture of --init with the dropout rates of the run; prints differences."""
     dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
     for name, rate in dropout.items():
         if rate != getattr(model, name):
@@ -484,16 +466,9 @@ def write_model(
     head: str,
     step: int,
 ) -> None:
-    """Writes a model directory to `folder`, with a model card that states the number of steps.
+    """Writes a model directory to `folder`, a folder in the workdir, with a model card.
 
-    Args:
-        workdir: the workdir of the run, which has its config and its last evaluation.
-        folder: the model directory, a folder in the workdir.
-        params: the parameters, numpy arrays.
-        model: the config of the model.
-        tokenizer: the tokenizer, which is saved with the model.
-        head: the name of the head.
-        step: the number of steps after which the parameters were saved.
+    The parameters are numpy arrays, saved after `step` steps.
 
     Raises:
         NotFinite: a parameter is NaN or infinite.

@@ -126,19 +126,14 @@ class Program:
         return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
 
     def for_phase(self, phase: Phase) -> "Program":
-        """Returns the program of a phase, which shares its state with the others.
-
-        Here, it is the program itself; subclasses may change the model without its parameters.
-        """
+        """Returns the program of a phase, which shares its state with the others; here, itself."""
         del phase
         return self
 
     def new_state(self, params: Any = None) -> TrainState:
-        """Creates the initial `TrainState`, before the first step, on the devices of the mesh.
+        """Creates the initial `TrainState` on the devices of the mesh.
 
-        Args:
-            params: the parameters to start from, as numpy arrays; None: random parameters from the
-                seed in the config.
+        `params` are numpy arrays; None: random parameters from the seed in the config.
         """
         if params is None:
             return jax.jit(self._random_state, out_shardings=self.state_sharding)()
@@ -188,10 +183,7 @@ class Program:
         return with_seed(compiled, self.config.seed, *self.constants)
 
     def eval_step(self) -> Any:
-        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}.
-
-        The mean of a metric over batches is total sum / total weight.
-        """
+        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
         eval_step = make_eval_step(self.loss_fn, self.objective.weights)
         return jax.jit(sharding.within(self.mesh, eval_step))
 
@@ -210,15 +202,9 @@ CLS, SEP, MASK = 1, 2, 3
 class PretrainingProgram(Program):
     """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
-    Args:
-        config: the config of the run.
-        mesh: the mesh of the devices.
-        teacher: the teacher for distillation; None: no distillation.
-
     Raises:
-        ValueError: a batch cannot be split equally over the devices and microbatches, or a
-            parameter over the devices; or the config's attention kernel, warm-up or `unroll`
-            cannot be used.
+        ValueError: a batch or a parameter cannot be split equally over the devices and
+            microbatches; or the config's attention kernel, warm-up or `unroll` cannot be used.
     """
 
     def __init__(

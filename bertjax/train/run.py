@@ -316,13 +316,7 @@ def first_line(job: Job, step: int) -> str:
 
 
 def device_text(kind: str, count: int, processes: int) -> str:
-    """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes".
-
-    Args:
-        kind: the kind of the devices, jax's `device_kind`.
-        count: the number of devices.
-        processes: the number of processes that use them.
-    """
+    """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes"."""
     name = "CPU" if kind.lower() == "cpu" else kind
     text = f"1 {name}" if count == 1 else f"{count} x {name}"
     return text + (f" in {processes} processes" if processes > 1 else "")

@@ -17,15 +17,9 @@ SHARD_SUFFIX = ".array_record"
 
 
 class RunData:
-    """Prepared data, in a local directory or copied from a bucket.
+    """Prepared data, in a local directory or copied from a bucket to `directory`.
 
-    Attributes:
-        directory: the local directory of the data.
-        metadata: the content of its metadata.json.
-
-    Args:
-        address: a local directory, or an address in a bucket.
-        cache: the folder of local copies; None: a folder in the user's cache.
+    `cache` is the folder of local copies; None: a folder in the user's cache.
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
@@ -46,12 +40,8 @@ class RunData:
             _verify(self.directory, self.metadata)
 
     def require(self, length: int) -> None:
-        """Waits until all rows of the maximum length `length` are here and verified.
-
-        Raises:
-            FileNotFoundError: the bucket lacks shards.
-            OSError: the bucket or the disk cannot be read or written.
-            ValueError: a shard is damaged, or is of another preparation than metadata.json.
+        """Waits until all rows of the maximum length `length` are here and verified; raises as
+        above.
         """
         if self._ready is None or length in self._ready:
             return

@@ -31,18 +31,11 @@ HISTORY = 128
 
 
 class LossHistory(NamedTuple):
-    """The losses and gradient norms of the last 128 (`HISTORY`) steps in which both were finite.
+    """The losses and gradient norms of the last steps in which both were finite.
 
-    The history is a part of the train state, so checkpoints store it.
-
-    Attributes:
-        losses: the losses of the last recorded steps, float [HISTORY].
-        grad_norms: the gradient norms of the last recorded steps, float [HISTORY].
-        sigma: the number of standard deviations by which a loss or gradient norm must exceed the
-            mean to count as a spike, float scalar; 0: no step counts as a spike. `sigma` is an
-            array, so that a change of its value needs no recompilation.
-        num_steps: the number of steps recorded so far, int32 scalar; the i-th of them, from 0, was
-            written at index i % HISTORY of both arrays.
+    losses and grad_norms are float [HISTORY]: step i of the num_steps recorded ones (int32) stands
+    at index i % HISTORY. sigma, a float, is the number of standard deviations above the mean that
+    make a spike; 0: there are none. It is an array, so that another value needs no compilation.
     """
 
     losses: jax.Array
@@ -52,7 +45,7 @@ class LossHistory(NamedTuple):
 
 
 def empty_history(skip_spikes: float) -> LossHistory:
-    """Returns a `LossHistory` without recorded steps, whose `sigma` is `skip_spikes`."""
+    """Returns a history without recorded steps, whose `sigma` is `skip_spikes`."""
     # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
     losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
     sigma = jnp.asarray(skip_spikes, jnp.float32)
@@ -62,10 +55,9 @@ def empty_history(skip_spikes: float) -> LossHistory:
 def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
     """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
 
-    The scalar `loss` is a spike if it exceeds the mean loss in `history` by more than
-    `history.sigma` standard deviations of these losses; the same holds for `grad_norm`. While fewer
-    than HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is from
-    OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    That is more than `history.sigma` standard deviations above the mean of `history`. With fewer
+    than HISTORY // 2 recorded steps, or if sigma is 0, nothing is a spike (Groeneveld et al. 2024,
+    and `SkipStepOptimizer` in OLMo-core).
     """
     known = jnp.arange(HISTORY) < history.num_steps
     size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
@@ -80,10 +72,9 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 
 
 def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns `history` with the scalars `loss` and `grad_norm` added if `is_finite` is True.
+    """Returns `history` with the loss and the gradient norm of a step, if they are finite.
 
-    If `is_finite` is False, `history` is returned unchanged. Spikes are recorded as well, so that a
-    loss that stays at a higher level soon no longer counts as a spike.
+    Spikes are recorded as well, so that a loss that stays at a higher level soon is no spike.
     """
     at = history.num_steps % HISTORY
     longer = LossHistory(
@@ -125,12 +116,8 @@ def create_train_state(
 ) -> TrainState:
     """Creates the training state before the first step.
 
-    Args:
-        params: the initial parameters.
-        tx: the optimizer.
-        frozen: the top-level keys of parameters that are not trained and have no optimizer state.
-        skip_spikes: the number of standard deviations by which a loss or gradient norm must exceed
-            the mean of the last steps to count as a spike; 0: nothing counts as a spike.
+    `frozen` are the top-level keys of parameters that are not trained and have no optimizer state;
+    `skip_spikes` is `sigma` of `LossHistory`.
     """
     opt_state = tx.init(split_params(params, frozen)[0])
     step = jnp.zeros((), jnp.int32)
@@ -146,17 +133,15 @@ def make_loss_fn(
 ):
     """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
 
-    In the returned function, `weights` maps each loss to its total weight in the global batch, such
-    as the number of masked tokens, by which the sum of the loss is divided. `dropout` is a
-    `step.DropoutKey`, a PRNG key with the indices of the rows, or None (no dropout). `sums` maps
-    each loss or metric to (sum of weighted values, sum of weights).
+    `weights` maps each loss to its total weight in the global batch, such as the number of masked
+    tokens, by which the sum of the loss is divided. `dropout` is a `DropoutKey`, or None (no
+    dropout). `sums` maps each loss or metric to (sum of weighted values, sum of weights).
 
     Args:
         model: the model to train.
         objective: the objective to minimise; None: the pretraining objective of the model's head.
-        teacher: the teacher for distillation, which reads the same batch without dropout; None: no
-            distillation. The teacher's parameters are `params[TEACHER]`, and `objective.sums`
-            receives the teacher's outputs as `outputs[TEACHER]`.
+        teacher: reads the same batch without dropout. Its parameters are `params[TEACHER]`, and
+            `objective.sums` receives its outputs as `outputs[TEACHER]`. None: no distillation.
     """
     objective = objective or model.objectives["pretraining"]
     keys = (*MODEL_INPUTS, *objective.inputs)
@@ -181,11 +166,8 @@ Batch = dict[str, jax.Array]
 
 
 class DropoutKey(NamedTuple):
-    """The PRNG key and the row indices that determine the dropout masks of a batch.
-
-    Attributes:
-        key: the PRNG key of the train step.
-        rows: the index of each of the B rows in the global batch, int [B], folded into `key`.
+    """What determines the dropout masks of a batch: the PRNG key of the step, and the indices of
+    the B rows in the global batch, int [B], which are folded into the key.
     """
 
     key: jax.Array
@@ -215,25 +197,21 @@ def make_train_step(
     """Returns the uncompiled `train_step(state, batch, seed, *constants) -> (state, metrics)`.
 
     The loss is the mean over the global batch, and the dropout mask of a row depends only on the
-    seed, the step and the index of the row in the global batch. Therefore, loss and masks do not
-    depend on how the rows are split over devices and microbatches. The seed is an argument of
-    `train_step`, so that runs with different seeds share one compiled program. `constants` is empty
-    or, in distillation, one dictionary with the frozen parameters of the teacher, which the state
-    does not contain.
+    seed, the step and the index of the row: neither depends on how the rows are split over devices
+    and microbatches. Runs with different seeds share one compiled program. `constants` is empty or,
+    in distillation, one dictionary with the frozen parameters of the teacher.
 
-    If the loss or the gradient norm is not finite or a spike (far above the mean of the last
-    steps), the update is skipped: the parameters and the optimizer state, except for the step count
-    of the learning-rate schedule, stay the same, and the metric "skipped" is true.
+    If the loss or the gradient norm is not finite or a spike, the update is skipped: parameters and
+    optimizer state stay the same, except for the step count of the learning-rate schedule, and the
+    metric "skipped" is true.
 
     Args:
-        loss_fn: a function (params, batch, total weights of the losses in the global batch, dropout
-            key) -> (loss, {metric: (weighted sum, sum of weights)}); the loss is a float32 scalar.
+        loss_fn: as `make_loss_fn` returns it; the loss is a float32 scalar.
         weights_fn: a function batch -> {name of a loss: its total weight in the batch}.
         tx: the optimizer.
         schedule: a function step -> learning rate, for the metric "learning_rate".
         mesh: the mesh of the devices, whose axes "data" and "fsdp" share the rows of a batch.
-        accumulation_steps: the number of microbatches, computed one after the other, that each
-            device's rows of a batch are split into.
+        accumulation_steps: the number of microbatches that each device's rows are split into.
         frozen: top-level keys of parameters that have neither gradients nor optimizer state.
         dropout_prng: the implementation of the dropout keys; with "rbg", dropout is faster, but the
             masks do depend on how the rows are split.
@@ -271,11 +249,7 @@ def make_train_step(
 
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:
-    """Returns the pytree `new` if `condition` is true, and the pytree `old` if not.
-
-    The step count of the learning-rate schedule always comes from `new`, so that the schedule also
-    counts skipped updates.
-    """
+    """Selects `new` or `old`; the schedule's step count, which counts all updates, is new."""
 
     def choose(new: Any, old: Any) -> Any:
         if isinstance(new, optax.ScaleByScheduleState):
@@ -289,10 +263,8 @@ def _where(condition: jax.Array, new: Any, old: Any) -> Any:
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
     """Extends `row_grads` from one microbatch to a global batch on all devices of the mesh.
 
-    The losses, metric sums and gradients from `row_grads` are added up. If only the "data" axis of
-    the mesh has more than one device, each device first adds up the gradients of its own
-    microbatches, and then one all-reduce sums the gradients over devices; on other meshes, the
-    compiler chooses the communication.
+    If only the "data" axis has more than one device, each device adds up the gradients of its own
+    microbatches, and one all-reduce sums over devices; on other meshes, the compiler chooses.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
@@ -330,23 +302,15 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 def device_axis(mesh: Mesh) -> str | None:
     """Returns the mesh axis over which each device computes its own rows, in a `shard_map`.
 
-    The result is None on one device, and if the mesh shards the parameters as well.
+    None: there is one device, or the mesh shards the parameters as well.
     """
     return "data" if mesh.shape["data"] == mesh.size > 1 else None
 
 
 def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
-    """Returns a function that computes loss and gradients of all parameters but those in `frozen`.
-
-    `frozen` holds top-level keys of the parameters.
-    """
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Computes the loss, metric sums and gradients of a batch of b rows.
-
-        `rows`, int [b], holds the indices of these rows in the global batch, which determine the
-        dropout masks.
-        """
+        """Returns loss, metric sums and gradients of b rows with the indices `rows`, int [b]."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -363,8 +327,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
     """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout.
 
-    `loss_fn` and `weights_fn` are as in `make_train_step`. The mean of a metric over batches is
-    total sum / total weight.
+    The arguments are as in `make_train_step`.
     """
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
@@ -374,22 +337,12 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 
 
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
-    """Merges the parameters of the state and of the teacher, if any, into one dict.
-
-    The loss function takes this dict as `params`. `constants` is empty, or holds one dictionary
-    with the parameters of the teacher.
-    """
+    """Merges the parameters of the state and of the teacher, if any, for the loss function."""
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
-    """Applies `jax.jit` to a train step, with the shardings of its state, batch and constants.
-
-    `train_step` is the function that `make_train_step` returns; its argument `state`, whose
-    shardings are `state_shardings`, is donated. `rows` is the sharding of the batch. `constants`
-    are the shardings of the arguments `constants` of the train step (the teacher's parameters, if
-    any).
-    """
+    """Applies `jax.jit` with the shardings of all arguments; the state is donated."""
     return jax.jit(
         train_step,
         in_shardings=(state_shardings, rows, None, *constants),
@@ -410,9 +363,9 @@ class Split(NamedTuple):
 
     Attributes:
         examples: the maximum number of examples of a global batch.
-        accumulation_steps: the number of microbatches of a device, computed one after the other.
+        accumulation_steps: the number of microbatches of a device.
         axis: the mesh axis whose devices hold different rows, if the loss function runs within a
-            `shard_map` over this axis; None: it sees the rows of all devices.
+            `shard_map` over it; None: it sees the rows of all devices.
         devices: the number of devices on the axis.
     """
 
@@ -423,15 +376,10 @@ class Split(NamedTuple):
 
 
 def make_global_loss_fn(model: BertWithHead, objective: Objective, split: Split):
-    """Returns `loss_fn(params, batch, weights, dropout) -> (loss, sums)` as `make_loss_fn` does.
+    """Returns `loss_fn` as `make_loss_fn` does, for an objective that compares examples.
 
-    On several devices, each of them computes the losses of a part of the examples, so that the sum
-    over the devices is the loss of the global batch.
-
-    Args:
-        model: the model to train, whose outputs per sequence the objective takes.
-        objective: the objective to minimise, which compares the examples of a batch.
-        split: the microbatches and devices that a batch is split over.
+    On several devices, each computes the losses of a part of the examples, so that the sum over the
+    devices is the loss of the global batch.
     """
 
     def loss_fn(params, batch, weights, dropout):
@@ -453,10 +401,7 @@ def make_global_loss_fn(model: BertWithHead, objective: Objective, split: Split)
 
 
 def _in_microbatches(encode, arrays: Any, steps: int) -> dict[str, jax.Array]:
-    """Applies `encode` to arrays [b, ...] in `steps` microbatches; returns its outputs [b, ...].
-
-    The backward pass applies `encode` to each microbatch again.
-    """
+    """Applies `encode` to arrays [b, ...] in microbatches, and again in the backward pass."""
     if steps == 1:
         return encode(arrays)
 
@@ -474,10 +419,8 @@ def _by_example(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (outputs, batch) for the `sums` of an objective that compares examples.
 
-    Args:
-        outputs: arrays [b, K, ...] of the sequences in the rows of this device.
-        batch: the batch, whose `label_weights` are [b, E]; E examples have K/E sequences each.
-        split: the microbatches and devices.
+    `outputs` are arrays [b, K, ...] of the sequences in the rows of this device; `label_weights` of
+    `batch` are [b, E], for E examples of K/E sequences each.
     """
     examples = batch["label_weights"].shape[1]
     per_example = batch["example_ids"].shape[1] // examples

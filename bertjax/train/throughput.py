@@ -40,17 +40,12 @@ def measure(
 ) -> dict[str, Any]:
     """Measures the train step of one phase in `ROUNDS` rounds of `steps` steps.
 
-    Args:
-        config: the config of the run; if the config names no data, the batches are rows of random
-            token ids without padding.
-        index: the index of the phase, from 0.
-        steps: the number of steps per round.
-        profile: the directory for a profiler trace of one additional round; None: no trace.
+    Without data in the config, the batches are rows of random token ids without padding. `profile`
+    is the directory for a profiler trace of one additional round; None: no trace.
 
     Returns:
-        A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second",
-        come from medians over the rounds; other entries describe the config, the device and the
-        library versions.
+        A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second", are
+        medians over the rounds; other entries describe the config, the device and the versions.
 
     Raises:
         ValueError: the config has no phase `index`, or cannot be used with the data and devices.
@@ -76,17 +71,7 @@ def measure(
 
 
 class Subject:
-    """The compiled train step, training state and batches of the phase that is measured.
-
-    If the config names no data, the batches are rows of random token ids without padding.
-
-    Args:
-        config: the config of the run.
-        index: the index of the phase.
-
-    Raises:
-        ValueError: the config cannot be used with the data and the devices.
-    """
+    """The compiled train step, training state and batches of phase `index`, which is measured."""
 
     def __init__(self, config: PretrainConfig, index: int):
         phase = config.phases[index]
@@ -122,8 +107,8 @@ class Subject:
         """Runs `steps` steps of the training loop and measures their time.
 
         Returns:
-            A dictionary of "seconds" and "tokens" (without padding), means per step, and "waited",
-            the fraction of the time in which the loop waited for the next batch.
+            "seconds" and "tokens" (without padding), means per step, and "waited", the fraction of
+            the time in which the loop waited for the next batch.
         """
         waited, tokens = 0.0, []
         begin = time.perf_counter()

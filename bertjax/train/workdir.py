@@ -57,7 +57,6 @@ class Workdir:
         direct: whether the checkpoints are in the bucket of `mirror` and not in `path`.
 
     Attributes:
-        path: the local folder of the run.
         address: what messages call the workdir: `path`, or the folder in the bucket.
         checkpoints: the folder of the checkpoints, which may be in a bucket.
     """
@@ -85,9 +84,9 @@ class Workdir:
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """Returns the content of run.json or, if that is damaged or missing, of its spare copy.
+        """Returns run.json or, if that is damaged or missing, its spare copy.
 
-        The content is {"config": config of the run, "data_fingerprint": hash of its data}.
+        {"config": config of the run, "data_fingerprint": hash of its data}.
 
         Raises:
             FileNotFoundError, ValueError: both files are missing or damaged.
@@ -115,11 +114,7 @@ class Workdir:
             self._mirror.sync()
 
     def publish_if_possible(self) -> None:
-        """Uploads all changes as `publish` does; a failure is a warning, since it may pass.
-
-        Raises:
-            Locked: another process has taken the lock of the bucket.
-        """
+        """Uploads all changes as `publish`; a failure is a warning, since it may pass."""
         try:
             self.publish()
         except OSError as error:
@@ -147,12 +142,11 @@ class Workdir:
             data_fingerprint: a hash of the training data; None: the data is not checked.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
             allow: a function (differences, saved config, step of the newest checkpoint) that
-                returns a list of the differences with which the run must not resume, and of the
-                reasons; None: no difference is allowed.
+                returns the differences with which the run must not resume, and the reasons; None:
+                all of them.
 
         Raises:
-            ValueError: the config of the run in the workdir differs from `config`, or its training
-                data from `data_fingerprint`.
+            ValueError: the config or the data of the run differs.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
@@ -172,7 +166,6 @@ class Workdir:
     def _is_run_of(
         self, config: Mapping[str, Any], data_fingerprint: str, checks: Mapping[str, Any]
     ) -> bool:
-        """Whether the run has this config and data; the arguments are as in `claim`."""
         try:
             self.check(config, data_fingerprint, **checks)
         except (FileNotFoundError, ValueError):
@@ -186,7 +179,7 @@ class Workdir:
         )
 
     def check_shared(self) -> None:
-        """Checks that the workdir is on a file system that this host shares with the first host.
+        """Checks that this host shares the workdir with the first host.
 
         Raises:
             ValueError: this host does not see the run.json that the first host has written.
@@ -208,19 +201,13 @@ class Workdir:
     ) -> None:
         """Locks the workdir until `release` is called, and writes run.json.
 
-        A run without checkpoints in this workdir may be replaced by a run with any config, because
-        no work is lost.
-
-        Args:
-            config: {field: value} of the run's config, as run.json will store it.
-            data_fingerprint: a hash of the training data.
-            overwrite: whether to delete a run in this workdir that has another config or data.
-            checks: the keyword arguments `defaults` and `allow` of the method `check`.
+        A run without checkpoints may be replaced by a run with any config, because no work is lost.
+        With `overwrite`, a run of another config or data is deleted. The other arguments are as in
+        `check`.
 
         Raises:
-            ValueError: the workdir holds checkpoints of a run with another config or other data,
-                and `overwrite` is False; the workdir holds files but no run; or another process has
-                locked the workdir.
+            ValueError: the workdir holds checkpoints of another run, and `overwrite` is False; it
+                holds files but no run; or another process has locked it.
         """
         if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
@@ -259,9 +246,8 @@ class Workdir:
     def set_damaged_aside(self, *, overwrite: bool = False) -> None:
         """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.
 
-        If the workdir holds no run, nothing is done. The workdir is locked meanwhile, so that no
-        checkpoint of a run in progress is moved. If all checkpoints are damaged and `overwrite` is
-        True, the run is deleted.
+        The workdir is locked meanwhile, so that no checkpoint of a run in progress is moved. If all
+        checkpoints are damaged and `overwrite` is True, the run is deleted.
 
         Raises:
             Locked: another process has locked the workdir.
@@ -282,7 +268,6 @@ class Workdir:
             self.release()
 
     def _is_readable(self) -> bool:
-        """Whether run.json or its spare copy can be read."""
         try:
             self.read()
         except (FileNotFoundError, ValueError):
@@ -316,8 +301,6 @@ MEETING_PLACE = "hosts"
 
 def connect(config: DistributedConfig, address: str | Path) -> None:
     """Connects the hosts of a run, which meet in its workdir, on a disk or in a bucket.
-
-    `config` says how the processes find each other, and `address` is the workdir.
 
     Raises:
         ImportError, OSError: the bucket cannot be read or written.
