@@ -74,12 +74,12 @@ def _finetune(
     return experiments.finetune(config, clock)
 
 
-def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
+def run(config: FinetuneConfig, clock: Clock | None = None) -> dict[str, dict[str, float]]:
     """Fine-tunes a model in one or several runs; returns {name of a run: {split/metric: score}}.
 
     A single run has the name "", and a run per task of GLUE the name of the task.
     """
-    return _finetune(config).runs
+    return _finetune(config, clock=clock).runs
 
 
 def _defaults_of_task(
@@ -147,8 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         config, clock = parse(argv), Clock.of_process()
-        is_glue = config.task.lower() == GLUE_TASK  # each task has defaults of its own
-        _finetune(config, (lambda task: _parse(argv, task)) if is_glue else None, clock)
+        if config.task.lower() == GLUE_TASK:  # each task has defaults of its own
+            _finetune(config, lambda task: _parse(argv, task), clock)
+        else:
+            run(config, clock)
 
     return signals.run_reporting_errors(
         command,

@@ -277,7 +277,7 @@ def test_prepare_from_python_returns_the_metadata(corpus, tmp_path):
     ],
 )
 def test_a_lack_of_memory_is_one_line_with_a_remedy(monkeypatch, capsys, error, message):
-    def run(config):
+    def run(config, clock):
         raise error
 
     monkeypatch.setattr(finetune, "run", run)
