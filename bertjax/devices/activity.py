@@ -1,9 +1,7 @@
 """What this process of a run is doing now, since when, and how long it has done each activity.
 
 The time of a process is divided among activities without gaps: at each moment, it belongs to the
-innermost `doing` block. `bertjax.record.journal` writes the times to a file,
-`bertjax.devices.stall_watch` notices if there is no progress, and `bertjax.record.terminal` says
-what the process is doing.
+innermost `doing` block. The journal, the stall watch and the terminal use the clock.
 """
 
 import contextlib
@@ -32,16 +30,11 @@ class Doing(NamedTuple):
 
 
 class Clock:
-    """The activities of a process since a moment in the past.
+    """The activities of a process since `started` seconds before now.
 
-    Args:
-        started: the seconds, before now, at which the clock begins.
-
-    Attributes:
-        start: the beginning, in seconds since 1970.
-        step: the last training step that was started.
-        count: the number of signs of progress, such as finished steps and evaluated batches.
-        progress_at: the time of the last one, by `time.monotonic`.
+    `start` is the beginning, in seconds since 1970, and `step` the last training step that was
+    started. `count` is the number of signs of progress, such as finished steps, and `progress_at`
+    the time of the last one, by `time.monotonic`.
     """
 
     def __init__(self, started: float = 0.0):
@@ -68,7 +61,7 @@ class Clock:
 
     @property
     def activities(self) -> tuple[Doing, ...]:
-        """The present activity, which is the last, and those that it interrupts."""
+        """The present activity, which is the last, and the activities that it interrupts."""
         return tuple(self._stack)
 
     def seconds(self) -> dict[str, float]:

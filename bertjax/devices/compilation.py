@@ -16,10 +16,9 @@ FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 
 
 def use_deterministic_operations(deterministic: bool) -> None:
-    """If `deterministic`, adds flags to XLA_FLAGS that allow only deterministic operations on GPUs.
+    """If `deterministic`, adds XLA_FLAGS that allow only deterministic operations on GPUs.
 
-    This function must be called before jax initializes its devices. Operations on CPUs and TPUs are
-    always deterministic.
+    This must be called before jax initializes its devices. CPUs and TPUs are always deterministic.
     """
     flags = os.environ.get("XLA_FLAGS", "").split()
     if deterministic:

@@ -4,9 +4,9 @@ MFU, the model FLOP utilisation, is the achieved FLOP/s over the peak FLOP/s, wh
 does not count as achieved (Chowdhery et al. 2022, appendix B).
 
 The roofline is the time of a training step's matrix multiplications when run alone, a lower bound
-on the time of the step on this device. The roofline ratio of a training step is the roofline
-divided by the time of the step. The term is from Williams et al. 2009, but the bound is measured
-and not computed from the peaks of FLOP/s and bandwidth.
+on the time of the step on this device; the roofline ratio is the roofline over the time of the
+step. The term is from Williams et al. 2009, but the bound is measured and not computed from the
+peaks of FLOP/s and bandwidth.
 """
 
 import functools
@@ -60,13 +60,10 @@ def train_flops_per_row(
     """Returns the number of FLOP of the forward and the backward pass for one row of a batch.
 
     Only matrix multiplications are counted: query, key, value and output projections, feed-forward
-    layers, attention to `attended` tokens per token, in layers with local attention to those in the
-    window, the projection of factorised embeddings, and the MLM head at the predicted positions. A
-    multiply-add counts as two FLOP.
+    layers, attention, in layers with local attention to the tokens in the window, the projection of
+    factorised embeddings, and the MLM head. A multiply-add counts as two FLOP.
 
     Args:
-        config: the architecture of the model.
-        row_length: the number of tokens per row.
         predictions: the number of predicted tokens per row.
         attended: the mean number of tokens that a token attends to, which for packed rows is
             E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
@@ -86,7 +83,7 @@ def train_flops_per_row(
 def peak_flops(peak_tflops: float | None) -> float:
     """Returns the peak FLOP/s of all devices of the run together.
 
-    If the peak of one device, `peak_tflops`, is None, it is looked up in PEAK_TFLOPS, or measured.
+    `peak_tflops` is the peak of one device; None: it is looked up in PEAK_TFLOPS, or measured.
     """
     if peak_tflops is None:
         kind = jax.devices()[0].device_kind
@@ -97,18 +94,15 @@ def peak_flops(peak_tflops: float | None) -> float:
 def listed_tflops(kind: str) -> float | None:
     """Returns the TFLOP/s in PEAK_TFLOPS of a `device_kind`; None if it is not listed.
 
-    The kind may have further words, such as the memory in "NVIDIA H100 80GB HBM3". The longest
-    name in PEAK_TFLOPS with which it begins counts, because cards of one name differ: H100 PCIe.
+    The longest name with which the kind, such as "NVIDIA H100 80GB HBM3", begins counts, because
+    cards of one name differ: H100 PCIe.
     """
     known = [key for key in PEAK_TFLOPS if re.match(rf"{re.escape(key)}(?!\w)", kind)]
     return PEAK_TFLOPS[max(known, key=len)] if known else None
 
 
 def _measured_tflops(repeats: int = 5) -> float:
-    """Measures the TFLOP/s of one device in the fastest of `repeats` matrix products.
-
-    The products are of the type that devices of this kind train in: float32 on CPUs, else bfloat16.
-    """
+    """Measures the TFLOP/s of one device: float32 on CPUs, else bfloat16, as devices train in."""
     size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
@@ -123,7 +117,6 @@ def _measured_tflops(repeats: int = 5) -> float:
     return 2 * size**3 / min(times) / 1e12 / shared
 
 
-# Implementations of matrix multiplication; for each shape, the faster one is used.
 CANDIDATES = (jnp.matmul, matmul)
 # The duration of a measured loop in seconds, so long that the time to start it does not matter.
 SECONDS_OF_A_LOOP = 0.05
@@ -149,10 +142,7 @@ class Product(NamedTuple):
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """Returns {matrix multiplication: number of occurrences} of a forward pass.
-
-    They are those that `train_flops_per_row` counts, for `rows` rows of `row_length` tokens.
-    """
+    """Returns {product: number of occurrences} of a forward pass, see `train_flops_per_row`."""
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
     head = d // heads
@@ -178,10 +168,8 @@ def forward_products(
 class Roofline:
     """Measures the time of all matrix multiplications of a training step on the default device.
 
-    Args:
-        products: {matrix multiplication of the forward pass: number of occurrences}. For each
-            matrix multiplication, the gradients of the two operands are measured as well.
-        dtype: the dtype of the operands.
+    `products` are {matrix multiplication of the forward pass: number of occurrences}; the gradients
+    of the two operands of each are measured as well. `dtype` is the dtype of the operands.
     """
 
     def __init__(self, products: Counter[Product], dtype: DTypeLike):
@@ -199,8 +187,6 @@ class Roofline:
 
 
 class _Loop:
-    """A compiled loop that repeats a matrix multiplication and the gradients of its operands."""
-
     def __init__(self, product: Product, dtype: DTypeLike):
         batch, m, k, n = product
         lead = (batch,) if batch else ()
@@ -230,8 +216,6 @@ def _repeat(
     dy: jax.Array,
     repeats: jax.Array,
 ):
-    """Computes x [..., m, k] @ w [..., k, n] and the gradients of x and w, `repeats` times."""
-
     def products(x, w, dy):
         product, gradients_of = jax.vjp(multiply, x, w)
         return product.astype(x.dtype), *gradients_of(dy.astype(product.dtype))

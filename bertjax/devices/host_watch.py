@@ -1,8 +1,8 @@
 """Monitors the hosts of a run: if one host fails, all hosts end within about a minute.
 
-The other hosts print the error of the host that failed. Without this module, the other hosts would
-wait in a collective operation until a timeout of many minutes, and then end with a C++ stack trace.
-Hosts exchange messages through the key-value store of `jax.distributed`.
+The other hosts print the error of the host that failed. Without this module, they would wait in a
+collective operation for many minutes, and then end with a C++ stack trace. Hosts exchange messages
+through the key-value store of `jax.distributed`.
 """
 
 import contextlib
@@ -37,9 +37,7 @@ _FINISHED = "finished"
 class HostWatch:
     """Watches the hosts of a run, and tells them why this host ends; `watching` makes one.
 
-    Args:
-        clock: what this process is doing.
-        stall_seconds: the seconds without progress after which this process says so; 0: never.
+    `stall_seconds` are the seconds without progress after which this process says so; 0: never.
     """
 
     def __init__(self, clock: Clock, stall_seconds: float = 0):
@@ -53,8 +51,8 @@ class HostWatch:
     def announce(self, message: str) -> None:
         """Tells the other hosts by `message` why this host ends, which makes them end, too.
 
-        Only the message `_FINISHED` does not end them: this host has finished, or has agreed with
-        the other hosts to stop, and the other hosts go on until they end by themselves.
+        Only the message `_FINISHED` does not: this host has finished, or has agreed with the other
+        hosts to stop, and the other hosts end by themselves.
         """
         if self.is_watching:
             self._over.set()
@@ -67,14 +65,10 @@ class HostWatch:
                 pass
 
     def announce_error(self, error: BaseException) -> bool:
-        """Tells the other hosts that this host ends with an error.
+        """Tells the other hosts that this host ends with an error; returns whether that ends them.
 
         Call this before any operation that waits for the other hosts, such as finishing the save of
-        a checkpoint.
-
-        Returns:
-            True if the error ends the other hosts; False in a run of a single process or if all
-            hosts have agreed to stop.
+        a checkpoint. The result is False for a single process, or if all hosts have agreed to stop.
         """
         if not self.is_watching or self._over.is_set():
             return self.is_watching
@@ -142,10 +136,8 @@ def watching(clock: Clock, stall_seconds: float = 0) -> Iterator[HostWatch]:
     with a message that names the process that failed. The process with the error ends by
     `os._exit`, because a normal exit of jax would wait for the other processes.
 
-    Args:
-        clock: what this process is doing.
-        stall_seconds: the seconds without progress after which every process says what it is doing
-            and which processes are behind; 0: this is not watched.
+    After `stall_seconds` without progress, every process says what it is doing and which processes
+    are behind; 0: this is not watched.
     """
     watch = HostWatch(clock, stall_seconds)
     try:
@@ -175,8 +167,7 @@ def _end(error: BaseException) -> None:
 def _values(client: Any, kind: str) -> dict[int, str]:
     """Returns {rank: text} of the texts of a `kind` that hosts wrote to the key-value store.
 
-    For "alive", it is a host's state (`stall_watch.state`), with a count of its signs of life; for
-    "ended", its message to `announce`.
+    For "alive", it is `stall_watch.state`; for "ended", the message to `announce`.
     """
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")

@@ -1,7 +1,6 @@
 """Coordinates the hosts of a run: connection, consistency checks, work that only one host does.
 
-Every host runs the same program with the same config. Only the first host (process 0) writes files
-and prints.
+Every host runs the same program with the same config. Only process 0 writes files and prints.
 """
 
 import contextlib
@@ -36,7 +35,6 @@ SHUTDOWN_SECONDS = 60
 PATIENCE_SECONDS = 600
 # Numbers the barriers, which every host passes in the same order.
 _barriers = itertools.count()
-# The number of bytes of an error message that are sent to the other hosts.
 MESSAGE_BYTES = 512
 
 
@@ -44,14 +42,9 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     """Connects this host with the other hosts; must be called before jax initializes its devices.
 
     TPU pods, SLURM and Open MPI are detected automatically; on other clusters, all fields of
-    `config` must be set. A run on a single host needs no connection.
-
-    Args:
-        config: the address of process 0, the number of processes, the index of this process, and
-            the timeout of the connection; the address, number and index are None if jax is to
-            detect them.
-        meeting_place: a folder that all hosts share, on a disk or in a bucket, in which each
-            waiting host keeps a file, so that an error message can name a host that never connects.
+    `config` must be set. A run on a single host needs no connection. `meeting_place` is a folder
+    that all hosts share, on a disk or in a bucket, in which each waiting host keeps a file, so that
+    an error message can name a host that never connects.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -90,7 +83,6 @@ def _in_a_cluster() -> bool:
 
 
 def _on_tpu() -> bool:
-    """Returns whether this machine has Cloud TPUs that jax may use."""
     chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
     wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return chips and wanted and importlib.util.find_spec("libtpu") is not None
@@ -113,13 +105,8 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 class Waiting:
     """Finds hosts that do not connect: at the start, each waiting host keeps touching its own file.
 
-    The modification times of the files come from the shared file system, so the clocks of the hosts
-    may differ.
-
-    Args:
-        folder: a folder that all hosts share.
-        rank: the index of this process.
-        count: the number of processes.
+    The modification times of the files come from the shared file system, so the clocks of the
+    `count` hosts may differ. `folder` is a folder that all hosts share.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -132,7 +119,7 @@ class Waiting:
         (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
-        """Returns the ranks of the hosts whose file is missing or is older than that of this host.
+        """Returns the ranks of the hosts without a file, or with an older file than this host's.
 
         A difference of up to 4 * RENEW_SECONDS is allowed.
         """
@@ -203,9 +190,9 @@ def say(text: str) -> None:
 def on_all(action: Callable[[], Result]) -> Result:
     """Runs `action` and returns its result on this host; raises an error if any host fails.
 
-    Every host must call this function. If `action` were called directly and failed on one host, the
-    other hosts would wait for that host. `action` must not contain collective operations, because
-    the other hosts would wait in such an operation for a host whose `action` has failed.
+    Every host must call this function. If `action` were called directly, the other hosts would wait
+    for a host that fails. `action` must not contain collective operations, in which they would wait
+    as well.
 
     Raises:
         BaseException: the exception that `action` raised on this host.
@@ -264,10 +251,7 @@ def on_first_patiently(action: Callable[[], object]) -> None:
 
 
 def check_equal(facts: Mapping[str, str]) -> None:
-    """Checks that the values in `facts` are the same on all hosts.
-
-    Args:
-        facts: {name: value on this host}, such as {"the data": hash of the data}.
+    """Checks that the values in `facts`, such as {"the data": hash}, are the same on all hosts.
 
     Raises:
         ValueError: a value differs between hosts; the message gives the name of the value and the
@@ -302,8 +286,7 @@ def code_fingerprint() -> str:
 def fetch(tree: Any, mesh: Mesh) -> Any:
     """Copies a tree of jax arrays, even if sharded over all hosts, to numpy arrays on each host.
 
-    `mesh` is the mesh of the run. With several hosts, all of them must call this function, because
-    the arrays are first gathered on every device. The arrays keep their shapes.
+    All hosts must call this function, because the arrays are first gathered on every device.
     """
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)

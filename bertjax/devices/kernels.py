@@ -34,9 +34,8 @@ def choose_attention(
     `requested` is "xla", a fused kernel, "flash" (GPUs and TPUs), "splash" (TPUs) or "cudnn"
     (GPUs), or "auto". "auto" means, for a model without attention dropout, "splash" if it is
     supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest row
-    has fewer than `LONG_ROW` tokens. A kernel is supported if it runs on the device with the dtype
-    and all row lengths. Only "flash" has attention dropout, with Threefry keys, so "xla" replaces a
-    requested kernel that cannot draw the dropout of the model.
+    has fewer than `LONG_ROW` tokens. Only "flash" has attention dropout, with Threefry keys, so
+    "xla" replaces a requested kernel that cannot draw the dropout of the model.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.

@@ -39,8 +39,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Creates a mesh with axes ("data", "fsdp", "tensor") over `devices` (default: all devices).
 
-    `config` has the sizes of the axes; if its `data` is -1, the data axis takes all devices that
-    the other axes leave.
+    If `config.data` is -1, the data axis takes all devices that the other axes leave.
 
     Raises:
         ValueError: the product of the axis sizes is not the number of devices.
@@ -87,8 +86,8 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     """Returns a tree with the NamedSharding of each array or shape in the tree `state`.
 
     The first pattern in PARTITION_RULES that is found in an array's path, such as
-    "bert/pooler/kernel", determines the PartitionSpec of the array. An array of the optimizer's
-    state whose shape differs from that of its parameter, such as a factored moment, is replicated.
+    "bert/pooler/kernel", determines the PartitionSpec. An array of the optimizer's state that has
+    another shape than its parameter, such as a factored moment, is replicated.
 
     Raises:
         ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
@@ -152,8 +151,7 @@ def to_devices(
 ) -> dict[str, jax.Array]:
     """Returns {name: global sharded array [batch_size, ...]} with the rows of all hosts.
 
-    `local` has the values of the rows on this host, [len(rows), ...], whose indices in the global
-    batch are `rows`, from `host_rows`.
+    `local` has the values [len(rows), ...] of the rows on this host, see `host_rows`.
     """
     where = np.full(batch_size, -1)
     where[rows] = np.arange(len(rows))

@@ -1,8 +1,7 @@
 """Detects a run that makes no progress, and reports where it stands and which process is behind.
 
-A process whose main thread waits, for a file system, the network, another process or a bug, does
-not say so by itself. After `--stall_seconds` without progress, this module prints the stack of each
-thread and, in a run of several processes, which of them have not arrived and what they are doing.
+After `--stall_seconds` without progress, it prints the stack of each thread and, in a run of
+several processes, which of them have not arrived and what they are doing.
 """
 
 import contextlib
@@ -40,12 +39,8 @@ def described(text: str) -> str:
 class StallWatch:
     """Prints, after `seconds` without progress, what this and other processes are doing.
 
-    This is said once, and again if another process stops to respond.
-
-    Args:
-        clock: what this process is doing.
-        seconds: the seconds without progress; 0: nothing is watched.
-        rank: the rank of this process.
+    This is said once, and again if another process stops to respond. If `seconds` is 0, nothing is
+    watched.
     """
 
     def __init__(self, clock: Clock, seconds: float, rank: int = 0):
@@ -106,11 +101,7 @@ def _count(text: str) -> int:
 
 @contextlib.contextmanager
 def watching(clock: Clock, seconds: float) -> Iterator[None]:
-    """A context in which this process, the only one of its run, is watched by a thread.
-
-    The thread prints where the process is if it makes no progress for `seconds` seconds; 0 starts
-    no thread.
-    """
+    """A context in which a thread watches this process of a single-process run."""
     ended = threading.Event()
     watch = StallWatch(clock, seconds)
 

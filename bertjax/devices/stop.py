@@ -33,19 +33,14 @@ class StopSignal:
 
     Every host must call the `StopSignal` equally often, at the same points of the program; each
     call tells the other hosts whether this host got a signal. All hosts therefore stop after the
-    same step, whichever host gets the signal. A request to stop is never lost, because every call
-    after the signal sends the request again.
+    same step. A request to stop is never lost, because every call after the signal sends it again.
 
-    Args:
-        saved: whose `saved_step` is the step of the newest complete checkpoint. If it is that of
-            the last step, a signal ends the run within seconds: by itself, or by `Interrupted`
-            after `GRACE_SECONDS`; during compilation, the process ends later.
-        watch: tells the other hosts if this process ends at once.
+    `saved.saved_step` is the step of the newest complete checkpoint. If it is the last step, a
+    signal ends the run within seconds: by itself, or by `Interrupted` after `GRACE_SECONDS`; during
+    compilation, the process ends later. `watch` tells the other hosts if this process ends at once.
 
-    Attributes:
-        received: whether this process got a signal.
-        agreed: whether all hosts have agreed to stop.
-        step: the number of training steps that are done.
+    `received` is whether this process got a signal, `agreed` whether all hosts have agreed to stop,
+    and `step` the number of training steps that are done.
     """
 
     def __init__(self, saved: Saved, watch: HostWatch) -> None:
@@ -98,18 +93,16 @@ class StopSignal:
         os.write(2, f"{name}: {what}\n".encode())
 
     def _stopped_by(self, number: int) -> str:
-        """Says that a signal ended the process while `nothing_to_lose` was True."""
         saved = "no training step was done yet, so there was nothing to save"
         if self.step:
             saved = f"everything up to step {self.step:,} is saved"
         return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:
-        """Ends the run if a signal arrives while `nothing_to_lose` is True.
+        """Ends the run if a signal, read from `pipe`, arrives while `nothing_to_lose` is True.
 
         If the run goes on, the signal is sent again, to be raised as `Interrupted`; if the main
-        thread does not handle that either, since it compiles, the process is ended. This method
-        runs in a thread. `pipe` is the file descriptor from which it reads the numbers of signals.
+        thread does not handle that either, since it compiles, the process is ended.
         """
         while not self._over.is_set():
             number = os.read(pipe, 1)
@@ -159,7 +152,6 @@ def _any_host(flag: bool) -> jax.Array:
 
 @functools.cache
 def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
-    """Returns (sharding of an array with one flag per host, jitted `any` over such an array)."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
     return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))

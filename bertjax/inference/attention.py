@@ -1,7 +1,4 @@
-"""What `bertjax.visualize` shows of a model and a text: the data of a page, and figures.
-
-Figures for papers are drawn with matplotlib: PNG, SVG or PDF.
-"""
+"""The data of the page of `bertjax.visualize`, and figures of attention, drawn with matplotlib."""
 
 import base64
 import dataclasses
@@ -27,7 +24,6 @@ TRIED_BYTES = 32_000_000
 # A page must not exceed 5 MB, of which this number of bytes is for the attention.
 MAX_ATTENTION_BYTES = 4_500_000
 CLASSIFIER = "sequence_classification"
-# The parts of predictions that a page shows.
 SHOWN_KEYS = ("label", "labels", "probabilities", "score", "words", "answer", "probability")
 
 
@@ -78,12 +74,9 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
     """Computes the JSON values of a page about a text, which may contain [MASK], or a text pair.
 
     They are the items of `text_view`; the numbers of "layers" and "heads"; "attention", the result
-    of `packed`; "change", lists [layers, L] of 1 - cosine between the hidden states before and
-    after a layer; "shared_layers", whether layers share parameters; and "prediction", the
-    prediction of a fine-tuned head, or None.
-
-    Raises:
-        ValueError: the text is empty, or longer than the model can read.
+    of `packed`; "change" [layers, L], 1 - cosine of the hidden states before and after a layer;
+    "shared_layers", whether layers share parameters; and "prediction", which is None without a
+    fine-tuned head. Errors are as in `attention_of`.
     """
     shown = attention_of(model, text, pair)
     layers, heads = shown.probabilities.shape[:2]
@@ -151,10 +144,7 @@ def _changes(hidden_states: np.ndarray) -> list[list[float]]:
 def _prediction(
     model: Pretrained, text: str, pair: str | None, shown: Attention
 ) -> dict[str, Any] | None:
-    """Returns the prediction of a fine-tuned head, or None without one or for other inputs.
-
-    Question answering reads a question and a passage, and tagging a single text, without masks.
-    """
+    """Returns the prediction of a fine-tuned head; None without one, or for text it cannot read."""
     if not set(model.absent).isdisjoint(model.model.parts):
         return None
     if shown.logits is not None:
@@ -178,7 +168,6 @@ MAX_INCHES = 10.0
 # Side of a small plot of a grid, in inches.
 SMALL = 0.8
 LONGEST_LABEL = 16
-# Lines of lower probability are not drawn.
 LEAST_LINE = 0.02
 # Settings of matplotlib: text in SVG remains text, and files do not depend on the time.
 STYLE = {"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "bertjax", "pdf.fonttype": 42}
@@ -196,9 +185,8 @@ def attention_figure(
 
     `probabilities` are [layers, heads, L, L]; layers and heads are numbered from 1. If `plot` is
     "matrix", row i and column j of an image show the probability with which token i attends to
-    token j; if "lines", lines from token i on the left to token j on the right show probabilities
-    of at least `LEAST_LINE`. Returns a `matplotlib.figure.Figure`, whose colours and opacities show
-    the square root of a probability, so that small values are seen.
+    token j; if "lines", lines from token i to token j show probabilities of at least `LEAST_LINE`.
+    Colours and opacities of the `matplotlib.figure.Figure` show the square root of a probability.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -274,7 +262,6 @@ def _size(count: int, plot: str) -> tuple[float, float]:
 
 
 def _labels(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Returns positions and texts of the labels of a text; a long one has fewer labels."""
     positions = list(range(0, len(tokens), math.ceil(len(tokens) / LABELLED)))
     texts = [brief(tokens[n], LONGEST_LABEL) for n in positions]
     # Matplotlib reads text between dollar signs as a formula.

@@ -1,7 +1,4 @@
-"""Text embeddings: one vector per text, pooled from the hidden states of the encoder.
-
-`embed_file` embeds the texts of a file, for `bertjax.predict --embed`.
-"""
+"""Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -45,25 +42,17 @@ from bertjax.weights.sentence_transformers import SentenceModules
 
 
 class Embedder:
-    """Computes an embedding vector for each text.
+    """Computes an embedding vector for each text; the head of the model is not used.
 
-    The arguments are those of `Pretrained.embed`, and `max_length`, the maximum number of tokens
-    per text. The head of the model is not used. If `pooling` is set, nothing is taken from the
-    files of sentence-transformers.
-
-    Attributes:
-        size: the dimension of the embedding vectors.
-        max_length: the maximum number of tokens per text.
-        truncated: the number of texts so far that have `max_length` tokens, of which longer ones
-            were truncated.
-        settings: JSON values of everything besides model and text that determines an embedding
-            vector (pooling, layers, ...).
+    The arguments are as in `Pretrained.embed`, and `max_length`, the maximum number of tokens
+    per text. `size` is the dimension of the vectors, `truncated` the number of texts so far that
+    have `max_length` tokens and may have been truncated, and `settings` everything besides model
+    and text that determines a vector, as JSON values. If `pooling` is set, nothing is taken from
+    the files of sentence-transformers.
 
     Raises:
-        ValueError: `layers` is empty or contains a layer that the model does not have, `max_length`
-            is below 2 or exceeds the maximum length of the model, `truncate_dim` is below 1 or
-            exceeds the dimension of the vectors, or `pooling` is None and the
-            directory has modules of sentence-transformers that bertjax lacks.
+        ValueError: `layers`, `max_length` or `truncate_dim` does not fit the model, or `pooling` is
+            None and the directory has modules of sentence-transformers that bertjax lacks.
     """
 
     def __init__(
@@ -186,27 +175,23 @@ def embed_file(
     *,
     model: Sequence[Any] = (),
 ) -> int:
-    """Writes an embedding vector for each text of a file; returns the number of texts.
+    """Writes an embedding vector for each text of a file, in order; returns the number of texts.
 
-    The vectors are in the order of the texts. A `.npy` file holds them as an array [texts, size], a
-    `.jsonl` file as one JSON list per line, and a `.parquet` file as the column "embedding" beside
-    the column "text".
+    The suffix of `output` is the format: `.npy`, an array [texts, size]; `.jsonl`, one JSON list
+    per line; or `.parquet`, the column "embedding" beside the column "text".
 
     Args:
-        embedder: computes the vectors.
         source: a table with a column of texts, or else a file with one text per line, in which
             blank lines are texts as well.
-        output: the file to write, whose suffix determines the format.
         text_column: the column of the texts in a table; None: the column is guessed and printed.
-        model: the identity of the model's files, as `Pretrained` has it; vectors of another model
-            are not continued.
+        model: `Pretrained.identity`; vectors of another model are not continued.
 
     Raises:
         ValueError: the suffix of `output` is unknown, `output` is `source`, `source` has no such
             column or holds a value that is not a text, or its text is not UTF-8.
         FileNotFoundError: `source` does not exist or is a folder.
-        OSError: the disk is full. After a full disk or a kill, `output` has its old content, and a
-            call with the same arguments continues from the vectors that the failed call wrote.
+        OSError: the disk is full. After a full disk or a kill, `output` has its old content, and
+            the same call continues from the vectors that the failed call wrote.
     """
     if output.suffix not in OUTPUTS:
         raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")
@@ -303,7 +288,6 @@ def _texts(source: Path, text_column: str | None) -> Iterator[str]:
 
 
 def _lines(source: Path) -> Iterator[str]:
-    """Yields the first LINE_CHARACTERS characters of each line of the text file `source`."""
     with open_text(source, newline=None, errors="strict") as file:
         try:
             while line := file.readline(LINE_CHARACTERS):
@@ -317,7 +301,6 @@ def _lines(source: Path) -> Iterator[str]:
 
 
 def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the texts in lists that end after WINDOW texts or WINDOW_CHARACTERS characters."""
     window: list[str] = []
     characters = 0
     for text in texts:

@@ -53,33 +53,29 @@ def evaluate(
     Args:
         model: a model directory, the workdir of a finished run, a name on the Hugging Face hub, or
             a result of `load_pretrained`.
-        task: the name of a benchmark task (GLUE, SQuAD, SWAG or CoNLL) that has the same labels as
-            the model; None: the examples of `data` are evaluated.
-        data: a file with labelled examples of the task that the model was fine-tuned on (CSV, TSV,
-            JSON lines, SQuAD's JSON or CoNLL's columns); a pandas DataFrame or a list of
-            dictionaries can replace a CSV, TSV or JSON lines file.
+        task: a benchmark task (GLUE, SQuAD, SWAG or CoNLL) that has the same labels as the model;
+            None: the examples of `data` are evaluated.
+        data: a file with labelled examples (CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns),
+            a pandas DataFrame or a list of dictionaries.
         data_dir: folder with the published files of the benchmark task; None: it is downloaded
             from the Hugging Face hub, unless TensorFlow Datasets has prepared it.
         tfds_data_dir: data folder of TensorFlow Datasets, which prepares the benchmark there if
-            necessary; None: its default folder, which is used only if the benchmark is already
-            prepared there.
+            necessary; None: its default folder, if the benchmark is already prepared there.
         split: the split of the benchmark task to evaluate.
-        text_column: the column of the texts in `data`. A name of a column that is not set is that
-            of the fine-tuning, if `data` has all text columns that are then read; otherwise, it is
+        text_column: the column of the texts in `data`. Columns that are not set are as in
+            fine-tuning, if `data` has all text columns that are then read; otherwise, they are
             guessed. Question answering has fixed column names.
         pair_column: the column of the second texts, if examples are pairs.
-        label_column: the column of the labels.
         choice_columns: the columns of the choices of a multiple-choice task.
-        label_separator: the string that separates the labels of an example in `data`, if examples
-            have several labels.
-        max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+        label_separator: the string that separates several labels of an example in `data`.
+        max_length: maximum number of tokens per sequence; None: as in fine-tuning.
         doc_stride: maximum number of tokens between the starts of two consecutive windows of a text
             of more tokens; None: as in fine-tuning.
 
     Returns:
-        The metrics by name; their values are fractions (not percent). If the names of several
-        splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with "dev", all
-        these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
+        The metrics by name, as fractions (not percent). If the names of several splits begin with
+        `split`, as dev_matched and dev_mismatched begin with "dev", all of them are evaluated and
+        the metrics are named "dev_matched/accuracy" etc.
 
     Raises:
         ValueError: `task` and `data` are both set or both None, the labels of the task and the
@@ -165,9 +161,7 @@ def task_of_file(
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
 
-    The labels of the task are put in the order of the model's labels. The task takes doc_stride
-    and, in question answering, max_query_length, max_answer_length and null_threshold from the
-    model's fine-tuning. Its probabilities are calibrated if those of the model are.
+    The order of the labels, the calibration, doc_stride and `SPAN_OPTIONS` come from the model.
 
     Raises:
         ValueError: no benchmark task has this `name`, or the model has another head or other labels
@@ -204,15 +198,10 @@ MOST_BYTES = 1 << 28
 class TrainingOverlap:
     """Counts the labelled examples whose text is in the file that a model was fine-tuned on.
 
-    The file is known if the model is in the workdir of its run. Part of the file may have been held
-    out from the training.
-
-    Attributes:
-        labelled: the number of labelled examples so far.
-        repeated: the number of those whose text is in the training file.
-        train: the training file; None: it is unknown, does not exist any more, or is too large.
-        held_out: the scores of the run on the examples that were not trained on, {metric: value};
-            {} if there are none.
+    `labelled` and `repeated` count all labelled examples so far, and examples whose text is in the
+    training file. `train` is this file; None: it is unknown (the model is not in the workdir of its
+    run), does not exist any more, or is too large. Part of the file may have been held out from the
+    training: `held_out` are the run's scores on these examples, {metric: value}, or {}.
     """
 
     def __init__(self, model: TaskModel, input: str | Path):
@@ -247,7 +236,7 @@ class TrainingOverlap:
 def _training_of(model: Path) -> tuple[Path | None, dict[str, float]]:
     """Returns (training file, scores on held-out examples) of a model in the workdir of its run."""
     folder = model.resolve().parent
-    # The workdir of several runs, such as those of several seeds, has the runs in subfolders.
+    # The workdir of several runs, such as runs with several seeds, has the runs in subfolders.
     runs = [run for run in (folder, *sorted(folder.glob("*/"))) if holds_run(run)]
     try:
         train: Any = read_run(runs[0])["config"].get("train") if runs else None

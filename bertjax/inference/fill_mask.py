@@ -28,11 +28,8 @@ from bertjax.weights import LoadedModel
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
     """Predicts the `top_k` most probable tokens for each mask token in `text`.
 
-    The mask token depends on the model's tokenizer: [MASK] for BERT, `<mask>` for RoBERTa. `loaded`
-    is a model with a masked LM head, whose parameters may be on the device.
-
-    Returns:
-        For each mask token, a list of (token, probability) with the most probable token first.
+    The mask token depends on the model's tokenizer: [MASK] for BERT, `<mask>` for RoBERTa. Returns
+    a list of (token, probability), most probable first, for each mask token.
 
     Raises:
         ValueError: `text` is not one text, has no mask token or is longer than the model's maximum
@@ -86,12 +83,10 @@ def word_probabilities(
 ) -> Iterator[np.ndarray]:
     """Computes the distributions over the vocabulary at some positions of texts of equal length.
 
-    Rows are padded to one of a few lengths and computed in pieces of one of a few numbers of rows,
-    so that texts of different lengths share compiled programs. A model that is a decoder predicts
-    a token from the tokens before it, so the output at the position before counts.
-
-    `rows` are token ids, int [B, L], `types` the token types of all rows, L of them, and
-    `positions` int [B, P]. Yields float32 [P, V] for each row and the vocabulary of V tokens.
+    `rows` are token ids, int [B, L], `types` the L token types of all rows, and `positions` int
+    [B, P]. Yields float32 [P, V] for each row and the vocabulary of V tokens. Sizes are padded, so
+    that texts share compiled programs. A decoder predicts a token from the tokens before it, so the
+    output at the position before counts.
     """
     limit, tokenizer = loaded.config.max_length, loaded.tokenizer
     count = rows.shape[1]
@@ -175,11 +170,11 @@ def text_view(
 ) -> dict[str, Any]:
     """Computes the JSON values that pages show of the token ids of a text or text pair.
 
-    They are "tokens", the tokens as people read them; "segments", for each token the text that it
-    belongs to, 0 or 1; "special", whether each token is a special one, but no mask; "masks", the
-    positions of mask tokens, from 0; "mask_token", how they are written; "words", the result of
-    `expected_words`; "is_decoder", whether words are predicted from the tokens before them only;
-    and "has_words", whether the model has a trained masked LM head.
+    They are "tokens", as people read them; "segments", the text that each token belongs to, 0 or 1;
+    "special", whether each token is a special one, but no mask; "masks", the positions of mask
+    tokens, from 0; "mask_token"; "words", the result of `expected_words`; "is_decoder", whether
+    words are predicted from the tokens before them only; and "has_words", whether the model has a
+    trained masked LM head.
     """
     tokenizer = masked_lm.tokenizer
     return {
@@ -212,13 +207,12 @@ def expected_words(
 ) -> dict[str, Any]:
     """Computes the most probable tokens at the mask tokens and, if this is fast, at all others.
 
-    Every other token is masked alone, with the rest of the text unchanged; special tokens are not
-    masked. A decoder predicts each token from the tokens before it, without a mask.
+    Every other token is masked alone; special tokens are not masked. A decoder predicts each token
+    from the tokens before it, without a mask.
 
-    Returns the results by position, from 0, as a string; none without a trained masked LM head. A
-    result is `{"top": [[token, probability], ...]}`, the most probable token first, with four
-    digits. At a token that is no mask, it also has "actual", the probability and the rank of this
-    token, from 1.
+    Returns {position, from 0, as a string: `{"top": [[token, probability], ...]}`}, most probable
+    first; {} without a trained masked LM head. At a token that is no mask, "actual" is the
+    probability and the rank, from 1, of this token.
     """
     tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
     if "predictions" in masked_lm.absent:

@@ -2,15 +2,13 @@
 
 A command that writes the file OUTPUT first writes the partial file `OUTPUT.HASH.partial` beside it,
 and renames the partial file to OUTPUT at the end. HASH is a hash of everything that determines the
-content of OUTPUT, such as the model and the input. If a partial file with the same HASH exists, an
-interrupted run of the same command has written it, and the command continues it. Partial files of
-OUTPUT with another HASH are deleted.
+content of OUTPUT, such as the model and the input. A partial file with the same HASH is continued;
+partial files of OUTPUT with another HASH are deleted.
 
-Tables are written from JSON lines. A row of a table is the prediction for one example. It has the
-columns of the input, then the columns of the prediction, such as `predicted_label` and
-`probability_yes`. If a value is a list of texts, its cell in the table holds the texts joined by
-"|"; any other list or dictionary is a cell of JSON. In Parquet, whole numbers, numbers and truth
-values keep their types; dates are texts. Rows without a prediction are reported.
+Tables are written from JSON lines. A row has the columns of the input, then the columns of the
+prediction, such as `predicted_label` and `probability_yes`. A list of texts is written joined by
+"|", any other list or dictionary as JSON. In Parquet, whole numbers, numbers and truth values keep
+their types; dates are texts.
 """
 
 import contextlib
@@ -50,11 +48,7 @@ def standard_input_as_file() -> Iterator[Path]:
 
     The file is stdin.jsonl (JSON lines) if the first character that is not a space is "{",
     stdin.json if it is an array of objects, and stdin.txt (one text per line) otherwise. If its
-    first line seems to name the columns of a table, a warning says that it is read as a text. The
-    file is removed at the end of the block.
-
-    Raises:
-        OSError: the file cannot be written.
+    first line seems to name the columns of a table, a warning says that it is read as a text.
     """
     with scratch_folder() as folder:
         path = folder / "stdin.txt"
@@ -83,10 +77,9 @@ def _is_header(line: str) -> bool:
 
 
 class PartialLines:
-    """A partial file of JSON lines, whose first lines an interrupted run may have written.
+    """A partial file of JSON lines, whose first `done` lines an interrupted run has written.
 
-    `keep` must be called before `write`. `done` is the number of complete lines that the
-    interrupted run wrote. The file `path` is created if it does not exist.
+    `keep` must be called before `write`. The file `path` is created if it does not exist.
     """
 
     def __init__(self, path: Path):
@@ -135,10 +128,9 @@ def _whole_lines(path: Path, kind: type = dict) -> int:
 
 
 class PartialVectors:
-    """A partial file of vectors, whose first vectors an interrupted run may have written.
+    """A partial file of vectors, used as `PartialLines` are.
 
-    If `is_npy`, the file holds a float32 array [vectors, size], else JSON lines. It is used as
-    `PartialLines` are.
+    If `is_npy`, the file holds a float32 array [vectors, size], else JSON lines.
     """
 
     def __init__(self, path: Path, size: int, is_npy: bool):
@@ -196,11 +188,9 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 def check_output(output: str | Path, source: str | Path | None) -> None:
     """Creates the folder of the file `output`; refuses to replace the input or a part of a model.
 
-    `source` is the file or folder that is read; None: no file is read.
-
     Raises:
-        ValueError: `output` is `source`, lies in the folder `source`, or is a file of a model or
-            of a run.
+        ValueError: `output` is the file `source`, lies in the folder `source`, or is a file of a
+            model or of a run.
     """
     output = Path(output)
     if source is not None and Path(source).exists():
@@ -238,12 +228,11 @@ def continued(
     """Yields an opened partial file, and turns it into `output` at the end of the `with` block.
 
     If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
-    other error or a kill, the partial file is kept, and running the same command again continues
-    the partial file.
+    other error or a kill, the same command continues the partial file.
 
-    `identity` is everything that determines the content of `output`, as JSON values; its hash is
-    part of the partial file's name. `opened` opens the partial file, and `finish` writes `output`
-    from the complete one, given both paths, and removes it.
+    `identity` is everything that determines the content of `output`, as JSON values. `opened` opens
+    the partial file, and `finish` writes `output` from the complete one, given both paths, and
+    removes it.
 
     Raises:
         Locked: another process writes `output`.
@@ -296,7 +285,6 @@ TABLES = (".csv", ".tsv", ".parquet")
 JSON_ARRAY = ".json"
 # What ends a field or a line of TSV, for readers that know all line ends of Unicode, too.
 _BREAKS = re.compile("\r\n|[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-# Number of rows that are converted at once.
 ROWS = 4096
 
 
@@ -315,10 +303,7 @@ def is_converted(output: str | Path) -> bool:
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
-    """Converts a line of predictions to the row of a table, {column: value}.
-
-    The line has the "id" of the example and, as "input", the columns of its row in the input file.
-    """
+    """Converts a line of predictions, with its "id" and "input" row, to {column: value}."""
     given = dict(line.get("input") or {"id": line["id"]})
     row: dict[str, Any] = {}
     for key, value in line.items():
@@ -423,7 +408,6 @@ def _type_of(value: Any) -> type | None:
 
 
 def _common_type(first: type | None, second: type | None) -> type | None:
-    """Returns the type of a column with values of both types; None if it has no values yet."""
     if first is None or second is None or first is second:
         return second if first is None else first
     return float if {first, second} == {int, float} else str
@@ -453,11 +437,8 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
 class PredictionWriter:
     """Predicts examples, writes the predictions, and counts the rows that have none or no label.
 
-    Args:
-        model: the model.
-        input: the path of the file with the examples, for messages; None: they are a text of the
-            user, whose problems raise ValueError.
-        output: the file of the predictions; None: they are printed as JSON lines.
+    `input` is the path of the examples, for messages; None: they are a text of the user, whose
+    problems raise ValueError. If `output` is None, predictions are printed as JSON lines.
     """
 
     def __init__(self, model: TaskModel, input: str | None, output: str | None):
@@ -549,8 +530,8 @@ def prediction_lines(
 ) -> "Iterator[PartialLines | _Printed]":
     """Yields a writer of predictions to the file `output` or, if `output` is None, to stdout.
 
-    If an interrupted command with the same file `input`, model (see `Pretrained.identity`) and
-    settings, JSON values, wrote a part of `output`, the writer continues after this part.
+    The writer continues `output` if an interrupted command had the same `input`, `model`
+    (`Pretrained.identity`) and `settings` (JSON values).
     """
     if output is None:
         yield _Printed()
@@ -581,12 +562,10 @@ class _Printed:
     """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yields nothing."""
         return iter(())
 
     def keep(self, count: int) -> None:
         """Keeps nothing."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Prints `line` as one line of JSON."""
         print(json.dumps(line, ensure_ascii=False))

@@ -1,16 +1,15 @@
 """Computes a model's predictions for a stream of examples in constant memory, with few programs.
 
-`TaskModel` is a model with its task on one device; `Predictor` also runs on a mesh. Sequences are
-packed into rows (`packed_pieces`), rows are padded to a few lengths (`length_bucket`,
+Sequences are packed into rows (`packed_pieces`), rows are padded to a few lengths (`length_bucket`,
 `row_lengths`), and a batch is split into pieces of a few numbers of rows (`piece_sizes`), so that
 jax compiles few programs.
 
 Programs read the parameters in the form of `inference_params`. A model stacks the parameters of its
 layers in arrays [groups, ...]. A program whose layers are unrolled, as on CPUs, takes slices of
 these arrays, and XLA copies every slice, in every call: for BERT-base 340 MB. In the form for
-inference, the parameters of each layer are then arrays of their own; on all devices, kernels have
-the data type in which the model multiplies. `stacked` restores the form of the model inside of the
-program, where the compiler removes the stacking and slicing.
+inference, the parameters of each layer are then arrays of their own, and kernels have the data type
+in which the model multiplies. `stacked` restores the form of the model inside of the program, where
+the compiler removes the stacking and slicing.
 """
 
 import dataclasses
@@ -48,19 +47,15 @@ from bertjax.tasks.task import Outputs, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel
 
-# Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
-# Number of characters after which the examples so far are predicted, even if they are fewer.
 WINDOW_CHARACTERS = 1 << 21
 # Smallest row length for very few tokens.
 SMALLEST_ROW = 8
-# A piece has 1, 4, 16, ... rows per device: powers of this number.
 ROW_FACTOR = 4
 # Maximum number of tokens per device in one call of the model. On CPUs, 1,000 tokens keep two cores
 # busy, and the activations of more than 2,000 leave their caches.
 TOKENS_ON_CPU = 2048
 TOKENS_ON_ACCELERATOR = 65536
-# Number of lengths of `row_lengths` from one power of two to the next.
 FINE_STEPS = 8
 LAYERS = "layers"
 KERNEL = "kernel"
@@ -72,14 +67,9 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 class TaskModel:
     """A fine-tuned model on one device, which computes predictions for examples.
 
-    `max_length`, `batch_size` and `doc_stride` are those of `Pretrained.predict`.
-
-    Attributes:
-        name: the path of the model.
-        task: the task that the model was fine-tuned on; `task.source` is None, so the task reads no
-            examples.
-        description: the settings of fine-tuning in `task.json`; {} for models that other libraries
-            saved.
+    `max_length`, `batch_size` and `doc_stride` are described at `Pretrained.predict`. `name` is
+    the path of the model, and `description` the content of `task.json`, {} for models of other
+    libraries. `task` is the task of fine-tuning; `task.source` is None, so it reads no examples.
 
     Raises:
         ValueError: `max_length` is less than `SHORTEST` (5, which a text pair needs) or more than
@@ -126,11 +116,10 @@ class TaskModel:
         report_problems: bool = False,
         shows_progress: bool = True,
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) for each of `examples`, in the same order.
+        """Yields (example, prediction) for each of `examples`, in order; see `Predictor.__call__`.
 
         The labels of `task` must be the labels of the model, in the same order. At the end, a
-        message on stderr says how many texts may have been truncated. `report_problems` is
-        described at `Predictor.__call__`.
+        message on stderr says how many texts may have been truncated.
         """
         predictor = Predictor(
             task,
@@ -151,10 +140,9 @@ class TaskModel:
 class Groups:
     """Divides a stream of examples into groups that are read and predicted together.
 
-    A group ends after `WINDOW` examples or `WINDOW_CHARACTERS` characters, so that the memory of a
-    prediction is bounded, also if the examples are long documents. The division depends only on
-    the texts. An interrupted prediction continues with a group, because numbers differ in their
-    last bits if a text is computed together with others.
+    A group ends after `WINDOW` examples or `WINDOW_CHARACTERS` characters, which bounds the memory.
+    An interrupted prediction continues with a group, because numbers differ in their last bits if a
+    text is computed together with others.
     """
 
     def __init__(self, task: Task, max_length: int):
@@ -177,7 +165,7 @@ class Groups:
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
     """Returns the label kind, number of classes, number of choices and class weights of a task.
 
-    `class_weights` are the weights of the classes in the loss, one per class; None: all are 1.
+    `class_weights` are the weights of the classes in the loss; None: all are 1.
     """
     return Labels(
         task.label_kind,
@@ -199,9 +187,6 @@ class Piece(NamedTuple):
 
 class Predictor:
     """Computes a model's predictions for the examples of a task.
-
-    One program is compiled per batch shape; predictors with equal models and meshes share the
-    compiled programs.
 
     The rows are sharded over the `mesh`, at most `batch_size` per device in one call of the model;
     None: enough rows to keep the devices busy. `truncated` counts the examples of `max_length`
@@ -234,9 +219,9 @@ class Predictor:
         """Yields (example, prediction) for every example, in the order of `examples`.
 
         If `report_problems` is False, an example that cannot be read or encoded raises ValueError.
-        Otherwise it gets the prediction {"error": reason}. If only the label of an example is
-        wrong, the example is predicted, and its prediction has the additional entry {"problem":
-        reason}. In both cases, the example is yielded without its label.
+        Otherwise, its prediction is {"error": reason}; if only its label is wrong, it is predicted,
+        and the prediction has the entry {"problem": reason}. In both cases, the example is yielded
+        without its label.
         """
         # With `map`, no variable here keeps a group while the next one is encoded.
         for predictions in map(
@@ -276,8 +261,7 @@ class Predictor:
     def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
         """Returns (features of an example, what is wrong with the example or "").
 
-        If only the label is wrong, the features have no labels; if the example cannot be read or
-        encoded even without its label, there are no features.
+        If only the label is wrong, the features have no labels.
         """
         if example.problem:
             if not report_problems:
@@ -298,10 +282,10 @@ class Predictor:
             return features, other or str(error)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        """Computes the model's outputs for features, encoded sequences or multiple-choice examples.
+        """Yields {name of an output: array} for each of `features`, in order.
 
-        `params` are the parameters, as `inference_params` prepares them. Returns an iterator over
-        {name of an output: array} in the order of `features`.
+        `params` are the parameters, as `inference_params` prepares them. Features are encoded
+        sequences or multiple-choice examples.
         """
         outputs: list[Any] = [None] * len(features)
         pieces = packed_pieces(
@@ -324,7 +308,6 @@ class Predictor:
         return iter(outputs)
 
     def _run(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Dispatches the model on a batch; returns its outputs, which may still be computed."""
         rows = len(batch["input_ids"])
         held = sharding.host_rows(self._rows, rows)
         local = {key: values[held] for key, values in batch.items()}
@@ -338,7 +321,6 @@ class Predictor:
         piece: Piece,
         values: dict[str, jax.Array],
     ) -> None:
-        """Copies the outputs of a piece to the host, and puts each feature's into `outputs`."""
         arrays = {key: np.asarray(value) for key, value in values.items()}
         for index, (row, slot, start) in piece.placements.items():
             feature = features[index]
@@ -362,10 +344,9 @@ def cached_program(build: Build) -> Build:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh.
+    """Returns the jitted function (params, batch) -> {output: array}, replicated over the mesh.
 
-    The batch has the arrays `MODEL_INPUTS` of the batch contract, with int [B, L] token ids. The
-    outputs are {name: array}, such as "logits" [B, K, C].
+    The batch has the arrays `MODEL_INPUTS`, with token ids int [B, L].
     """
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
@@ -391,9 +372,8 @@ def packed_pieces(
     do not fill a piece are packed again with the next longer ones, so that only the last pieces
     have rows of padding.
 
-    A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences;
-    it has at most `limit` tokens. The rows of a piece are sharded over `devices` devices, at most
-    `batch_size` per device.
+    A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences,
+    of at most `limit` tokens. A piece has at most `batch_size` rows on each of `devices` devices.
     """
     labels = Labels("choice" if num_choices > 1 else "classes", num_choices=num_choices)
     unlabelled = [feature._replace(labels=None) for feature in features]
@@ -443,8 +423,7 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
     The result is at most `limit`, the maximum length of the model, or `length` if that is larger.
     `smallest` is the smallest bucket, a power of two. There are `steps` buckets from one power of
-    two (exclusive) to the next (inclusive), at least 8 tokens apart. More buckets need less
-    padding, but more compiled programs.
+    two to the next, at least 8 tokens apart. More buckets need less padding, but more programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -463,14 +442,12 @@ def compiling_tokens() -> int:
 
 
 def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling: int) -> np.ndarray:
-    """Chooses the padded length of each row such that padding and compilation take the least time.
+    """Chooses padded row lengths, int [rows], so that padding and compilation take the least time.
 
-    Powers of two are always available, as in `length_bucket`, because programs of these lengths
-    serve all later calls. Between two of them, there are up to `FINE_STEPS` finer lengths, at least
-    8 tokens apart; a finer length is used only if it saves more than `compiling` tokens of padding.
-
-    `smallest` is the smallest padded length, a power of two, and `limit` the maximum length of the
-    model. Returns int [rows], the padded length of each row, at least its length.
+    Powers of two, from `smallest`, are always available, as in `length_bucket`, because programs of
+    these lengths serve all later calls. Between two of them, there are up to `FINE_STEPS` finer
+    lengths, at least 8 tokens apart; a finer length is used only if it saves more than `compiling`
+    tokens of padding. `limit` is the maximum length of the model.
     """
     if not len(lengths):
         return np.zeros(0, int)
@@ -502,7 +479,7 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
 
     A piece has at most `tokens` tokens per device, unless it has only one row per device. Only the
     last piece may need rows of padding; on a single device, fewer than half of its rows are
-    padding. Returns the number of rows of each piece, on all `devices` together, with padding.
+    padding. Returns the number of rows of each piece on all `devices`, with padding.
     """
     rows = -(-rows // devices)
     size = 1
@@ -525,8 +502,8 @@ def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:
     """Yields the items of `started` in order, each item after the next item has been taken.
 
-    If taking an item from `started` starts a computation on the devices, the devices compute while
-    the caller reads the outputs of the previous item.
+    If taking an item starts a computation on the devices, the devices compute while the caller
+    reads the outputs of the previous item.
     """
     waiting: deque[Started] = deque()
     for item in started:
@@ -539,9 +516,8 @@ def read_behind(started: Iterable[Started]) -> Iterator[Started]:
 def inference_params(params: Any, model: BertWithHead) -> Any:
     """Returns the parameters of a model on the device, in the form for inference.
 
-    `params` are the parameters of the model, or what this function returned. If `for_inference`
-    unrolls the layers, each array of the layers becomes a tuple with one array for each group of
-    layers; kernels get the data type of `model`.
+    If `for_inference` unrolls the layers, each array of the layers becomes a tuple with one array
+    for each group of layers; kernels get `model.dtype`. `params` may have either form.
     """
     # In a loop over the layers, the compiler could not remove the stacking.
     splits = for_inference(model).unroll > 1
@@ -557,10 +533,7 @@ def inference_params(params: Any, model: BertWithHead) -> Any:
 
 
 def stacked(params: Any) -> Any:
-    """Returns `params` with stacked layers, as the model expects; for use inside of a program.
-
-    `params` may be the parameters of the model, or what `inference_params` returned.
-    """
+    """Returns `params`, of either form, with stacked layers; for use inside of a program."""
     return jax.tree.map(
         lambda x: jnp.stack(x) if isinstance(x, tuple) else x,
         params,

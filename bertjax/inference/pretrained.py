@@ -1,8 +1,6 @@
 """`bertjax.load_pretrained` loads a model that can be called on texts or arrays.
 
-`Pretrained` is the one object for a loaded model and its task: what its files say is read when the
-model is loaded, and no method reads them again. `model_outputs` applies a model to arrays of any
-shape in padded pieces, whose programs are compiled once.
+What the files of a model say is read when the model is loaded, and no method reads them again.
 """
 
 import functools
@@ -51,10 +49,8 @@ class Pretrained:
 
     Attributes:
         model: the Flax linen module.
-        params: the parameters of the model.
-        config: the architecture of the model.
-        tokenizer: the tokenizer of the model; None if the loaded directory has no tokenizer. Until
-            a tokenizer is assigned, such a model can be called on arrays, but not on texts.
+        tokenizer: None if the loaded directory has none. Until a tokenizer is assigned, such a
+            model can be called on arrays, but not on texts.
         labels: names of the classes; None if the model has no named classes.
         head: the name of the head in `bertjax.model.HEADS`.
         absent: names of parts of the model, such as "classifier" or "bert/pooler", that the loaded
@@ -90,11 +86,7 @@ class Pretrained:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The model as a `LoadedModel`, whose `params` are on the device.
-
-        Raises:
-            ValueError: the model has no tokenizer.
-        """
+        """The model on the device as a `LoadedModel`; raises ValueError without a tokenizer."""
         if self.tokenizer is None:
             raise ValueError(
                 f"{self._loaded.source.where} has no tokenizer, so texts cannot be encoded: pass "
@@ -122,10 +114,8 @@ class Pretrained:
     ) -> dict[str, np.ndarray]:
         """Applies the model without dropout.
 
-        Rows are padded to one of a few lengths, and a batch is split into pieces with one of a few
-        numbers of rows, so that calls of different shapes share compiled programs. Only one or two
-        pieces are on the device at a time, so the batch may be larger than the device memory. The
-        padding is removed from the outputs.
+        A batch is split and padded to a few shapes, so that calls of different shapes share
+        compiled programs; it may be larger than the device memory. The outputs have no padding.
 
         Args:
             texts: texts or pairs of texts, which are truncated to the maximum length of the model
@@ -192,13 +182,12 @@ class Pretrained:
                 choice, choice, ...) for multiple choice, and texts or lists of words for tagging.
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short sequences; None: enough rows to keep the device busy.
-            max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+            max_length: maximum number of tokens per sequence; None: as in fine-tuning.
             doc_stride: maximum number of tokens between the starts of two consecutive windows of a
                 text of more tokens; None: as in fine-tuning.
 
         Returns:
-            A prediction for each element of `texts`, as a dict whose keys are listed at
-            `Prediction` in `bertjax.tasks.task`.
+            A dict for each element of `texts`, with the keys of `bertjax.tasks.task.Prediction`.
 
         Raises:
             ValueError: no task uses the head of the model, a text is empty, an element of `texts`
@@ -210,7 +199,6 @@ class Pretrained:
 
     @functools.cached_property
     def _restored(self) -> tuple[LoadedModel, Task, dict[str, Any]]:
-        """What `with_task` returns, without parameters other than a tagger's."""
         loaded, task, description = with_task(self._loaded._replace(params=self.params))
         own = {name: part for name, part in loaded.params.items() if name not in self.params}
         return loaded._replace(params=inference_params(own, loaded.model)), task, description
@@ -230,11 +218,7 @@ class Pretrained:
         batch_size: int | None = None,
         doc_stride: int | None = None,
     ) -> TaskModel:
-        """Returns the model with its task, which computes predictions for examples of the task.
-
-        Arguments are those of `TaskModel`; ValueError is raised as there, and if no task uses the
-        head of the model.
-        """
+        """Returns the `TaskModel` of the model; raises ValueError also if no task uses the head."""
         loaded = self.loaded
         restored, task, description = self._restored
         loaded = restored._replace(
@@ -280,8 +264,8 @@ class Pretrained:
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
-        Arguments, result and errors are those of `bertjax.inference.fill_mask`. If the model was
-        loaded without its masked LM head, the head of the model's files is used.
+        Result and errors are as in `bertjax.inference.fill_mask`. If the model was loaded
+        without its masked LM head, the head of the model's files is used.
         """
         return fill_mask(self.masked_lm, text, top_k)
 
@@ -330,7 +314,7 @@ class Pretrained:
     def save(self, directory: str | Path) -> None:
         """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer.
 
-        Files that tell how the model is used are kept: those of sentence-transformers and, for a
+        Files that tell how the model is used are kept: files of sentence-transformers and, for a
         fine-tuned model, `task.json` with its maximum length and column names.
         """
         kept = ("id2label", "label2id", "problem_type")
@@ -371,21 +355,18 @@ def load_pretrained(
         outputs = bert(["one text", ("text a", "text b")])
         outputs["last_hidden_state"]  # float32 [2, L, 768]
 
-    By default, a fine-tuned model has its head, and a pretrained model has none. Parts of the model
-    that the loaded weights lack, such as a classifier, are initialised at random, and their names
-    are printed. If the model has no tokenizer, it can be called on arrays, but not on texts.
-    Compiled programs are kept on disk, in jax's persistent compilation cache, so that later
-    processes of the same user load them.
+    Parts of the model that the loaded weights lack, such as a classifier, are initialised at
+    random, and their names are printed. If the model has no tokenizer, it can be called on arrays,
+    but not on texts. Compiled programs are kept on disk, in jax's persistent compilation cache.
 
     Args:
         path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
             the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
             `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
-        head: the name of the head, one of `bertjax.model.HEADS`, which is initialised at random if
-            the source lacks it; None: the head of the source; "auto": the head of the source if it
-            was fine-tuned for a task, and "encoder", without a head, if it was pretrained.
-        num_labels: the number of classes; None: the number of classes in the source, or 2 if the
-            source has no classes.
+        head: the name of the head, one of `bertjax.model.HEADS`; None: the head of the source;
+            "auto": the head of the source if it was fine-tuned for a task, and "encoder", without a
+            head, if it was pretrained.
+        num_labels: the number of classes; None: as in the source, or 2 if it has no classes.
         vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
         dtype: the dtype of the activations; the parameters are float32.
 
@@ -417,10 +398,9 @@ def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
-    The content is {} if the model directory has no `task.json`, in which fine-tuning saves the
-    task's settings, or if the file describes a head other than the loaded one. If the directory
-    contains a `FeatureTagger`, a token classifier trained on hidden states of the frozen encoder,
-    the tagger replaces the head of the returned model.
+    The content is {} if the model directory has no `task.json`, or if the file describes a head
+    other than the loaded one. A `FeatureTagger`, a token classifier trained on hidden states of the
+    frozen encoder, replaces the head of the returned model.
 
     Raises:
         ValueError: no task uses the head of the model.
@@ -481,8 +461,7 @@ def model_outputs(
     """Pads inputs, applies a model without dropout to some rows at a time, and cuts the padding.
 
     `params` are on the device, in the form of `inference_params`; `inputs` are token ids, token
-    types and attention mask, int [B, L] each. The other arguments and the result, {name: array},
-    are those of `Pretrained.__call__`.
+    types and attention mask, int [B, L] each. The rest is described at `Pretrained.__call__`.
     """
     config = model.config
     rows, length = inputs[0].shape
@@ -513,7 +492,6 @@ def model_outputs(
 
 
 def _cut(model: BertWithHead, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
-    """Cuts the output `values` named `key` to the first `rows` rows and `length` tokens."""
     if key in ("pooler_output", *model.sequence_outputs):
         return values[:rows]
     row_axis, *token_axes = AXES.get(key, (0, 1))

@@ -94,10 +94,9 @@ def block_softmax(
 ) -> jax.Array:
     """Computes the float32 softmax of scores [B, M, N, S, 3 S] of local attention in blocks.
 
-    The S queries of each of the M blocks of a row attend to the keys of the block before theirs, of
-    their own block and of the block after it, if these belong to their sequence and are at most
-    `window // 2` tokens away. `query_ids` int [B, M, S] and `key_ids` int [B, M, 3 S] are the
-    sequences of queries and keys.
+    The S queries of each of the M blocks of a row attend to the keys of their own block and of the
+    two beside it, if these belong to their sequence and are at most `window // 2` tokens away.
+    `query_ids` int [B, M, S] and `key_ids` int [B, M, 3 S] are the sequences of queries and keys.
     """
     # The barrier has the same purpose as in `masked_softmax`.
     lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
@@ -193,11 +192,11 @@ class SelfAttention(nn.Module):
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
     `kernel` selects the attention kernel: "xla", `BY_HEAD` (without gradients and dropout, the
-    fastest on CPUs) or a key of `fused_attention.FUSED`. The module sows `attention_probs`
-    [B, N, L, L], for N attention heads, into the collection "intermediates" if the collection is
-    mutable. The kernel "xla" replaces a fused kernel if the attention probabilities are sown, or if
-    the fused kernel does not support the row length or the dropout of the probabilities ("splash"
-    and "cudnn" support no dropout, "flash" all but the dropout of jax's PRNG "rbg").
+    fastest on CPUs) or a key of `fused_attention.FUSED`. The kernel "xla" replaces a fused kernel
+    if the attention probabilities are sown, or if the fused kernel does not support the row length
+    or the dropout of the probabilities ("splash" and "cudnn" support no dropout, "flash" all but
+    the dropout of jax's PRNG "rbg"). The module sows `attention_probs` [B, N, L, L] into the
+    collection "intermediates" if the collection is mutable.
 
     `window` is the window of local attention in tokens, which replaces every kernel except in short
     rows; None: global attention. `dtype` is the dtype of the activations; parameters are float32.
@@ -287,10 +286,7 @@ class SelfAttention(nn.Module):
 def attend_by_head(
     query: jax.Array, key: jax.Array, value: jax.Array, sequence_ids: jax.Array, causal: bool
 ) -> jax.Array:
-    """Computes the attention of one head after the other, in the memory of one head's scores.
-
-    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
-    """
+    """Computes the attention [B, L, N, H] head by head, in the memory of one head's scores."""
 
     def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         query, key, value = head  # [B, 1, L, H]

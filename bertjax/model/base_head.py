@@ -1,7 +1,6 @@
-"""`BertWithHead`, the base class of all heads.
+"""`BertWithHead`, the base class of all heads: Flax modules that contain the encoder.
 
-A head is a Flax module that contains the encoder. The class attributes of a head describe the
-head's parameters, outputs and training objectives.
+Class attributes describe the parameters, outputs and training objectives of a head.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,6 @@ class PredictionHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps hidden states x [..., D] to [..., D]."""
         config = self.config
         options = {"use_bias": config.classifier_bias, "stddev": residual_stddev(config)}
         x = Linear(config, config.hidden_size, self.dtype, **options, name="dense")(x)
@@ -45,10 +43,7 @@ Outputs = dict[str, jax.Array]
 
 
 class Rows(NamedTuple):
-    """The arrays of a batch that heads use in addition to the outputs of the encoder.
-
-    Each of the B rows of a batch has L tokens and holds up to K sequences, one after the other.
-    """
+    """The arrays of a batch of B rows, with L tokens and up to K sequences each, that heads use."""
 
     sequence_ids: jax.Array
     """int [B, L]: which of the sequences 1..K of its row each token belongs to; 0 for padding."""
@@ -65,8 +60,7 @@ class Rows(NamedTuple):
 class BertWithHead(nn.Module):
     """Base class of the models with a head; the base class itself is an encoder without a head.
 
-    A subclass creates its layers in `setup` and computes its outputs in `head_outputs`. The fields
-    are those of `BertModel`, and the number of classes of a classifier.
+    A subclass creates its layers in `setup` and computes its outputs in `head_outputs`.
     """
 
     config: BertConfig
@@ -168,21 +162,21 @@ class BertWithHead(nn.Module):
                 0 for padding.
             sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
             attention_mask: int [B, L], 1 for tokens and 0 for padding; unused if `sequence_ids` is
-                set, whose zeros mark the padding; None: there is no padding.
+                set; None: there is no padding.
             masked_positions: int [B, P], the positions of the tokens that an MLM head predicts;
                 None: all L positions.
             dropout_rows: int [B], the index of each row in the global batch, on which its dropout
                 masks depend; None: see `deterministic`.
-            deterministic: if False, dropout is applied with the PRNG key "dropout", even if
-                `dropout_rows` is None, which then means rows 0 to B - 1; if True, dropout is only
-                applied if `dropout_rows` is set.
+            deterministic: if False, dropout is applied with the PRNG key "dropout"; `dropout_rows`
+                None then means rows 0 to B - 1. If True, dropout is only applied if `dropout_rows`
+                is set.
             output_hidden_states: whether to return "hidden_states": the embeddings and the outputs
                 of all layers.
 
         Returns:
-            A dict of the outputs of `BertModel`, and of the head's float32 arrays, whose keys are
-            listed in `outputs`. If `sequence_starts` is None, outputs per sequence have no axis K:
-            "pooler_output" is [B, D], and the logits of classes are [B, num_labels].
+            A dict of the outputs of `BertModel`, and of the head's float32 `outputs`. If
+            `sequence_starts` is None, outputs per sequence have no axis K: "pooler_output" is
+            [B, D], and the logits of classes are [B, num_labels].
         """
         one_sequence = sequence_starts is None
         token_type_ids, position_ids, sequence_ids, sequence_starts = default_inputs(

@@ -30,12 +30,9 @@ def default_inputs(
 ) -> list[jax.Array]:
     """Replaces inputs of `BertModel` that are None by defaults for rows of one sequence each.
 
-    By default, token types are 0, sequence ids are 1 for tokens and 0 for padding, sequences start
-    at 0, and positions are counted from the start of the row; with a `position_offset` (RoBERTa),
-    only tokens that are not padding are counted, as in transformers.
-
     `inputs` are token_type_ids, position_ids, sequence_ids and sequence_starts. `attention_mask` is
-    int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
+    int [B, L], 1 for tokens and 0 for padding; None: there is no padding. With a `position_offset`
+    (RoBERTa), positions count only tokens that are not padding, as in transformers.
     """
     rows, length = input_ids.shape
 
@@ -64,8 +61,8 @@ class BertModel(nn.Module):
     """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018, 3).
 
     `unroll`, `remat` and `attention_kernel` are described at `Encoder` and `SelfAttention`. There
-    is a pooler if `add_pooling_layer` is True here and in the config; heads that do not need it set
-    False. `dtype` is the dtype of the activations; parameters are always float32.
+    is a pooler if `add_pooling_layer` is True here and in the config. `dtype` is the dtype of the
+    activations; parameters are always float32.
     """
 
     config: BertConfig
@@ -114,9 +111,8 @@ class BertModel(nn.Module):
             output_hidden_states: whether to also return "hidden_states".
 
         Returns:
-            A dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if the model has a
-            pooler; and, if `output_hidden_states` is set, "hidden_states" [layers + 1, B, L, D],
-            which are the embeddings and the outputs of the layers.
+            A dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if there is a pooler;
+            and "hidden_states" [layers + 1, B, L, D], the embeddings and the outputs of the layers.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
@@ -134,8 +130,5 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x [..., embedding size] with all words, float32 [..., V].
-
-        See `Embeddings.attend`.
-        """
+        """Computes dot products of x [..., size] with all words, as `Embeddings.attend`."""
         return self.embeddings.attend(x)

@@ -21,8 +21,7 @@ class Dropout(nn.Module):
     The dropout mask of a row (Srivastava et al. 2014) depends only on the PRNG key "dropout" and on
     the row's index in the global batch, so the mask is the same for any split of the batch over
     devices, microbatches and processes. This does not hold for keys of jax's PRNG "rbg", which is
-    faster on accelerators: the bits for all rows of an array are drawn at once, so that the mask
-    depends on the split.
+    faster on accelerators: the bits for all rows of an array are drawn at once.
     """
 
     rate: float
@@ -40,10 +39,10 @@ class Dropout(nn.Module):
         return jnp.where(keep, scaled, jnp.zeros_like(scaled))
 
     def row_keys(self, rows: jax.Array) -> jax.Array:
-        """Returns the words of the Threefry keys of `rows`, uint32 [B, 2], for a fused kernel.
+        """Returns the Threefry keys of `rows`, uint32 [B, 2], for a fused kernel.
 
-        The keys are those from which `__call__` draws the masks of the rows. Either of the two
-        methods may be called, once, because it uses up a PRNG key.
+        `__call__` draws the masks of the rows from the same keys. Either of the two methods may be
+        called, once, because it uses up a PRNG key.
         """
         return jax.random.key_data(_fold_rows(self.make_rng("dropout"), rows))
 
@@ -107,12 +106,11 @@ def threefry2x32(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the Threefry-2x32 hash (Salmon et al. 2011) of `counts` under `key`.
 
-    Both arguments are the two words of 32-bit pairs: two uint32 arrays of any shapes. The result
-    is two uint32 arrays of the arguments' broadcast shape.
+    Both arguments are the two words of 32-bit pairs, uint32 arrays of any shapes that broadcast.
 
-    The hash equals that of jax's Threefry PRNG. But jax.random returns only one 32-bit number per
-    hash, the XOR of the hash's two words, and on CPUs loops over the rounds. This function returns
-    both words and unrolls the rounds, so that XLA fuses the hash with the operation that uses it.
+    It equals the hash in jax's Threefry PRNG. But jax.random returns only the XOR of the hash's
+    two words, and on CPUs loops over the rounds. This function returns both words and unrolls the
+    rounds, so that XLA fuses the hash with the operation that uses it.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

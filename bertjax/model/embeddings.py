@@ -40,9 +40,8 @@ def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, followed by LayerNorm and dropout.
 
-    Models with rotary positions (`global_rope_theta`) have no position embeddings here.
-    If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
-    2019, 3.1).
+    Models with rotary positions (`global_rope_theta`) have no position embeddings here. If
+    `embedding_size` is set, a dense layer maps to `hidden_size` (Lan et al. 2019, 3.1).
     """
 
     config: BertConfig

@@ -1,14 +1,12 @@
 """The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0.
 
 `Encoder` has the layers of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019,
-3.1). `PreNormEncoder` has the layers of ModernBERT (Warner et al. 2024, 2.1): LayerNorm before
-attention and feed-forward network, rotary positions, local and global attention. Its local and
-global layers have parameters of the same shapes, which are stacked as well, but different programs.
-So layer 0, which has no LayerNorm before attention and global attention, stands alone; then follows
-a scan over periods of n = `global_attn_every_n_layers` layers, n - 1 local layers and a global
-layer; layers that are left over follow at the end. A scan over single layers would have to contain
-both kinds of attention, and its backward pass would store the intermediate results of both for
-every layer.
+3.1). `PreNormEncoder` has the layers of ModernBERT (Warner et al. 2024, 2.1). Its local and global
+layers have parameters of the same shapes, which are stacked as well, but different programs. So
+layer 0, a global layer without LayerNorm before attention, stands alone; then follows a scan over
+periods of n = `global_attn_every_n_layers` layers, n - 1 local layers and a global layer; layers
+that are left over follow at the end. A scan over single layers would have to contain both kinds of
+attention, and its backward pass would store the intermediate results of both for every layer.
 
 All modules map x [B, L, D] to [B, L, D]. `sequence_ids` int [B, L] numbers the sequences of a row
 from 1; padding is 0. `dropout_rows` int [B] are the rows' indices in the global batch; None: no
@@ -70,8 +68,7 @@ def activation(name: str, x: jax.Array) -> jax.Array:
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm.
 
-    This is the encoder layer of Vaswani et al. 2017, 3.1, with the activation function and the
-    dropout of BERT (Devlin et al. 2018, 3 and A.2).
+    Vaswani et al. 2017, 3.1, with the activation and dropout of BERT (Devlin et al. 2018, 3, A.2).
     """
 
     config: BertConfig
@@ -103,17 +100,13 @@ class Encoder(nn.Module):
 
     The module scans over groups of layers. In BERT, each layer is a group of its own. In ALBERT,
     the layers of a group share their parameters (Lan et al. 2019, 3.1), and an inner scan runs over
-    the layers of a group.
-
-    `unroll`, `remat` and `attention_kernel` do not affect the parameters, and change outputs by
+    the layers of a group. The attributes do not affect the parameters, and change outputs by
     rounding errors only.
 
     Attributes:
         unroll: the unroll factor of the scan: a larger factor takes longer to compile and has less
             loop overhead.
-        remat: what the backward pass recomputes: nothing ("none"), element-wise operations and
-            attention probabilities ("selective"), all but the results of matrix multiplications
-            with parameters ("dots"), or everything ("full").
+        remat: a key of `REMAT_POLICIES`, which determines what the backward pass recomputes.
         attention_kernel: the `kernel` of `SelfAttention`.
     """
 
@@ -132,10 +125,9 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Applies the layers to x [B, L, D].
+        """Returns the output of the last layer, and the outputs of all layers [layers, B, L, D].
 
-        Returns the output of the last layer, and the outputs of all layers [layers, B, L, D] (None
-        unless `output_hidden_states` is set).
+        The latter are None unless `output_hidden_states` is set.
         """
 
         def body(layer: EncoderLayer, x: jax.Array, _):
@@ -173,13 +165,9 @@ class PreNormLayer(nn.Module):
     """Self-attention and feed-forward network, each with a LayerNorm before it and a residual.
 
     This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). With `gated_linear_unit`,
-    the feed-forward network is a gated linear unit (Shazeer 2020).
-
-    Attributes:
-        is_global: whether attention is global; otherwise it has the window
-            `config.local_attention`.
-        first: whether it is the first layer, which has no LayerNorm before attention, because the
-            embeddings end with one.
+    the feed-forward network is a gated linear unit (Shazeer 2020). Attention is global if
+    `is_global`, else it has the window `config.local_attention`. The `first` layer has no LayerNorm
+    before attention, because the embeddings end with one.
     """
 
     config: BertConfig
@@ -223,7 +211,7 @@ class PreNormEncoder(nn.Module):
     The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of "attention_norm"
     is not used and not exported, and has no gradient: so axis 0 of all arrays is the layer.
 
-    The attributes are those of `Encoder`; `unroll` is rounded down to whole periods, and only
+    The attributes are as in `Encoder`; `unroll` is rounded down to whole periods, and only
     global layers use `attention_kernel`.
     """
 
@@ -302,8 +290,7 @@ class PreNormEncoder(nn.Module):
         """Runs layer 0, a scan over whole periods, and the layers that are left.
 
         `run` is a function (layer, x, parameters, key) -> (x, what is kept of the layer), and
-        `stacked` the parameters and keys of the layers, a tree of arrays [layers, ...]. Returns the
-        output of the last layer, and what is kept of the layers, stacked on axis 0.
+        `stacked` the parameters and keys of the layers, a tree of arrays [layers, ...].
         """
         config = self.config
         period = 1 if config.local_attention is None else config.global_attn_every_n_layers

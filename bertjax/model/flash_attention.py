@@ -31,15 +31,10 @@ LOWEST = -1e30
 class KernelPlan(NamedTuple):
     """What the kernels know when they are compiled.
 
-    Attributes:
-        causal: whether a token attends only to itself and to earlier tokens.
-        threshold: the rate of dropout, as `model.dropout.drop_threshold` returns it.
-        platform: the platform for whose compiler the kernels are written.
-        interpret: whether the kernels are interpreted, on any device.
-        head_size: H, before padding.
-        length: L, the number of tokens of a row.
-        queries: Q, the number of queries of a block.
-        keys: K, the number of keys of each quarter of a block.
+    `length` is L, the tokens of a row, `head_size` H, before padding, `queries` Q, the queries of a
+    block, and `keys` K, the keys of each quarter of a block. `threshold` is the rate of dropout, as
+    `model.dropout.drop_threshold` returns it, and `platform` the platform for whose compiler the
+    kernels are written. If `interpret`, they are interpreted, on any device.
     """
 
     causal: bool
@@ -145,7 +140,7 @@ def query_gradient_kernel(
 ) -> None:
     """Computes the gradient of a block of queries: a loop over the keys.
 
-    The references are those of `forward_kernel`, the gradient of the output [Q, H]; mean float32
+    The references are as in `forward_kernel`, the gradient of the output [Q, H]; mean float32
     [1, Q], the means of the gradients of a query's probabilities; and query_gradient [Q, H].
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
@@ -186,7 +181,7 @@ def key_gradient_kernel(
 ) -> None:
     """Computes the gradients of a block of keys and values: a loop over the queries.
 
-    The references are those of `query_gradient_kernel`, but query and gradient are [L, H],
+    The references are as in `query_gradient_kernel`, but query and gradient are [L, H],
     normalizer and mean [1, L], and key, value, key_gradient and value_gradient [4, K, H].
     """
     block = plan.block()
@@ -278,7 +273,6 @@ def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool = False) -> jax.Array:
 
 
 def _transpose(plan: KernelPlan, x: jax.Array) -> jax.Array:
-    """Returns a row [1, n] as a column [n, 1], or a column as a row."""
     if plan.platform == "gpu":
         return x.reshape(x.shape[::-1])
     # Mosaic transposes whole tiles.
@@ -309,13 +303,10 @@ def local_flash_attention(
 
     On a mesh, it is called for the rows and heads of each device. query, key, value and the result,
     dropout(softmax(query key^T / sqrt(H))) value, are float32 or bfloat16 [B, L, N, H], where L is
-    a multiple of `LANES`; `sequence_ids` is int32 [B, L], 0 for padding, which attends to padding.
+    a multiple of `LANES`, else ValueError is raised; `sequence_ids` is int32 [B, L], 0 for padding,
+    which attends to padding.
 
     Args:
-        query: the queries.
-        key: the keys.
-        value: the values.
-        sequence_ids: the number (from 1) of each token's sequence in its row.
         seeds: uint32 [B, 3]: the two words of the row's dropout key (`Dropout.row_keys`), and the
             index, among all heads of the model, of the first of the N heads.
         causal: whether a token attends only to itself and to earlier tokens.
@@ -323,9 +314,6 @@ def local_flash_attention(
         platform: the platform for whose compiler the kernels are written; None: the platform of the
             current mesh or, without one, of jax's default device.
         interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
-
-    Raises:
-        ValueError: L is not a multiple of `LANES`.
     """
     length, head_size = query.shape[1], query.shape[3]
     if length % LANES:

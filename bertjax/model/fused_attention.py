@@ -39,8 +39,8 @@ def splash_attention(
 
     query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H], where
     L is a multiple of `LANES`; `sequence_ids` is int [B, L], 0 for padding, which attends to
-    padding. If `causal` is set, a token attends only to itself and to earlier tokens. `interpret`
-    says whether to use Pallas's interpret mode, which is slow and works on any device.
+    padding. If `causal`, a token attends only to itself and to earlier tokens. `interpret` selects
+    Pallas's interpret mode, which is slow and works on any device.
     """
     attend = functools.partial(_splash, causal=causal, interpret=interpret)
     return _on_each_device(attend)(query, key, value, sequence_ids)
@@ -115,8 +115,7 @@ class Kernel(NamedTuple):
     """A fused attention kernel and its requirements.
 
     Attributes:
-        attend: a function (query, key, value, sequence_ids, causal=...) -> context, with shapes as
-            in `splash_attention`.
+        attend: a function with the arguments and the result of `splash_attention`.
         tokens: the row length in tokens must be a multiple of this number.
         devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.
@@ -177,9 +176,8 @@ def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
 
-    The arguments of `attend` are query, key and value [B, L, N, H], and then arrays [B, ...]. Rows
-    are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over the
-    axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
+    Rows are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over
+    the axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
     """
     mesh = jax.sharding.get_abstract_mesh()
     # The axes over which XLA partitions arrays.

@@ -62,9 +62,8 @@ def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
 class BertForPreTraining(BertWithHead):
     """A model with the heads for masked language modelling and next sentence prediction.
 
-    prediction_logits are [B, P, V] for the P masked positions of each row, or [B, L, V] for all
-    tokens if `masked_positions` is None; seq_relationship_logits are [B, K, 2] for the K sequences
-    of each row, of which class 0 means that the second segment follows the first.
+    prediction_logits are [B, P, V], or [B, L, V] for all tokens if `masked_positions` is None;
+    seq_relationship_logits are [B, K, 2]; class 0 means that the second segment follows the first.
     """
 
     class_suffix = "ForPreTraining"
@@ -119,8 +118,7 @@ class BertForMaskedLM(TokenHead):
 class BertForNextSentencePrediction(BertWithHead):
     """Predicts whether the second segment follows the first (Devlin et al. 2018, 3.1).
 
-    The logits are [B, K, 2]. Class 0: the second segment follows the first in the text; class 1: it
-    is a random segment.
+    The logits are [B, K, 2]; class 0 means that the second segment follows the first.
     """
 
     class_suffix = "ForNextSentencePrediction"
@@ -199,7 +197,7 @@ class _SequenceClassifier(BertWithHead):
 class BertForSequenceClassification(_SequenceClassifier):
     """Predicts one class, several classes or a number for each sequence (Devlin et al. 2018, 4.1).
 
-    The logits are [B, K, num_labels] for the K sequences of each row.
+    The logits are [B, K, num_labels].
     """
 
     class_suffix = "ForSequenceClassification"
@@ -282,7 +280,6 @@ class BertForMultipleChoice(_SequenceClassifier):
         return {"logits": super().head_outputs(encoded, rows)["logits"][..., 0]}
 
 
-# The names by which tasks, configs and the Python API refer to heads.
 HEADS: dict[str, type[BertWithHead]] = {
     "encoder": BertWithHead,
     **PRETRAINING_HEADS,

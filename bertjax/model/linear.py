@@ -73,7 +73,6 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """Returns the gradients of lhs and rhs from the gradient of their product."""
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
@@ -167,12 +166,10 @@ def residual_stddev(config: BertConfig) -> float | None:
 class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
-    The parameters are those of Flax's `nn.DenseGeneral`: kernel `[*inputs, *features]`, bias
-    `[*features]`, where `inputs` are the sizes of the contracted axes.
-
-    `dtype` is the dtype in which the layer multiplies; if `float32` is set, the result is float32
-    and not rounded to it. `stddev` is the standard deviation of the initial weights; None: as the
-    config says.
+    The parameters are as in Flax's `nn.DenseGeneral`: kernel `[*inputs, *features]`, bias
+    `[*features]`, where `inputs` are the sizes of the contracted axes. The layer multiplies in
+    `dtype`; if `float32` is set, the result is float32 and not rounded to `dtype`. `stddev` is the
+    standard deviation of the initial weights; None: as the config says.
     """
 
     config: BertConfig

@@ -2,9 +2,8 @@
 
 Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
 microbatches, devices and evaluation batches; the mean is the sum of weighted values divided by the
-sum of weights. The `objectives` of a head are the objectives that the head can be trained with.
-They are those of BERT's pretraining and fine-tuning (Devlin et al. 2018, 3.1, 4 and 5). Losses are
-in nats.
+sum of weights. The objectives are BERT's pretraining and fine-tuning objectives (Devlin et al.
+2018, 3.1, 4 and 5). Losses are in nats.
 
 The distillation losses are soft-target losses, the Kullback-Leibler divergence KL(teacher ||
 student) of the distributions at temperature T, times T^2. The factor T^2 keeps the magnitude of the
@@ -28,10 +27,9 @@ SMALLEST_SQUARE = 1e-12
 
 
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """Computes KL(teacher || student) * T^2 at temperature T from the logits of C classes.
+    """Computes KL(teacher || student) * T^2 at temperature T from logits [..., C]; returns [...].
 
-    The logits have the shape [..., C], the result has the shape [...]. The teacher's logits receive
-    no gradient.
+    The teacher's logits receive no gradient.
     """
     return _soft_targets(student, teacher, temperature)
 
@@ -71,10 +69,7 @@ def binary_soft_targets_loss(
 
 
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Computes 1 - the cosine of two vectors in float32, a loss of DistilBERT (Sanh et al. 2019).
-
-    `student` and `teacher` are hidden states [..., D]; the result is [...].
-    """
+    """Computes 1 - the cosine of vectors [..., D] in float32 (Sanh et al. 2019); returns [...]."""
     x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
     squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
     return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])
@@ -101,8 +96,7 @@ class Objective(NamedTuple):
         min_weight: lower bound of the total weights that losses are divided by, so that a batch
             without labels has loss 0 and not NaN.
         soft_losses: a function (outputs of the student, outputs of the teacher, batch, temperature)
-            -> distillation losses, an array of the shape of the batch's "label_weights"; None if
-            the objective defines no such function.
+            -> distillation losses, an array of the shape of the batch's "label_weights"; or None.
         best_metric: the name of the loss, on held-out rows, that selects the best checkpoint of a
             pretraining run; lower is better.
         description: the name of the objective in the model card of a pretrained model.
@@ -191,10 +185,7 @@ def label_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums cross entropy and accuracy of logits [..., C] for labels and label_weights [...].
-
-    The losses are weighted; the accuracy counts every label with a positive weight once.
-    """
+    """Sums cross entropy and, for labels of positive weight, accuracy of logits [..., C]."""
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
         right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
@@ -207,10 +198,7 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C].
-
-    The cross entropies are weighted by label_weights [B, K].
-    """
+    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -258,13 +246,8 @@ def _tokens_of_sequences(batch: Arrays) -> jax.Array:
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Sums the mean of the cross entropies of the answer's first and last token.
 
-    The softmax of the start or end logits runs over the tokens of one sequence of a packed row.
-
-    Args:
-        outputs: start_logits and end_logits [B, L].
-        batch: sequence_ids int [B, L], the number (1..K) of each token's sequence in its row, 0 for
-            padding; labels int [B, K, 2], the positions in the row of the first and last token of
-            each answer; label_weights float [B, K].
+    The softmax of start_logits or end_logits [B, L] runs over the tokens of one sequence of a
+    packed row. labels int [B, K, 2] are the positions in the row of each answer's two tokens.
     """
     inside = _tokens_of_sequences(batch)
     losses = jnp.zeros(())

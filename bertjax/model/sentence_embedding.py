@@ -23,7 +23,7 @@ def pooled(
 ) -> jax.Array:
     """Pools the hidden states of each of the K sequences of a row (Reimers and Gurevych 2019, 3).
 
-    The hidden states x are float [B, L, D]; `sequence_ids` and `sequence_starts` are those of
+    The hidden states x are float [B, L, D]; `sequence_ids` and `sequence_starts` are as in
     `Rows`. `pooling` is "mean" for the mean over all tokens of a sequence, or "cls" for the hidden
     state of its [CLS] token. The result is float32 [B, K, D]; the vectors of unused entries of a
     row have no meaning, but are finite.
@@ -39,10 +39,7 @@ def pooled(
 
 
 def unit(x: jax.Array) -> jax.Array:
-    """Divides vectors [..., D] by their Euclidean length, or by 1e-12 if they are shorter.
-
-    The gradient of a vector of zeros is finite.
-    """
+    """Divides vectors [..., D] by their Euclidean length; the gradient is finite at zero."""
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x / jnp.sqrt(jnp.maximum(squares, 1e-24))
 
@@ -63,20 +60,16 @@ def contrastive_sums(
 
     The logits are the cosines of an anchor with the positives and the hard negatives of all
     examples, divided by the temperature (Henderson et al. 2017, 4.4; van den Oord et al. 2018).
-    A candidate is no negative of an anchor if its text is that of the anchor or of its positive,
+    A candidate is no negative of an anchor if its text is the text of the anchor or its positive,
     or if it is the positive of another example with the same anchor. For each size in
     `matryoshka`, the same loss of the first `size` dimensions is added (Kusupati et al. 2022).
+    Returns "loss", in nats, and "accuracy", of the full size.
 
     Args:
         outputs: sentence_embedding float [n, C, D]; under `GLOBAL`, of the global batch, [N, C, D].
         batch: example_ids int [n], the indices of the n examples among the N; labels int [n, C], a
             hash of each text; label_weights float [n], 0 for an example that does not exist; under
             `GLOBAL`, labels [N, C] and label_weights [N].
-        temperature: the temperature.
-        matryoshka: sizes of embeddings that are trained besides the full size.
-
-    Returns:
-        "loss", in nats, and "accuracy", of the full size.
     """
     weights = batch["label_weights"]
     own = jax.nn.one_hot(batch["example_ids"], len(batch[GLOBAL]["labels"]), dtype=bool)  # [n, N]
@@ -121,7 +114,6 @@ def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: tuple[int, ..
     Args:
         outputs: sentence_embedding float [B, K, D], of which two consecutive ones are a pair.
         batch: labels float [B, K/2], the scores, between 0 and 1; label_weights float [B, K/2].
-        matryoshka: sizes of embeddings that are trained besides the full size.
     """
     weights = batch["label_weights"]
     vectors = outputs["sentence_embedding"]

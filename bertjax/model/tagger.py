@@ -22,10 +22,9 @@ LSTM_LAYERS = 2
 class Lstm(nn.Module):
     """One direction of an LSTM layer with `size` units (Hochreiter & Schmidhuber 1997).
 
-    The LSTM state is reset at the start of every sequence of a row, so that neither padding nor
-    other packed sequences influence a sequence. The gates, the order of the gates in the parameters
-    and the initialisation are as in `torch.nn.LSTM`. With `reverse`, the tokens are read from the
-    last to the first.
+    The LSTM state is reset at the start of every sequence of a row. The gates, the order of the
+    gates in the parameters and the initialisation are as in `torch.nn.LSTM`. With `reverse`, the
+    tokens are read from the last to the first.
     """
 
     size: int
@@ -74,10 +73,9 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Two stacked bidirectional LSTM layers with `size` units in each direction.
+    """Two stacked bidirectional LSTM layers of `size` units (Devlin et al. 2018, 5.3).
 
-    The output of a layer is the concatenation of the outputs of both directions (Devlin et al.
-    2018, 5.3).
+    The outputs of the two directions are concatenated.
     """
 
     size: int

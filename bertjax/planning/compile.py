@@ -47,22 +47,17 @@ class Plan:
         device: the kind of the devices, as jax names it.
         chips: the number of chips, of which each has one or two devices.
         phase: the index of the phase in the config.
-        remat: which activations are recomputed in the backward pass, as in the config.
-        attention: the attention kernel that was chosen.
         mesh: {axis of the mesh: number of devices}.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
             upper bound of the memory in use) and `available`. If the train step does not fit,
             `memory` has only the keys `peak` and `available`.
-        flops: the FLOP of a train step, computed from the shapes of its matrix multiplications,
-            without recomputation (remat).
-        compute_seconds: `flops` over the peak FLOP/s of a device, in seconds per step.
-        communication_seconds: the bytes that a device sends per step, over its link bandwidth, in
-            seconds per step.
+        flops: the FLOP of the matrix multiplications of a train step, without recomputation.
+        compute_seconds: `flops` over the peak FLOP/s of a device.
+        communication_seconds: the bytes that a device sends per step, over its link bandwidth.
         traffic: {kind of kernel: bytes read from and written to device memory per step}, counted by
             `memory_traffic`; empty for TPUs, and if the train step does not fit.
-        memory_seconds: the bytes of `traffic` over the bandwidth of the memory, in seconds per
-            step.
+        memory_seconds: the bytes of `traffic` over the bandwidth of the memory.
         advice: flags with which the train step would fit, each verified by compiling the step; or
             one sentence that says that none of the tried flags suffices. Empty if the step fits,
             or if no advice was requested.
@@ -92,11 +87,7 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """The seconds per step with full overlap of communication and computation, and with none.
-
-        Both numbers are lower bounds, computed from the peak FLOP/s, the bandwidth of the memory
-        (of GPUs) and the link bandwidth.
-        """
+        """Lower bounds of the seconds per step, with and without overlap of communication."""
         compute, communication = self.compute_seconds, self.communication_seconds
         compute = max(compute, self.memory_seconds)
         return max(compute, communication), compute + communication
@@ -113,8 +104,7 @@ class DoesNotFit(Exception):
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
     """Compiles the train step of phase `index` of a config for `topology`; returns the plan.
 
-    If the train step does not fit in device memory and `advise` is True, `Plan.advice` lists flags
-    with which the train step would fit.
+    If the train step does not fit in device memory and `advise` is True, `Plan.advice` is set.
 
     Raises:
         ValueError: the mesh, batch size, model or attention kernel of the config does not suit the
@@ -283,10 +273,7 @@ def _kinds_of_change(
 def _phases_of(
     config: PretrainConfig, index: int, field: str, values: Sequence[int]
 ) -> Iterator[tuple[str, PretrainConfig]]:
-    """Sets `field` of phase `index` to each of `values`; yields (flag, config) for each value.
-
-    Values with which the config is invalid are left out.
-    """
+    """Yields (flag, config) for each of `values` of `field` with which the config is valid."""
     for value in values:
         phases = list(config.phases)
         with contextlib.suppress(ValueError):  # the batch must divide into equal microbatches

@@ -29,12 +29,12 @@ class Topology(NamedTuple):
         name: the name that the user gave, such as v3:4x4 or h200:8.
         kind: the `device_kind` that jax reports for these devices, a key of `PEAK_TFLOPS`.
         num_chips: the number of chips or GPUs; some TPU chips are two jax devices.
-        memory_bytes: the memory of one device that programs can use, in bytes.
-        link_bytes_per_s: the bandwidth in one direction, in bytes/s, at which a device exchanges
-            data with the others.
+        memory_bytes: the memory of one device that programs can use.
+        link_bytes_per_s: the bandwidth in one direction at which a device exchanges data with the
+            others.
         tflops: the peak dense bfloat16 TFLOP/s of one device.
-        memory_bytes_per_s: the bandwidth of the memory of one device, in bytes/s; None for TPUs,
-            whose programs keep arrays in on-chip memory, so that their traffic is not counted.
+        memory_bytes_per_s: the bandwidth of the memory of one device; None for TPUs, whose programs
+            keep arrays in on-chip memory, so that their traffic is not counted.
     """
 
     name: str
@@ -55,18 +55,13 @@ FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Gpu(NamedTuple):
-    """A GPU.
+    """A GPU, of which jax reports a `device_kind` that begins with `kind`.
 
-    Attributes:
-        kind: the beginning of the `device_kind` that jax reports for this GPU.
-        capability: major and minor number of the compute capability.
-        processors: the number of streaming multiprocessors.
-        clock_ghz: the highest clock rate in GHz.
-        link_gb_per_s: the bandwidth of NVLink or PCIe to the GPUs of the same node, in one
-            direction, in GB/s.
-        network_gb_per_s: the bandwidth between nodes, of all network cards of a node together, in
-            one direction, in GB/s: eight cards of 400 Gbit/s (H100, H200) or 200 Gbit/s (A100), as
-            in NVIDIA's own nodes, or one card of 100 Gbit/s.
+    `capability` is the compute capability, (major, minor), `processors` the number of streaming
+    multiprocessors, `clock_ghz` the highest clock rate. `link_gb_per_s` is the bandwidth of NVLink
+    or PCIe within a node, and `network_gb_per_s` the bandwidth of all network cards of a node, both
+    in GB/s and in one direction. The cards are eight of 400 Gbit/s (H100, H200) or 200 Gbit/s
+    (A100), as in NVIDIA's own nodes, or one of 100 Gbit/s.
     """
 
     kind: str
@@ -225,9 +220,7 @@ class Chip(NamedTuple):
 
     Attributes:
         devices: the number of jax devices per chip.
-        hbm_gib: the memory per chip in GiB.
-        ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
-            GB/s.
+        ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
         examples: shapes of slices that exist, as the number of chips along each dimension.
     """

@@ -1,13 +1,12 @@
 """What a compiled program moves: bytes of device memory, and collectives between devices.
 
-Both are read from the HLO text of the program. Collectives in the body of a loop are counted once
-per iteration of the loop, whereas XLA's cost analysis counts a loop body only once.
+Both are read from the HLO text of the program, because XLA's cost analysis counts the body of a
+loop only once, and there is none of programs for GPUs that are not at hand. Here, the body of a
+loop counts once per iteration.
 
-XLA gives no cost analysis of programs for GPUs that are not at hand, so the bytes are counted from
-the HLO text: each kernel reads its operands and writes its results once. Of an operand that a
-kernel only slices, and of a result that it only updates, the bytes of the slice count. Caches, and
-kernels that read an operand several times, are not considered. The body of a loop counts once per
-iteration.
+Each kernel reads its operands and writes its results once. Of an operand that a kernel only slices,
+and of a result that it only updates, the bytes of the slice count. Caches, and kernels that read an
+operand several times, are not considered.
 """
 
 import math
@@ -124,11 +123,8 @@ _SCOPES = (
 def memory_traffic(text: str) -> dict[str, int]:
     """Returns {kind of kernel: bytes read and written} of the HLO `text` of a program for a GPU.
 
-    The first kind is MATRIX_MULTIPLICATIONS, with what is fused into them; kernels without a
-    known scope count as "optimizer and metrics". The kinds are sorted by their bytes.
-
-    Raises:
-        ValueError: `text` is not the HLO text of a compiled program.
+    The first kind is MATRIX_MULTIPLICATIONS, with what is fused into them; kernels without a known
+    scope count as "optimizer and metrics". Kinds are sorted by bytes. Errors are as in `parse`.
     """
     computations, entry = parse(text)
     bytes_of: Counter[str] = Counter()
@@ -230,12 +226,9 @@ _AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
 class Collective(NamedTuple):
     """All collectives of a compiled step that have the same kind and the same group size.
 
-    Attributes:
-        kind: XLA's name of the collective, such as "all-reduce".
-        group: the number of devices that take part in each collective.
-        times: the number of collectives of this kind and group size per step.
-        payload: the size of the operands (all-reduce, reduce-scatter) or of the results (other
-            kinds), in bytes per device and step.
+    `kind` is XLA's name, such as "all-reduce", `group` the number of devices in each collective,
+    and `times` the number of collectives per step. `payload` is the size of the operands
+    (all-reduce, reduce-scatter) or of the results (other kinds), in bytes per device and step.
     """
 
     kind: str
@@ -255,10 +248,7 @@ class Collective(NamedTuple):
 def collectives(text: str, num_devices: int) -> list[Collective]:
     """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices.
 
-    There is one `Collective` per kind and group size, sorted by kind and group size.
-
-    Raises:
-        ValueError: `text` is not the HLO text of a compiled program.
+    They are sorted by kind and group size. Errors are as in `parse`.
     """
     computations, entry = parse(text)
     counts: Counter = Counter()
