@@ -28,8 +28,7 @@ _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
 def place(name: Any) -> Path:
     """Converts `name`, a local path or bucket address, to an object with the API of `pathlib.Path`.
 
-    Raises:
-        ValueError: `name` is an address with a scheme other than gs:// and s3://.
+    Raises ValueError if `name` has a scheme other than gs:// and s3://.
     """
     if not is_remote(name):
         return Path(name)
@@ -86,11 +85,9 @@ def _forget_listings() -> None:
 
 @contextlib.contextmanager
 def naming_bucket_errors(name: Any, doing: str = "read") -> Iterator[None]:
-    """Converts exceptions of a bucket's client library to an error with a clear message.
+    """Converts exceptions of a bucket's client library to an error that names `name`.
 
-    Args:
-        name: the file or directory that the `with` block accesses, to be named in the message.
-        doing: what the block does with it, "read" or "written".
+    `doing` says what the `with` block does with `name`: "read" or "written".
 
     Raises:
         ImportError: the client library of the bucket (gcsfs or s3fs) is not installed.
@@ -125,13 +122,10 @@ def naming_bucket_errors(name: Any, doing: str = "read") -> Iterator[None]:
 
 
 def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> Result:
-    """Calls `request` until it succeeds, at most `ATTEMPTS` times, and says why it failed.
+    """Calls `request` until it succeeds, at most `ATTEMPTS` times; then raises OSError.
 
     Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
     `what` and `doing` ("read", "written") are said in messages.
-
-    Raises:
-        OSError: the connection failed in every attempt.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -168,18 +162,15 @@ class BucketFile(NamedTuple):
 
     @property
     def local_name(self) -> str:
-        """The name of its copy; that of a file which is no member of a folder is its last part."""
+        """The name of the local copy; for a file outside of a folder, the last part of its path."""
         return self.name or self.path.rpartition("/")[2]
 
 
 def listed(address: str) -> tuple[Any, list[BucketFile]]:
     """Returns the file system of a bucket, and the file at `address` or the files below it.
 
-    The name of the file at `address` itself is "".
-
-    Raises:
-        FileNotFoundError: there is no file or folder at `address`.
-        OSError: the bucket cannot be read.
+    The name of the file at `address` itself is "". Raises FileNotFoundError if there is none, or
+    OSError if the bucket cannot be read.
     """
     system, root = file_system(address)
     system.invalidate_cache()

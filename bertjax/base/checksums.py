@@ -1,8 +1,8 @@
 """The file `checksums.json`: the size and CRC-32 of each file of a folder, to detect damage.
 
-Checkpoints and exported models contain a `checksums.json`. The checksums are written before the
-folder gets its final name, and compared with the files before the files are used. In a bucket, the
-checksums are those that the bucket lists, so that no file is read for them.
+Checkpoints and exported models contain a `checksums.json`. It is written before the folder gets its
+final name, and compared with the files before they are used. In a bucket, the checksums are the
+ones that the bucket lists, so that no file is read for them.
 """
 
 import contextlib
@@ -20,11 +20,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
-    """Writes `checksums.json` for all files below a folder except the files named in `without`.
-
-    Raises:
-        OSError: a file cannot be read, or the disk is full.
-    """
+    """Writes `checksums.json` for all files below a folder except the files named in `without`."""
     left_out = {*without, CHECKSUMS}
     if is_remote(folder):
         entries = {k: v for k, v in _entries_in_bucket(folder).items() if k not in left_out}
@@ -48,13 +44,9 @@ def _size_and_crc(path: Path) -> list[int]:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Compares the files of a folder with its `checksums.json`.
+    """Returns a message on the first file that differs from `checksums.json`, or None.
 
-    Returns:
-        A message that names the first damaged file and the damage; None if no file is damaged.
-
-    Raises:
-        FileNotFoundError: the folder has no `checksums.json`.
+    Raises FileNotFoundError if the folder has no `checksums.json`.
     """
     try:
         expected = read_json(folder / CHECKSUMS)
@@ -170,11 +162,7 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 
 
 def set_aside(directory: Path, step: int, folder: str) -> Path:
-    """Moves the checkpoint of `step` from `directory` to a folder beside `directory`.
-
-    Training runs ignore the checkpoints in this folder, whose name is `folder`. Returns the new
-    path of the checkpoint's folder.
-    """
+    """Moves the checkpoint of `step` to `folder` beside `directory`; returns its new path."""
     place = directory.parent / folder
     names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
     target = next(place / name for name in names if not (place / name).exists())
@@ -186,9 +174,8 @@ def restore_replaced(directory: Path) -> None:
     """Deletes or restores the checkpoints in the folder `replaced` beside `directory`.
 
     A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
-    new checkpoint in `directory` is complete and undamaged, the old one is deleted. Otherwise, the
-    old one is moved back to `directory`, and a damaged new one to the folder `damaged` beside
-    `directory`. The folder `replaced` is removed if it is empty then.
+    new one is complete and undamaged, the old one is deleted. Otherwise, the old one is moved back
+    to `directory`, and a damaged new one to the folder `damaged` beside `directory`.
     """
     replaced = directory.parent / REPLACED
     # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
@@ -208,10 +195,8 @@ def restore_replaced(directory: Path) -> None:
 def set_damaged_aside(directory: Path) -> None:
     """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
 
-    Before that, `restore_replaced` restores checkpoints whose replacement was interrupted.
-
-    Raises:
-        ValueError: all checkpoints in `directory` are damaged; they stay in `directory`.
+    First, `restore_replaced` restores checkpoints whose replacement was interrupted. Raises
+    ValueError if all checkpoints in `directory` are damaged; they stay in `directory`.
     """
     restore_replaced(directory)
     damaged = damaged_steps(directory)

@@ -36,12 +36,10 @@ NO_STEP_FLAGS = tuple(
     "max_bad_steps rollback_steps deterministic distributed".split()
 )
 
-# How tyro reads and shows the flags of all commands.
 TYRO: dict[str, Any] = {
     "use_underscores": True,
     "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
 }
-# The values of boolean flags.
 _TRUTH = {"true": "True", "false": "False"}
 
 
@@ -52,8 +50,7 @@ DECLARED_ONLY: list[str] = []
 class Declared(Exception):
     """Raised in place of parsing `DECLARED_ONLY`, to tell which flags a command has.
 
-    `configs` are the dataclasses, or instances, whose fields are the flags; the fields named in
-    `hidden` have none.
+    The flags are the fields of `configs`, dataclasses or instances, except the fields in `hidden`.
     """
 
     def __init__(self, configs: Sequence[Any], hidden: Collection[str]):
@@ -77,14 +74,13 @@ class ConfigFlags:
 def parse(
     config: type[Config] | Config, argv: Sequence[str] | None, *, command: str, description: str
 ) -> Config:
-    """Parses the flags in `argv` and returns the command's config.
+    """Parses the flags in `argv` (None: `sys.argv[1:]`) and returns the command's config.
 
     Flags may be written `--like_this` or `--like-this`, with or without `=`; a nested field is
     written `--optimizer.learning_rate`.
 
     Args:
         config: a config dataclass, or an instance whose values are the defaults.
-        argv: the flags; None: `sys.argv[1:]`.
         command: the name of the command, as in `python -m bertjax.COMMAND`.
         description: the description of the command that `--help` prints.
 
@@ -107,11 +103,8 @@ def parse_both(
 ) -> tuple[Flags, Config]:
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
-    The dataclasses of `flags` and `config` must not have a field of the same name; fields of
-    `config` in `hidden` are not listed by `--help`. Other arguments and errors are as in `parse`.
-
-    Returns:
-        An instance of `flags`, and the config of the run.
+    `flags` and `config` must not have a field of the same name; `--help` does not list the fields
+    of `config` in `hidden`. Other arguments and errors are as in `parse`.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
@@ -156,8 +149,6 @@ def refuse(message: str) -> NoReturn:
 
 
 class _Group:
-    """Base class of the types that tell tyro about a box of `--help`, or all boxes together."""
-
     spec: StructConstructorSpec
 
 
@@ -249,11 +240,7 @@ def _class_of(config: Any) -> type:
 
 
 def _flag_types(config_class: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (the name of a flag without dashes, its type) of a config and the configs in it.
-
-    A nested field has a name such as "optimizer.learning_rate", a field of one of several nested
-    configs one such as "phases.0.num_steps".
-    """
+    """Yields (flag, type) of a config: "optimizer.learning_rate", "phases.0.num_steps", ..."""
     for name, field_type in get_type_hints(config_class).items():
         if name not in config_class.__dataclass_fields__:
             continue  # a class variable
@@ -350,10 +337,10 @@ def write_json(content: Any, where: str) -> None:
 
 
 class CallableModule(types.ModuleType):
-    """Module class that makes a command's module callable as a function of the Python API.
+    """Class that makes a command's module callable, after `sys.modules[__name__].__class__ = ...`.
 
-    `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)` calls its
-    function `prepare`, after `sys.modules[__name__].__class__ = CallableModule`.
+    `bertjax.prepare` is a module with `main` and `parse`; `bertjax.prepare(...)` calls its
+    function `prepare`.
     """
 
     def _function(self) -> Callable[..., Any]:

@@ -18,7 +18,6 @@ from bertjax.base.lock import Lock
 
 # Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
 MAX_JSON_BYTES = 1 << 25
-# Maximum length of an error message about the content of a file, in characters.
 MAX_MESSAGE = 400
 _REMOTE = re.compile(r"[a-z0-9]+://")
 _MALFORMED = (
@@ -70,13 +69,9 @@ def _not_written(place: str | Path, error: OSError, consequence: str = "") -> st
 def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
     """Yields the path of a temporary file, which is renamed to `path` at the end of the block.
 
-    If the `with` block raises an error, `path` keeps its old content and the temporary file is
-    removed. If the block does not create the temporary file, `path` is unchanged.
-
-    Args:
-        path: the file to write, on a local disk.
-        unique: whether the temporary file gets a random name, for a `path` that several processes
-            or machines may write at the same time.
+    If the `with` block raises an error or does not create the file, `path` is unchanged. `unique`
+    gives the temporary file a random name, for a `path` that several processes or machines may
+    write at the same time.
 
     Raises:
         OSError: the disk is full or fails.
@@ -112,7 +107,7 @@ def write_text(path: Path, text: str, *, unique: bool = False) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes `content` to the JSON file `path` atomically; errors are those of `write_bytes`."""
+    """Writes `content` to the JSON file `path` atomically; errors as in `write_bytes`."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
@@ -149,8 +144,6 @@ def read_json(
     """Reads a UTF-8 JSON file, with or without a byte order mark, and returns its content.
 
     Args:
-        path: the file, which may be in a bucket.
-        remedy: the advice at the end of an error message.
         max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
         kind: the type of the content: `dict` for a JSON object, or `list` for a JSON array.
 
@@ -181,9 +174,6 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     A missing file counts as an empty one. A truncated last line, which a kill leaves or which is
     being written now, is left out, and is no damage. NUL bytes around a line, which a crash of the
     machine leaves, are damage, but the line follows.
-
-    Args:
-        path: the file, such as metrics.jsonl.
     """
     if not path.is_file():
         return
@@ -210,12 +200,7 @@ def _json_object(text: bytes) -> dict[str, Any] | None:
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Reads the file `path`, which may have at most `max_bytes` bytes.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has more than `max_bytes` bytes.
-    """
+    """Reads a file; raises ValueError if it has more than `max_bytes` bytes, or OSError."""
     content = bytearray()
     with path.open("rb") as file:  # a single read would allocate max_bytes
         while len(content) <= max_bytes and (block := file.read(1 << 22)):
@@ -232,8 +217,7 @@ def refuse_links_outside(directory: Path) -> None:
     """Raises ValueError if a link in a model's directory leads out of it.
 
     A stranger's model could otherwise make its user publish a private file, such as a token. In the
-    cache of the Hugging Face Hub, files are links to blobs, which may be anywhere in the folder of
-    the repository.
+    cache of the Hugging Face Hub, links to the blobs of the repository are allowed.
     """
     root = directory.resolve()
     for parent in (*directory.absolute().parents, *root.parents):
@@ -265,12 +249,8 @@ def set_aside(path: Path, name: str | None = None) -> Path:
 def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
     """Yields a new folder that replaces `folder` at the end of the `with` block.
 
-    If the block raises an error, `folder` is unchanged, and the new folder is removed.
-
-    Args:
-        folder: the folder to write, which may exist.
-        marks: file names; a folder with content is replaced only if it contains a file with one of
-            these names. If `marks` is empty, any folder is replaced.
+    If the block raises an error, `folder` is unchanged, and the new folder is removed. A folder
+    with content is replaced only if it contains one of the files `marks`, or `marks` is empty.
 
     Raises:
         ValueError: `folder` is a file, or has content but none of the files in `marks`.

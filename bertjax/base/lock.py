@@ -30,8 +30,8 @@ _NOT_SUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, e
 def waiting_lock(path: Path) -> Iterator[None]:
     """A `with` block that one process of this machine at a time can enter; the others wait.
 
-    `path` is the lock file, which remains. Where files cannot be locked or written, several
-    processes enter the block at the same time.
+    The lock file `path` remains. Where files cannot be locked or written, several processes enter
+    the block at the same time.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -54,8 +54,7 @@ class Lock:
     has taken over, as after a suspension of its machine, is ended, since it must write no longer.
 
     Args:
-        path: the lock file, whose folder must exist; that of a lease is `path` with ".heartbeat"
-            appended.
+        path: the lock file, whose folder must exist; a lease is the file `path` + ".heartbeat".
         place: what the error message calls the locked file or folder, such as "--output data".
         what: what the error message calls the process that holds the lock, such as "run".
         remedy: the advice at the end of the error message, such as "wait until it ends".
@@ -73,10 +72,8 @@ class Lock:
     def take(self, *, wait: bool = True) -> None:
         """Takes the lock.
 
-        Args:
-            wait: whether to wait if a lease was touched less than a minute ago, as a living process
-                does every few seconds. True: wait until it is touched again (then raise Locked) or
-                is stale (then take it); False: raise Locked at once.
+        If a lease was touched less than a minute ago, `wait` decides: True waits until it is
+        touched again (and raises Locked) or is stale (and takes it); False raises Locked at once.
 
         Raises:
             Locked: another process holds the lock.

@@ -60,11 +60,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """The state of a piece of work, which began when this object was created.
 
-    Attributes:
-        what: what is being done, such as "counting words".
-        total, done: the amounts of work in units, in all (None: unknown) and so far.
-        unit: the name of the units, such as "texts" or `BYTES`.
-        note: text that is shown instead of the amount and the speed, if it is not empty.
+    `total` (None: unknown) and `done` are amounts of work in `unit`s, such as "texts" or `BYTES`;
+    `what` is being done, such as "counting words"; `note` replaces the amount if it is not empty.
     """
 
     def __init__(self, what: str, total: float | None = None, unit: str = ""):
@@ -146,11 +143,7 @@ def progress(
 ) -> Iterator[Progress]:
     """Shows the progress of the work in the `with` block, which the block reports to the result.
 
-    Args:
-        what: what is being done, such as "counting words".
-        total: the amount of work in units; None: unknown.
-        unit: the name of the units, such as "texts" or `BYTES`; "": the amount is not shown.
-        shown: False: nothing is shown.
+    The arguments are the attributes of `Progress`; without a `unit`, the amount is not shown.
     """
     state = Progress(what, total, unit)
     if _is_hidden or not shown:

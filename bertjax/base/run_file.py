@@ -38,10 +38,8 @@ def read_run(workdir: Path) -> dict[str, Any]:
 def read_run_file(path: Path) -> dict[str, Any]:
     """Reads run.json or its copy.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not JSON, lacks the config or the hash of the training data, or has
-            another content than its checksum says.
+    Raises OSError if it cannot be read, or ValueError if it is no JSON, lacks an entry, or its
+    checksum differs.
     """
     content = read_json(path, "restore it from a copy, or choose another --workdir")
     checksum = content.pop("checksum", None)  # files of older versions have none
@@ -60,16 +58,12 @@ def read_run_file(path: Path) -> dict[str, Any]:
 
 
 def write_run(workdir: Path, config: Mapping[str, Any], data_fingerprint: str) -> None:
-    """Writes run.json and its spare copy .run.json, each atomically, with a checksum.
-
-    `config` holds JSON values, and `data_fingerprint` is the hash of the training data.
-    """
+    """Writes run.json and its spare copy .run.json, each atomically, with a checksum."""
     content = {"config": config, "data_fingerprint": data_fingerprint}
     for name in (RUN_FILE, SPARE_FILE):
         write_json(workdir / name, {**content, "checksum": _checksum(content)})
 
 
 def _checksum(content: Mapping[str, Any]) -> int:
-    """Returns the CRC-32 of JSON values, whatever the order of their keys."""
     as_read = json.loads(json.dumps(content))
     return zlib.crc32(json.dumps(as_read, sort_keys=True).encode())

@@ -24,12 +24,9 @@ ATTEMPTS = 100
 def scratch_folder() -> Iterator[Path]:
     """Yields a new folder for temporary files and removes the folder at the end of the block.
 
-    If the process is killed, the next call of `scratch_folder` by the same user on the same machine
-    removes the folder. The folder is created in `tempfile.gettempdir()`, which the environment
-    variable TMPDIR sets.
-
-    Raises:
-        OSError: the folder cannot be created.
+    The folder is created in `tempfile.gettempdir()`, which the environment variable TMPDIR sets. If
+    the process is killed, the user's next call on the same machine removes the folder. Raises
+    OSError if the folder cannot be created.
     """
     root = Path(tempfile.gettempdir())
     remove_left_behind(root)

@@ -130,17 +130,12 @@ def run_reporting_errors(
 
     Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
     device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, their
-    traceback is printed as well.
+    traceback is printed as well. `memory_remedy` names the flags with which the command needs less
+    memory, and `trains` gives Ctrl-C the exit status of SIGTERM.
 
-    Args:
-        run: parses the flags and runs the command.
-        memory_remedy: a sentence that names the flags with which the command needs less memory.
-        trains: whether the command trains, so that Ctrl-C has the exit status of SIGTERM.
-
-    Returns:
-        0 for success; 1 for an expected error; 75 (`STOPPED`) after a signal to a command that
-        resumes its work if it is run again; 130 if Ctrl-C stopped any other work; and 141 if the
-        reader of standard output ended, as in `bertjax predict ... | head`.
+    The status is 0 for success; 1 for an expected error; 75 (`STOPPED`) after a signal to a command
+    that resumes its work if it is run again; 130 if Ctrl-C stopped any other work; and 141 if the
+    reader of standard output ended, as in `bertjax predict ... | head`.
     """
     try:
         with signals_raise(*(["SIGINT"] if trains else [])):
@@ -184,7 +179,6 @@ def leave(status: int) -> NoReturn:
 
 
 def _reader_ended() -> bool:
-    """Returns whether standard output is a pipe whose reader has ended."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(event & select.POLLERR for _, event in poll.poll(0))

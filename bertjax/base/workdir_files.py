@@ -6,7 +6,7 @@
 | `run.lock` | the lock file, which names the process that writes to the workdir (`base.lock`) |
 | `tokenizer/` | the tokenizer of the model and of its training data |
 | `checkpoints/` | the Orbax checkpoints of the run |
-| `damaged/`, `rolled_back/` | damaged checkpoints; those that a rollback has moved away |
+| `damaged/`, `rolled_back/` | damaged checkpoints; checkpoints that a rollback has moved away |
 | `metrics.jsonl`, `events.out.tfevents.*` | the metrics as JSON lines and as TensorBoard events |
 | `goodput.jsonl`, `.goodput.json` | where the time of the run's processes went |
 | `processes.jsonl` | the commands, hardware and versions of the run's processes |
@@ -33,7 +33,6 @@ SCORES, CALIBRATION = "scores.json", "calibration.json"
 BAD_ROWS = "bad_rows.jsonl"
 REPORT = "report.html"
 TRACKERS_FOLDER = "trackers"
-# Models that wait to be pushed to the Hub.
 PENDING = "push"
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (

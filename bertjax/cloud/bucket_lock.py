@@ -52,9 +52,7 @@ class BucketLock:
     def take(self) -> None:
         """Takes the lock; waits for up to a minute if a process that has ended has left it.
 
-        Raises:
-            Locked: another process holds the lock.
-            OSError: the bucket cannot be read or written.
+        Raises Locked if another process holds the lock, or OSError if the bucket cannot be used.
         """
         with naming_bucket_errors(self._file, "written"):
             self._wait_for_other()

@@ -44,8 +44,7 @@ def local_copy(
         address: an address gs://... or s3://..., in which the last parts of the path may be a glob
             such as `*.txt` or `**/*.gz`; or a local path, which is returned as it is.
         cache: the folder of the copies; None: a folder in the user's cache.
-        choose: a function that returns which of the files of a folder to copy, given the list of
-            their names relative to the folder; None: all files, or those that match the glob.
+        choose: selects which files to copy from a list of names relative to the folder; None: all.
 
     Raises:
         FileNotFoundError: there is no such file or folder in the bucket.
@@ -103,7 +102,7 @@ def _read_list(folder: Path) -> dict[str, Any]:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Removes copies of files that the bucket, whose files are `names`, has no longer."""
+    """Removes the copies of files other than `names`."""
     if not _read_list(folder).keys() - names:
         return
     with waiting_lock(folder / LOCK_SUFFIX):
@@ -114,7 +113,7 @@ def _remove_others(folder: Path, names: set[str]) -> None:
 
 
 def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
-    """Copies those of the files that are new or have changed to `folder`."""
+    """Copies new and changed files to `folder`."""
 
     def is_current(file: BucketFile, done: dict[str, Any]) -> bool:
         local = folder / file.local_name
@@ -163,11 +162,8 @@ def _update(system: Any, files: list[BucketFile], folder: Path, address: str) ->
 def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:
     """Copies one file of a bucket; continues a part of the same version that is on the disk.
 
-    `advance` is called with each number of bytes that has arrived.
-
-    Raises:
-        OSError: the bucket cannot be read, the disk is full, or the copy has another MD5 than the
-            file in the bucket.
+    `advance` is called with each number of bytes that has arrived. Raises OSError if the bucket
+    cannot be read, the disk is full, or the MD5 differs.
     """
     mark = hashlib.sha256(file.version.encode()).hexdigest()[:12]
     part = local.with_name(f"{local.name}.{mark}{PART_SUFFIX}")

@@ -55,10 +55,7 @@ class HubFile(NamedTuple):
 
 
 class HubDataset(NamedTuple):
-    """A split of a dataset on the Hub.
-
-    `name` and `pinned` contain the commit, so that they always name the same files.
-    """
+    """A split of a dataset on the Hub; `name` and `pinned` contain the commit."""
 
     name: str  # hf:OWNER/NAME@COMMIT:CONFIG
     commit: str
@@ -73,21 +70,19 @@ class HubDataset(NamedTuple):
 
 
 def is_hub_dataset(name: Any) -> bool:
-    """Whether `name` is that of a dataset on the Hub, which begins with hf:."""
+    """Whether `name` names a dataset on the Hub: it begins with hf:."""
     return isinstance(name, str) and name.startswith(HUB_PREFIX)
 
 
 def open_dataset(name: str) -> HubDataset:
     """Looks up the files of a split of a dataset on the Hub, without downloading them.
 
-    The files are the Parquet files of the repository, else those that the Hub converted (branch
-    refs/convert/parquet), else JSON lines and texts. Which files belong to which configuration and
-    split is said by the `configs` of the dataset's card, else by their names.
+    The files are the Parquet files of the repository, else the ones that the Hub converted (branch
+    refs/convert/parquet), else JSON lines and texts. The `configs` of the dataset's card, else the
+    file names, say which files belong to which configuration and split.
 
-    Args:
-        name: hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but hf:OWNER/NAME may be left out.
-            Without a configuration, there must be only one, or one that is called "default"; the
-            split is "train" unless one is given.
+    Of `name`, hf:OWNER/NAME@REVISION:CONFIG:SPLIT, all but hf:OWNER/NAME may be left out. The
+    default configuration is the only one, or "default"; the default split is "train".
 
     Raises:
         FileNotFoundError: there is no such dataset or revision.
@@ -201,7 +196,7 @@ def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
-    """Sorts files by their names; those that name no split are of the split "train"."""
+    """Sorts files by their names; files that name no split are of the split "train"."""
     found: dict[str, dict[str, list[HubFile]]] = {}
     files = list(files)
     converted = [_CONVERTED_FILE.fullmatch(file.path) for file in files]
@@ -299,8 +294,7 @@ def shown_download(name: str) -> Iterator[Any]:
 def local_split(name: str) -> Path:
     """Downloads a split of the dataset `name`; returns its file, or a folder of several files.
 
-    Raises:
-        FileNotFoundError, OSError, PermissionError, ValueError: as `open_dataset` and `download`.
+    Raises the errors of `open_dataset` and `download`.
     """
     dataset = open_dataset(name)
     paths = [download(file) for file in dataset.files]
@@ -329,8 +323,7 @@ class TemporaryFailure(OSError):
 def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
     """Converts exceptions of huggingface_hub to errors with a clear message.
 
-    `what` names in messages what the `with` block reads or writes; `kind` is "dataset" or "model",
-    and `revision` a branch, tag or commit.
+    `what` names in messages what the `with` block reads or writes; `kind` is "dataset" or "model".
 
     Raises:
         FileNotFoundError: there is no such repository, revision or file.
@@ -384,10 +377,9 @@ FILES_OF_MODELS = (
 
 
 def create_repository(repository: str, *, private: bool = False) -> None:
-    """Creates a model repository unless it exists, which also checks the user's rights.
+    """Creates a model repository, OWNER/NAME, unless it exists; checks the user's rights.
 
     A run calls this function before its first step, so that it does not fail at its end.
-    `repository` is OWNER/NAME.
 
     Raises:
         OSError: the Hub cannot be reached.
@@ -423,10 +415,9 @@ def create_repository(repository: str, *, private: bool = False) -> None:
 def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
     """Uploads the files of a model to a branch, as one commit that makes all visible at once.
 
-    Files that the Hub has already, also of an interrupted upload, are not uploaded again. A branch
-    that does not exist is created from the main branch. Failed requests are repeated.
-
-    Hidden files and folders are not uploaded. `repository` is OWNER/NAME, and must exist.
+    Hidden files are not uploaded, nor are files that the Hub has already, also of an interrupted
+    upload. A branch that does not exist is created from the main branch. Failed requests are
+    repeated. The repository OWNER/NAME must exist.
 
     Raises:
         OSError: the Hub could not be reached in several attempts.

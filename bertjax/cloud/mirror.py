@@ -17,7 +17,6 @@ from bertjax.base.files import cache_folder, write_json
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import download
 
-# The seconds between two uploads of changed files.
 UPLOAD_SECONDS = 10.0
 # A file up to this size, in bytes, is read before it is uploaded, since it may grow meanwhile.
 READ_WHOLE = 1 << 24
@@ -26,7 +25,6 @@ LIST_FILE = ".uploaded.json"
 # A folder is incomplete without these files, so they are uploaded after all others.
 MODEL_FILE = "config.json"
 LAST_FILES = (CHECKSUMS, MODEL_FILE)
-# Ends of the names of files and folders that are not finished.
 _UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing", "-journal")
 
 
@@ -48,8 +46,6 @@ class Mirror:
     its folder change.
 
     Args:
-        folder: the local folder.
-        address: the folder in the bucket.
         without: names of subfolders that are not mirrored.
         check: called before each upload; it raises an error if the bucket must not be written,
             because another run has taken its lock.
@@ -111,9 +107,7 @@ class Mirror:
     def sync(self) -> None:
         """Uploads all changes, and removes from the bucket what is no longer in the local folder.
 
-        Raises:
-            Locked: another run has taken the lock of the bucket.
-            OSError: the bucket cannot be written.
+        Raises Locked if another run has the lock of the bucket, or OSError.
         """
         with self._busy, naming_bucket_errors(self.address, "written"):
             self._check()
@@ -179,10 +173,7 @@ class Mirror:
                     yield name, _state_of(path)
 
     def _hide_changed_models(self, changed: list[str], found: dict[str, Any]) -> list[str]:
-        """Removes config.json from the bucket where another file of its folder has changed.
-
-        Returns `changed` with the removed files.
-        """
+        """Removes config.json of changed folders from the bucket; returns `changed` with them."""
         gone = [name for name in self._sent if name not in found]
         for folder in {Path(name).parent for name in [*changed, *gone]}:
             name = (folder / MODEL_FILE).as_posix()
@@ -237,10 +228,7 @@ def _order(name: str) -> tuple[bool, bool, str]:
 
 
 def _is_incomplete(name: str, names: set[str]) -> bool:
-    """Whether a file belongs to a checkpoint of which the bucket does not hold all files.
-
-    A checkpoint is a folder with a number, and `checksums.json` is uploaded after its other files.
-    """
+    """Whether a file is in a checkpoint (a folder with a number) that lacks checksums.json."""
     step = next((part for part in Path(name).parents if part.name.isdigit()), None)
     return step is not None and (step / CHECKSUMS).as_posix() not in names
 

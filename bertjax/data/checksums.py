@@ -36,8 +36,8 @@ class Remembered:
     """The list of the verified shards of a directory, stored in the user's cache folder.
 
     A shard counts as verified as long as its size, its modification time and its SHA-256 in
-    `metadata.json` equal those in the list. If the cache folder cannot be read or written, no error
-    is raised, and every process verifies the shards itself.
+    `metadata.json` are still as listed. Without access to the cache folder, every process
+    verifies the shards itself.
     """
 
     def __init__(self, directory: str | Path):
@@ -100,16 +100,13 @@ class _Counted(io.FileIO):
 
 
 def checksum(path: str | Path, advance: Callable[[int], None] = lambda count: None) -> str:
-    """Returns the SHA-256 of a local file in hexadecimal digits.
-
-    `advance` is called with the number of bytes of each block that was read.
-    """
+    """Returns a local file's SHA-256 in hex; `advance` gets the number of bytes of each block."""
     with _Counted(path, advance) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe(path: Path, records: int) -> Shard:
-    """Returns the `Shard` that describes the file `path`, which contains `records` records."""
+    """Returns the `Shard` that describes the file `path` of `records` records."""
     return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
 
 
@@ -135,13 +132,11 @@ def is_intact(
 def verify_shards(
     directory: str | Path, metadata: Metadata, lengths: Collection[int] | None = None
 ) -> Verification:
-    """Compares the shards in `directory` with their sizes and SHA-256s in `metadata`.
+    """Compares the shards of the maximum `lengths`, or all, with `metadata`.
 
-    The shards of the maximum lengths `lengths`, or all, are compared. Shards that were verified on
-    this machine before are not read, nor are shards in a bucket, which has checksums of its own.
-
-    Raises:
-        ValueError: shards are damaged or missing; the message names the first five.
+    Shards that were verified on this machine before are not read, nor are shards in a bucket, which
+    has checksums of its own. Raises ValueError, which names the first five, if shards are damaged
+    or missing.
     """
     shards = metadata.shards(lengths)
     if is_remote(directory):

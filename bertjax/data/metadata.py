@@ -25,11 +25,8 @@ def typed(kind: Any, value: Any, where: str) -> Any:
     """Checks the type of a JSON value and converts JSON objects to instances of dataclasses.
 
     `kind` is a dataclass, int (not negative), float, str, bool, Any, a Literal of strings, list,
-    dict with string keys, or the union of one of these and None; `where` names the value.
-
-    Raises:
-        ValueError: `value` or a nested value has a wrong type, or an object lacks a required field
-            of its dataclass or has an unknown field.
+    dict with string keys, or the union of one of these and None. Raises ValueError, which names
+    `where`, if a type is wrong, a required field is missing, or a field is unknown.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -86,9 +83,9 @@ METADATA_FILE = "metadata.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The description of one shard in `metadata.json`: file name, number of records, size in bytes.
+    """The description of a shard: file name, number of records, size in bytes, hexadecimal SHA-256.
 
-    `sha256` is in hexadecimal digits. Data prepared without checksums lack it and the size.
+    Data prepared without checksums lack the size and `sha256`.
     """
 
     file: str
@@ -103,8 +100,6 @@ class LengthSummary:
 
     Attributes:
         shards: the shards, in the order of the chunks of text that their rows were made from.
-        records: number of rows in all shards.
-        sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
         labels: {label: number of sequences}: "1" for sentence pairs with a random second segment or
             swapped segments, "0" for other sentence pairs, "-1" for no label.
@@ -134,7 +129,6 @@ class SplitSummary:
 
     Attributes:
         documents: number of documents that contain text.
-        sentences: number of sentences in the documents.
         text_bytes: size of the documents as read, in UTF-8 bytes.
         text_tokens: number of tokens in the text of the documents, without special tokens.
         unigram_entropy_nats: entropy, in nats, of the token frequencies in the text, which is the
@@ -152,10 +146,9 @@ class SplitSummary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceSummary:
-    """One of the sources of a mixture; its share of the rows is weight / sum of all weights.
+    """A source of a mixture; its share of the rows is its integer weight / the sum of all weights.
 
-    `name` is the input that its rows were made from, `weight` a positive integer, and `splits` has
-    its statistics and shards of "train" and, if documents were held out, of "eval".
+    `name` is the input; `splits` has its "train" and, if documents were held out, "eval".
     """
 
     name: str
@@ -164,7 +157,7 @@ class SourceSummary:
 
 
 class RowSource(NamedTuple):
-    """Shards to read rows from: the name of the source, its weight, and the paths of its shards."""
+    """Shards to read rows from: the name of the source, its weight, and the shards' paths."""
 
     name: str
     weight: int
@@ -179,16 +172,13 @@ class Metadata:
         settings: values of the flags of `prepare` that determine the rows.
         inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
         tokenizer_fingerprint: hash of the vocabulary and the settings of the tokenizer.
-        vocab_size: vocabulary size of the tokenizer.
         objective: the pretraining objective: "nsp", "sop", "mlm" or "full_sentences".
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
-        chunks: number of chunks that the input text was divided into.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
             "long_lines_cut", ...; and "unknown_tokens", the number of unknown tokens ([UNK]).
         splits: statistics of "train" and, if documents were held out, of "eval".
         format_version: version of the format of `metadata.json` and of the records.
-        sources: the sources of a mixture, in the order of their shards in `splits`; None: the data
-            are no mixture.
+        sources: the sources of a mixture, in the order of their shards in `splits`, or None.
     """
 
     settings: dict[str, Any]
@@ -230,10 +220,7 @@ class Metadata:
         ]
 
     def attended(self, max_length: int) -> float:
-        """Returns the mean number of tokens that a token of the training rows attends to.
-
-        This is E[n^2] / E[n] for sequence length n; in a mixture, over rows drawn by the weights.
-        """
+        """Mean number of tokens that a training token attends to: E[n^2] / E[n] for length n."""
         if self.sources is None:
             return self.splits["train"].lengths[str(max_length)].attended
         tokens = squares = 0.0
@@ -248,7 +235,7 @@ class Metadata:
         """Returns the metadata as JSON text, with each list of numbers on one line.
 
         Checksums and sources that are None are omitted: a run identifies its data by a hash of this
-        JSON, so the JSON of data prepared by older versions, which stored none, must not change.
+        text, which must not change for data of older versions.
         """
         fields = dataclasses.asdict(self)
         if self.sources is None:
@@ -265,12 +252,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> "Metadata":
-        """Parses the output of `to_json`.
-
-        Raises:
-            ValueError: the text is not JSON, its format version is not FORMAT_VERSION, or a value
-                is missing or invalid.
-        """
+        """Parses the output of `to_json`; raises ValueError if it is not valid."""
         fields = json.loads(text)
         version = fields.get("format_version") if isinstance(fields, dict) else None
         if version != FORMAT_VERSION:
@@ -322,7 +304,7 @@ def _check_sources(metadata: Metadata) -> None:
 
 
 def read_metadata(directory: str | Path) -> Metadata:
-    """Reads and returns the metadata of a prepared directory without checking the shards.
+    """Returns the metadata of a prepared directory without checking the shards.
 
     Raises:
         FileNotFoundError: there is no metadata.json, so the directory may be incomplete.
@@ -345,14 +327,13 @@ def read_metadata(directory: str | Path) -> Metadata:
 
 
 def open_prepared(directory: str | Path, lengths: Collection[int] | None = None) -> Metadata:
-    """Returns the metadata of a prepared directory after checking that the shards are complete.
+    """Returns the metadata of a prepared directory; checks that the shards are complete.
 
-    The shards of the maximum lengths `lengths`, or of all, are checked.
+    Only the shards of the maximum `lengths`, if set, are checked.
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
-        ValueError: metadata.json is not valid, or the number of records in a shard is not
-            the number that metadata.json states.
+        ValueError: metadata.json is not valid, or a shard has another number of records.
     """
     metadata = read_metadata(directory)
     missing: list[str] = []
@@ -379,8 +360,7 @@ def open_prepared(directory: str | Path, lengths: Collection[int] | None = None)
 def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]:
     """Returns the paths of the shards of one split and maximum length, in metadata.json's order.
 
-    Raises:
-        ValueError: the directory has no split `split`, or no rows of `max_length` tokens.
+    Raises ValueError if there is no such split or length.
     """
     metadata = read_metadata(directory)
     if split not in metadata.splits:
@@ -401,11 +381,8 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
 def row_sources(directory: str | Path, split: str, max_length: int) -> list[RowSource]:
     """Returns the sources of the rows of one split and maximum length, with the shards of each.
 
-    Data that are no mixture have a single source, whose name is "". Sources of a mixture without
-    rows in the split are left out.
-
-    Raises:
-        ValueError: the directory has no split `split`, or no rows of `max_length` tokens.
+    Data that are no mixture have a single source, "". Sources without rows in the split are left
+    out. Raises ValueError if there is no such split or length.
     """
     paths = shard_paths(directory, split, max_length)
     sources = read_metadata(directory).sources

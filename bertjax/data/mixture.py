@@ -35,11 +35,9 @@ def parse_mixture(
 ) -> Mixture | None:
     """Parses inputs such as "wiki=0.7,books=0.3"; returns None if no input has a weight.
 
-    The weights become the smallest integers with the same ratios, such as 7 and 3. `flag` is the
-    flag of the inputs for messages. An input that `exists`, such as a file `x=1`, has no weight.
-
-    Raises:
-        ValueError: a weight is not a positive number, a source has no weight or is named twice.
+    The weights become the smallest integers with the same ratios, such as 7 and 3. An input that
+    `exists`, such as a file `x=1`, has no weight. Raises ValueError if a weight is not a positive
+    number, or a source has no weight or is named twice.
     """
     weights: dict[str, Fraction] = {}
     without: list[str] = []
@@ -101,9 +99,8 @@ def rows_of_sources(rows: int, weights: Sequence[int]) -> list[int]:
     """Returns how many of the first `rows` rows of a mixture are drawn from each source.
 
     In the order of decreasing weights, each source takes its share of the rows that the sources
-    before it leave, rounded up. Each count is weight x rows / total, give or take 1 + ln(number of
-    sources); for two sources, the difference is below 1. Counts never decrease with `rows`, and of
-    two successive values of `rows`, exactly one count differs.
+    before it leave, rounded up. Counts never decrease with `rows`, and of two successive values of
+    `rows`, exactly one count differs.
     """
     counts = [0] * len(weights)
     total = sum(weights)

@@ -39,15 +39,12 @@ class Row:
     """One unpadded row, of one or more sequences, of the prepared data set.
 
     Attributes:
-        input_ids: token ids of all sequences, concatenated; each sequence includes its [CLS] and
-            [SEP] tokens.
+        input_ids: token ids of all sequences, concatenated, with [CLS] and [SEP].
         lengths: number of tokens of each sequence.
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
-            special tokens, or all tokens if the model family has only one token type. The
-            tokens after these have token type 1.
+            special tokens, or all tokens if the model family has only one token type.
         labels: label of each sequence: 1 if its second segment is random (NSP; in SOP, only after a
-            single sentence) or its segments are swapped (SOP), 0 for other sentence pairs, -1 for a
-            sequence without a label.
+            single sentence) or its segments are swapped (SOP), 0 for other sentence pairs, else -1.
     """
 
     input_ids: np.ndarray
@@ -60,18 +57,14 @@ def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
     """Encodes the header of a record, the bytes that precede the token ids.
 
     `width` is the number of bytes per token id, 2 or 4; a sequence is (number of tokens, number of
-    tokens with token type 0, label), where the label -1 means none.
+    tokens with token type 0, label or -1).
     """
     head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
     return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])
 
 
 def decode_row(record: bytes) -> Row:
-    """Decodes a record, which consists of `row_head` and of little-endian token ids.
-
-    Raises:
-        ValueError: `record` is not a complete record in the format of this module.
-    """
+    """Decodes a record; raises ValueError if it is not a complete one in this module's format."""
     try:
         version, width, count = _HEAD.unpack_from(record)
         if version != FORMAT_VERSION or width not in (2, 4) or count == 0:
@@ -103,11 +96,8 @@ def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = Fa
     """Writes `records` to the ArrayRecord file `path` atomically; returns the number of records.
 
     If there is none, no file is written. `unique` must be set if several processes may write the
-    same file at the same time.
-
-    Raises:
-        OSError: the disk is full or fails, or not all records can be read from the new file; the
-            file `path` is then not written.
+    same file at the same time. Raises OSError if the disk is full or fails; the file is then not
+    written.
     """
     with written_locally(path) as local:
         return _write_shard(local, records, unique)
@@ -157,14 +147,9 @@ class ShardReader:
     """Reads single records of an ArrayRecord file, in the same time for a file of any size.
 
     `grain.sources.ArrayRecordDataSource` reads lists of indices, for which array_record 0.8
-    allocates memory for all records of the file: if there are 1,500,000, reading a record takes
-    16 ms. This class reads each record as a range of one, in 3 us.
-
-    Args:
-        path: the ArrayRecord file.
-
-    Raises:
-        Exception: the file is missing or damaged; array_record raises several kinds.
+    allocates memory for all records of the file: of 1,500,000 records, it reads one in 16 ms. This
+    class reads each record as a range of one, in 3 us. A missing or damaged file raises several
+    types of exceptions.
     """
 
     def __init__(self, path: str | Path):
@@ -188,11 +173,7 @@ class ShardReader:
 
 
 def read_shard(path: str | Path) -> Iterator[bytes]:
-    """Yields all records of the ArrayRecord file `path`.
-
-    Raises:
-        ValueError: the file is missing or damaged.
-    """
+    """Yields all records of an ArrayRecord file; raises ValueError if it is missing or damaged."""
     try:
         reader = ShardReader(path)
         count = len(reader)

@@ -61,7 +61,6 @@ class Tokenizer(abc.ABC):
     Args:
         vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         layout: the special tokens, and their positions in texts and pairs.
-        do_lower_case: whether to lower-case the text.
         model_max_length: the maximum input length of the model, in tokens, which `save` stores;
             nothing is truncated to it.
         model_input_names: names of the arrays that transformers' tokenizer returns after loading
@@ -159,7 +158,7 @@ class Tokenizer(abc.ABC):
         """Describes why this tokenizer is not `old` with further entries; "" if it is.
 
         All ids of `old` must have the same tokens here, texts must be preprocessed equally, and
-        merges (BPE) or pieces with their scores (unigram) must begin with those of `old`.
+        merges (BPE) or pieces with their scores (unigram) must begin with the ones of `old`.
         """
         if type(self) is not type(old):
             return f"{type(old).__name__} and {type(self).__name__} are different kinds"
@@ -172,10 +171,7 @@ class Tokenizer(abc.ABC):
         return _first_difference(old._identity(), self._identity())
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments with which the class creates this tokenizer.
-
-        Classes keep each of them in an attribute of the same name.
-        """
+        """Returns the keyword arguments of the class, which are attributes of the same names."""
         parameters = inspect.signature(type(self)).parameters.values()
         return {p.name: getattr(self, p.name) for p in parameters if p.kind is p.KEYWORD_ONLY}
 
@@ -195,10 +191,7 @@ class Tokenizer(abc.ABC):
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]  # type: ignore
 
     def split(self, word: str) -> list[int]:
-        """Returns the ids of the pieces of a word, written as in the vocabulary.
-
-        `word` is an element of `words`, or the entry of another vocabulary.
-        """
+        """Returns the ids of the pieces of a word that is written as in the vocabulary."""
         return [token.id for token in self._text_backend.model.tokenize(word)]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
@@ -206,10 +199,10 @@ class Tokenizer(abc.ABC):
         return self.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of a text, and each token's start and (exclusive) end in characters.
+        """Returns the ids [n] of a text, and each token's characters, int32 [n, 2]: start and end.
 
-        The n ids are int32 [n], and the offsets int32 [n, 2]. Several tokens that encode one
-        character, such as a Korean syllable, all have the start and end of that character.
+        Ends are exclusive. Several tokens that encode one character, such as a Korean syllable, all
+        have the start and end of that character.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -222,10 +215,7 @@ class Tokenizer(abc.ABC):
 
         The special tokens of the layout are added. Unless `max_length` is None, the input is
         truncated to `max_length` tokens, including the special tokens; of a pair, the longer text
-        is truncated first.
-
-        Raises:
-            ValueError: `max_length` is smaller than the number of special tokens.
+        is truncated first. Raises ValueError if `max_length` has no room for the special tokens.
         """
         return self._encode(self._prompt_backend, text, pair, max_length)
 
@@ -263,8 +253,8 @@ class Tokenizer(abc.ABC):
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.
 
-        transformers can load these files. Without `tokenizer_config.json`, transformers would
-        lower-case text for a cased BERT, and return no token types for ALBERT.
+        Without `tokenizer_config.json`, transformers would lower-case text for a cased BERT, and
+        return no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -328,10 +318,7 @@ def _cut(
 
 
 def _first_difference(before: Any, now: Any) -> str:
-    """Describes the first value that differs in two results of `_identity`; "" if there is none.
-
-    Lists may have become longer.
-    """
+    """Describes how `now` differs from `before`, longer lists aside; "" if it does not."""
     if not isinstance(before, list) or not isinstance(now, list):
         same = before == now
         return "" if same else f"a setting or score was {brief(before, 60)} and is {brief(now, 60)}"
@@ -401,9 +388,9 @@ def count_words(
 
     When the distinct words have more than `most_characters` characters in total, words counted once
     so far are dropped, then words counted twice, and so on until the remaining words have at most
-    half as many. A dropped word that occurs again is counted from 0. The counts depend on the order
-    of the texts only if words are dropped; `report` is then called with a message after all texts.
-    The limit is checked between texts, so the words of a single text may exceed it.
+    half as many. A dropped word that occurs again is counted from 0. Only then do the counts depend
+    on the order of the texts; `report` is called with a message after all texts. The limit is
+    checked between texts, so the words of a single text may exceed it.
     """
     counts: Counter[str] = Counter()
     checked = size = dropped = highest = 0
@@ -433,11 +420,7 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
-    """Returns the highest count of the words to drop, and the characters of the words to keep.
-
-    The highest count to drop is the lowest n for which all words that were counted more than n
-    times have at most `room` characters in total.
-    """
+    """Returns the highest count to drop, and the number of characters to keep, up to `room`."""
     characters: Counter[int] = Counter()
     for word, count in counts.items():
         characters[count] += len(word)

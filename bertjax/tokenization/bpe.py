@@ -57,7 +57,6 @@ class ByteLevelBPETokenizer(Tokenizer):
     All token type ids are 0. Further arguments are documented in `Tokenizer`.
 
     Args:
-        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         merges: the BPE merges, each a pair of tokens, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
 
@@ -176,12 +175,9 @@ def train_bpe(
     Pairs of tokens that occur less often than `min_frequency` times are not merged. The vocabulary
     includes the 256 bytes. The tokens `<s>`, `<pad>`, `</s>` and `<unk>` have the ids 0 to 3, as in
     RoBERTa. The vocabulary does not depend on the order of the texts, unless `count_words` drops
-    rare words to bound memory; `report` is then called with a message. `model_max_length` is stored
-    in the tokenizer: the maximum number of tokens of its model.
-
-    Raises:
-        ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the
-            texts contain no word.
+    rare words to bound memory; `report` is then called with a message. `model_max_length` is only
+    stored in the tokenizer. Raises ValueError if `vocab_size` is too small for the special tokens
+    and the bytes, or the texts contain no word.
     """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "report": report}
@@ -320,7 +316,7 @@ def train_modernbert_bpe(
     """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens, as for ModernBERT.
 
     The texts are normalised to NFC. The special tokens have the ids 0 to 4, and the 256 bytes
-    follow. The other arguments and errors are those of `train_bpe`.
+    follow. The other arguments and errors are as in `train_bpe`.
     """
     normalizer = normalizers.NFC()
     vocab, merges = learn_bpe(

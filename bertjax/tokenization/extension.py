@@ -97,10 +97,7 @@ class WordChoice:
         return self._counts[word] * (len(self._splits[word]) - 1)
 
     def _effect(self, word: str) -> tuple[int, list[str]]:
-        """Returns the tokens that `word` saves as an entry, and the words that it would harm.
-
-        These words would be split into other, but not into fewer, pieces; they do not count.
-        """
+        """Returns the tokens that `word` saves as an entry, and the words that it would harm."""
         saved, harmed = self._own(word), []
         for longer, before, after in self._changes(word):
             if after and len(after) < len(before):
@@ -172,11 +169,8 @@ def extend(
     The entries are first the characters that the vocabulary lacks, in order of frequency and unless
     they are rare, and then the words that save the most tokens of the texts; all of them occur at
     least `min_frequency` times. They do not depend on the order of the texts, unless `count_words`
-    drops rare words to bound memory; `report` is then called with a message.
-
-    Raises:
-        ValueError: the texts contain no unknown character and no word that another entry would
-            shorten.
+    drops rare words to bound memory; `report` is then called with a message. Raises ValueError if
+    the texts contain nothing to add.
     """
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
@@ -286,11 +280,7 @@ def _extended_bpe(
 def _new_merges(
     tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Iterator[tuple[str, str]]:
-    """Yields pairs of entries in order of rank.
-
-    The trainer of the tokenizers library learns them from texts in which each old piece is one
-    character.
-    """
+    """Yields pairs of entries by rank, learnt from texts with one character per old piece."""
     texts: Counter[str] = Counter()
     for word, count in counts.items():
         ids = tokenizer.split(word)

@@ -26,10 +26,8 @@ def fetch(
     """Downloads files of a model or dataset on the hub; returns the local folder with the files.
 
     Args:
-        name: the name of the model or dataset.
         patterns: glob patterns of the names of the files to download; files downloaded before are
             read from the local cache of the hub.
-        kind: whether `name` is a model or a dataset.
         revision: the branch, tag or commit.
         remedy: text that ends the error message, such as another way to get the files.
 

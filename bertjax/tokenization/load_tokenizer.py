@@ -495,10 +495,7 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """Returns `settings`, read from tokenizer.json, and what they lack of tokenizer_config.json.
-
-    The argument `do_lower_case`, unless None, overrides the value in both files.
-    """
+    """Returns `settings`, completed by tokenizer_config.json and overridden by `do_lower_case`."""
     configured = {name: source.config[name] for name in names if name in source.config}
     for name, value in configured.items():
         if not isinstance(value, bool) and not (value is None and name == "strip_accents"):

@@ -192,8 +192,7 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 def _check_charsmap(charsmap: bytes) -> None:
     """Raises ValueError if a precompiled normalization table has another size than it says.
 
-    The table begins with the size of its trie in bytes. The `tokenizers` library allocates as much
-    memory as this number says, and ends the process if there is less.
+    The `tokenizers` library would allocate as much memory as it says, or end the process.
     """
     size, found = int.from_bytes(charsmap[:4], "little"), len(charsmap) - 4
     if charsmap and (found < 0 or size % 4 or size > found):
@@ -210,10 +209,8 @@ def read_sentencepiece(
     """Reads the SentencePiece file of a tokenizer whose transformers class is `tokenizer_class`.
 
     Returns the (piece, log probability) pairs in the order of the ids in transformers, the
-    precompiled normalization table, and the content of the file.
-
-    Raises:
-        ValueError: the file is not a unigram model of SentencePiece.
+    precompiled normalization table, and the content of the file. Raises ValueError if the file is
+    not a unigram model of SentencePiece.
     """
     content = read_bytes(Path(file), MAX_JSON_BYTES)
     return parse_sentencepiece(content, str(file), tokenizer_class)
@@ -252,7 +249,7 @@ def _in_order_of_ids(
 ) -> list[tuple[str, float]]:
     """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
-    For ALBERT, the order is that of the file. For XLM-RoBERTa and CamemBERT, the ids are those of
+    ALBERT keeps the order of the file. For XLM-RoBERTa and CamemBERT, the ids are the ids of
     fairseq, which has special tokens that the file lacks, such as <mask>; these are inserted.
     """
     if tokenizer_class == "AlbertTokenizer":
@@ -305,12 +302,9 @@ def train_unigram(
 
     The vocabulary does not depend on the order of the texts, unless `count_words` drops rare words
     to bound memory; `report` is then called with a message. If `do_lower_case`, texts are
-    lower-cased and lose the accents and other marks of all scripts, here and later;
-    `model_max_length`, the maximum number of tokens of the model, is stored in the tokenizer.
-
-    Raises:
-        ValueError: the texts are empty, or contain more distinct characters than `vocab_size`
-            allows.
+    lower-cased and lose the accents and other marks of all scripts, here and later.
+    `model_max_length` is only stored in the tokenizer. Raises ValueError if the texts are empty, or
+    contain more distinct characters than `vocab_size` allows.
     """
     import sentencepiece  # imported here, because only training needs it
 

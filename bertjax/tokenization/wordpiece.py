@@ -42,7 +42,7 @@ class WordPieceTokenizer(Tokenizer):
             only added tokens. None: all.
         max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
         added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab` that are
-            matched anywhere in a text before it is split into words; those of BERT are left out.
+            matched anywhere in a text before it is split into words, except BERT's own.
 
     Raises:
         ValueError: see `Tokenizer`, or `do_lower_case` is True for a cased vocabulary, whose
@@ -182,11 +182,8 @@ def train_wordpiece(
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
     does not depend on the order of the texts, unless `count_words` drops rare words to bound
-    memory; `report` is then called with a message. `model_max_length`, the maximum number of tokens
-    of the model, is stored in the tokenizer.
-
-    Raises:
-        ValueError: the texts contain no word.
+    memory; `report` is then called with a message. `model_max_length` is only stored in the
+    tokenizer. Raises ValueError if the texts contain no word.
     """
     words = count_words(_words_of(texts, do_lower_case), report)
     if not words:

@@ -1,9 +1,8 @@
 """Conventions of the model families (RoBERTa, ALBERT, DistilBERT, ...) in Hugging Face's formats.
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
-settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`).
-This module converts tensor names of a family to those of BERT; `bertjax.weights.names` maps BERT's
-tensor names to paths in our parameter tree.
+settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`). This module
+converts a family's tensor names to BERT's; `bertjax.weights.names` maps BERT's to our paths.
 """
 
 import dataclasses
@@ -53,7 +52,7 @@ class Family(NamedTuple):
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
         fused: {module whose tensors hold several of our parameters: the names of its parts}, see
             `bertjax.weights.tensors`.
-        read: converts a `config.json` to a mapping whose keys are those of `fields`.
+        read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
         write: the inverse of `read`.
     """
 
@@ -111,12 +110,7 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
 def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a `config.json` of ModernBERT or Ettin to fields with one value each.
-
-    Raises:
-        ValueError: the rotary positions are scaled, or `layer_types` is not a global layer in every
-            n layers; neither is supported.
-    """
+    """Converts a `config.json` of ModernBERT or Ettin to fields with one value each, or refuses."""
     fields = dict(values)
     for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
         fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
@@ -297,7 +291,6 @@ FAMILIES: dict[str, Family] = {
             ("decoder.weight", "cls.predictions.decoder.weight"),
             ("decoder.bias", "cls.predictions.bias"),
         ),
-        # The fields that `_read_modernbert` returns.
         _same(
             "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
             "max_position_embeddings initializer_range pad_token_id tie_word_embeddings model_type "
@@ -365,8 +358,7 @@ def _family(model_type: str) -> Family:
 def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
     """Converts a family's `config.json`, or Google's `bert_config.json`, to a `BertConfig`.
 
-    Raises:
-        ValueError: the model family is unknown, or a field has an invalid or unsupported value.
+    Raises ValueError if the family is unknown, or a field has an invalid or unsupported value.
     """
     model_type = values.get("model_type", "bert")
     family = _family(model_type)
@@ -402,9 +394,8 @@ def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
 def config_to_hf(config: BertConfig) -> dict[str, Any]:
     """Converts a `BertConfig` to the fields of `config.json` in the config's model family.
 
-    Raises:
-        ValueError: the family's `config.json` cannot express a value of `config`, so transformers
-            would compute different outputs.
+    Raises ValueError if `config.json` cannot express a value of `config`, so transformers would
+    compute different outputs.
     """
     family = family_of(config)
     written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
@@ -428,10 +419,9 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
 
 
 def architecture(config: BertConfig, head: str) -> str:
-    """Returns the transformers class, such as "BertForMaskedLM", of a model with the head `head`.
+    """Returns the transformers class, such as "BertForMaskedLM", of a model with a head.
 
-    Raises:
-        MissingHead: transformers does not have the head for the family of `config`.
+    Raises MissingHead if transformers lacks the head for the family of `config`.
     """
     family = family_of(config)
     if head in family.absent:

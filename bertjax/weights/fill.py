@@ -14,13 +14,12 @@ from bertjax.weights import names
 
 
 class Filled(NamedTuple):
-    """The parameters of a model that `fill` has converted from a source of tensors.
+    """The parameters of a model, as a tree of numpy arrays, that `fill` has converted from tensors.
 
     Attributes:
-        params: the parameter tree of numpy arrays.
         absent: the parts (such as "classifier" or "bert/pooler") that the source lacks and that
             were initialised at random.
-        unused: the parts that the source has and the model lacks; they were ignored.
+        unused: the parts that the source has and the model lacks.
     """
 
     params: dict[str, Any]
@@ -50,7 +49,7 @@ def _init(model: BertWithHead, key: jax.Array) -> Any:
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
     """Initialises only the parameters of `model` at `paths`; returns {path: parameter}.
 
-    The values are those of a model that is initialised as a whole from `seed`.
+    The values are the same as if all parameters were initialised from `seed`.
     """
 
     @jax.jit
@@ -88,9 +87,7 @@ def fill(
 
     Args:
         tensors: {PyTorch name: tensor}; the tensors are read one at a time.
-        model: the model whose parameters are returned.
         where: the path of the file or directory with the tensors, for error messages.
-        seed: the seed for the random initialisation of parameters that `tensors` lacks.
         skip: a part of the model (such as "classifier") to initialise at random in any case.
         known: {path: parameter} of parameters that are not read from `tensors`.
 
@@ -153,8 +150,7 @@ def _misfit(where: str, *problems: list[str]) -> str:
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
     """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
 
-    `fill` begins with this check, because the time and memory of its other operations grow with the
-    number of layers in `config`, which may be wrong.
+    It comes first, because the time and memory of `fill` grow with the number in `config`.
     """
     layers = 0
     for name in names.normalized(tensors, config).values():
@@ -171,11 +167,7 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 
 
 def _part(path: str) -> str | None:
-    """Returns "bert/pooler" or a layer of the head, such as "classifier"; None: the encoder.
-
-    A source of tensors may lack such a part, or have one that the model lacks, but must not have an
-    incomplete part.
-    """
+    """Returns the part that a source may lack, "bert/pooler" or a layer of the head; or None."""
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
 
@@ -183,10 +175,7 @@ def _part(path: str) -> str | None:
 def _place(
     filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor.
-
-    `like` has the shape of the parameter that the tensor becomes or is a part of.
-    """
+    """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor."""
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
         return f"has shape {tensor.shape}, but the model has {shape}"

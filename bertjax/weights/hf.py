@@ -29,7 +29,6 @@ SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MODEL_FILES = ("config.json", "bert_config.json")
 BIN = "pytorch_model.bin"
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
-# The model card.
 CARD = "README.md"
 # The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
 TAGGER = "tagger.safetensors"
@@ -38,9 +37,7 @@ TAGGER = "tagger.safetensors"
 def open_safetensors(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
     """Opens the tensors of one or several safetensors files; a tensor is read when it is accessed.
 
-    Raises:
-        ValueError: a file is truncated or not a safetensors file, or two files have tensors of the
-            same name.
+    Raises ValueError if a file is damaged, or two files have tensors of the same name.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in files:
@@ -64,7 +61,6 @@ def _read_safetensor(file: Path, opened: Any, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """Errors of safetensors become a ValueError that names `file`."""
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -82,9 +78,8 @@ def has_weights(directory: Path) -> bool:
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
-    The tensors have the shapes of PyTorch's parameters. They are those in the first of these files
-    that exists: `model.safetensors`, the shards named in `model.safetensors.index.json`, or
-    `pytorch_model.bin`.
+    The tensors are read from the first of these files that exists: `model.safetensors`, the shards
+    named in `model.safetensors.index.json`, or `pytorch_model.bin`.
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
@@ -139,10 +134,8 @@ def save_hf(
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
-        params: the parameters, which are converted and written one at a time to save memory;
-            those that exist only for training (`training_parts` of the head) are left out.
-        config: the architecture of the model.
-        tokenizer: the tokenizer, whose files are written as well.
+        params: the parameters, which are converted and written one at a time to save memory,
+            without the head's `training_parts`.
         head: the name of the head in `bertjax.model.HEADS`.
         extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
@@ -179,10 +172,8 @@ def save_hf(
 def check_files(directory: Path) -> None:
     """Compares the files of a model directory with their checksums, if bertjax wrote the directory.
 
-    The model card has no checksum, because users may edit it.
-
-    Raises:
-        ValueError: a file of the model is damaged, missing or changed.
+    The model card has no checksum, because users may edit it. Raises ValueError if another file is
+    damaged, missing or changed.
     """
     if not (directory / CHECKSUMS).is_file():
         return
@@ -197,9 +188,8 @@ def check_files(directory: Path) -> None:
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
     """Writes parameters {path: array} to a safetensors file as float32, under PyTorch names.
 
-    The file consists of the length of the header (8 bytes), the header in JSON, and the bytes of
-    the tensors. To save memory, one tensor at a time is converted and written; the safetensors
-    library would need contiguous copies of all tensors at once.
+    To save memory, one tensor at a time is converted and written; the safetensors library would
+    need contiguous copies of all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
@@ -252,13 +242,8 @@ def model_card(
 ) -> str:
     """Returns the text of a model card in Markdown.
 
-    Args:
-        title: the title of the page.
-        head: the name of the head in `bertjax.model.HEADS`.
-        config: the architecture of the model.
-        do_lower_case: whether the tokenizer lower-cases texts; None: the model has no tokenizer.
-        facts: (name, value) pairs that describe the training; the card shows them as a table.
-        tagger: the config of a tagger on the frozen encoder.
+    `head` is a name in `bertjax.model.HEADS`, `do_lower_case` is None without a tokenizer, and
+    `facts` are (name, value) pairs that describe the training, for a table.
     """
     embeds = head == "sentence_embedding"
     text = _HEAD.format(
@@ -302,8 +287,7 @@ def training_facts(
 ) -> list[tuple[str, Any]]:
     """Returns the (name, value) pairs that describe a pretraining run in its model card.
 
-    `config` is the config of the run, as stored in run.json, and `evaluation` the {metric: value}
-    of the last evaluation at or before `step`.
+    `config` is the config in run.json, and `evaluation` the last one at or before `step`.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]

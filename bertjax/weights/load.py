@@ -31,7 +31,6 @@ class LoadedModel(NamedTuple):
     """A Flax module with its parameters, tokenizer and labels.
 
     Attributes:
-        model: the Flax module.
         head: the name of the head in `bertjax.model.HEADS`.
         params: the parameters, a tree of numpy arrays (float32).
         config: the config of the encoder.
@@ -73,14 +72,14 @@ def load_model(
         head: the name of the head, which is initialised at random if the source lacks it; None: the
             head of the source; "auto": the head of the source if it was fine-tuned for a task, and
             "encoder", without a head, if it was pretrained.
-        num_labels: the number of classes; None: those of the source, or 2 if it has none.
+        num_labels: the number of classes; None: as in the source, or 2 if it has none.
         new_labels: whether a stored classifier with another number of classes is replaced by a
             newly initialised one; if False, the difference raises ValueError.
         vocab_size: the vocabulary size to resize the model to.
         dtype: the dtype of the activations.
         seed: the seed for the random initialisation of parameters that the source lacks.
         tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
-        head_fields: settings of the head, {name of a field of its class: value}; None: those of the
+        head_fields: settings of the head, {name of a field of its class: value}; None: as in the
             source, or the defaults.
 
     Raises:
@@ -152,12 +151,9 @@ def _task_head(source: Source) -> str:
 def find_head(source: Source) -> str:
     """Returns the name of the head whose layers are exactly the head layers stored in a source.
 
-    If several heads have the stored layers, the head that the config names under "architectures" is
-    preferred. A model without a head that has the files of sentence-transformers has the head of
-    sentence embeddings.
-
-    Raises:
-        ValueError: no head has exactly the head layers that are stored in the source.
+    Of several, the head that the config names under "architectures" is preferred. A model without a
+    head that has files of sentence-transformers has the head of sentence embeddings. Raises
+    ValueError if there is no such head.
     """
     config = _architecture(source)
     parts = set(head_tensors(source, config).values())
@@ -228,8 +224,7 @@ def with_new_tagger(
 ) -> LoadedModel:
     """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
 
-    Raises:
-        ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
+    Raises ValueError if the tagger uses a layer twice, or one that the encoder lacks.
     """
     loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
     return loaded._replace(absent=encoder.absent + loaded.absent)
@@ -245,8 +240,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
 
     Raises:
         FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
-        ValueError: `tagger.safetensors` is damaged, or holds another tagger than `task.json`
-            describes, or the entry "tagger" is invalid.
+        ValueError: `tagger.safetensors` is damaged, or differs from `task.json`, or the entry
+            "tagger" is invalid.
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
@@ -379,13 +374,12 @@ NewPositions = Literal["tile", "interpolate"]
 
 
 def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> LoadedModel:
-    """Extends the vocabulary of a model to that of `tokenizer` (Gee et al. 2022).
+    """Extends the vocabulary of a model to the vocabulary of `tokenizer` (Gee et al. 2022).
 
     The rows of each new id are the mean of the rows of the pieces into which the model's own
     tokenizer splits the new entry: in the word embedding, in the output bias and, if it is not
-    tied, in the output matrix of the masked LM head. A character that the old vocabulary lacked,
-    and a word of such characters, have the unknown token as their only old piece: they all start
-    from its row, and differ only after training. If the embedding has too few rows, it gets as many
+    tied, in the output matrix of the masked LM head. New characters, and words of such characters,
+    all start from the row of the unknown token. If the embedding has too few rows, it gets as many
     as the new tokenizer has entries, rounded up to a multiple of 64; the rows without an entry are
     initialised at random from `seed`.
 
@@ -453,11 +447,7 @@ def with_positions(
 def _with_rows(
     loaded: LoadedModel, field: str, size: int, grow: Callable[[str, np.ndarray], np.ndarray]
 ) -> LoadedModel:
-    """Returns a model whose config field `field` is `size`, with the parameters that this changes.
-
-    `grow` is a function (path, old rows) -> new rows; it is called with the parameters whose size
-    along some axis is the value of the field, that axis first.
-    """
+    """Returns a model whose config field is `size`; `grow` maps (path, old rows) to new rows."""
     model = _resized(loaded.model, field, size)
     flat: Any = flatten_dict(loaded.params, sep="/")
     for path, axis in _axes_of(loaded.model, field).items():
@@ -473,7 +463,7 @@ def _resized(model: BertWithHead, field: str, size: int) -> BertWithHead:
 def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
     """Returns {path: axis} of the parameters that have an axis of the size `field` of the config.
 
-    Sizes may be equal by chance, so that the axes are found by the shapes of a larger model.
+    Sizes may be equal by chance, so the axes are found by the shapes of a larger model.
     """
     after: Any = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
     return {

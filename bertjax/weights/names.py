@@ -3,8 +3,7 @@
 The name of a parameter in our tree is its path, such as `bert/pooler/kernel`. Our tree stacks the
 parameters of all encoder layers on axis 0, so `{layer}` in a PyTorch name becomes an index on
 axis 0. PyTorch stores matrices as [out, in]; our tree stores matrices as [in, out], with separate
-axes for attention heads. The table contains BERT's tensor names; `bertjax.weights.families`
-converts the tensor names of other families.
+axes for attention heads. `bertjax.weights.families` converts the names of other families.
 """
 
 import re
@@ -161,10 +160,8 @@ def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
 class Mapped(NamedTuple):
     """The parameter in our tree that a PyTorch tensor becomes, and the conversion of its layout.
 
-    Attributes:
-        path: the path of the parameter.
-        layer: the index of the tensor on axis 0 of the parameter; None: it is not stacked.
-        from_hf: the function that converts the array to our layout.
+    `layer` is the index of the tensor on axis 0 of the parameter, or None if it is not stacked;
+    `from_hf` converts the array to our layout.
     """
 
     path: str
@@ -186,8 +183,8 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Converts parameters {path: array}; yields (PyTorch name, array), sorted by path and layer.
 
-    The names, and the shapes of the arrays, are those of PyTorch for the config's family. A stacked
-    array in `params`, [layers, ...], becomes one array per layer.
+    Names and shapes are PyTorch's for the config's family; a stacked array, [layers, ...], becomes
+    one array per layer.
     """
     yield from join_fused(_to_separate(params, config), family_of(config).fused)
 
@@ -222,7 +219,7 @@ def set_unused_layers(params: dict[str, np.ndarray]) -> None:
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
     """Returns the PyTorch names of the parameters at `paths` that are not in `seen`.
 
-    `seen` contains names of tensors in BERT; the returned names are those of the config's family.
+    `seen` contains names of tensors in BERT; the returned names are names in the config's family.
     """
     paths = set(paths)
     names = set()

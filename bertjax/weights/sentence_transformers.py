@@ -28,7 +28,7 @@ class SentenceModules(NamedTuple):
     Attributes:
         pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
         normalize: whether vectors are divided by their Euclidean length.
-        max_length: maximum number of tokens per text; None: that of the model.
+        max_length: maximum number of tokens per text; None: the maximum of the model.
     """
 
     pooling: str = "mean"
@@ -93,8 +93,7 @@ def _read_optional(file: Path) -> dict[str, Any]:
 def read_pooling(file: Path) -> str:
     """Returns the pooling mode, "mean" or "cls", in `file`, the config of a Pooling module.
 
-    Raises:
-        ValueError: the config has another mode, several modes or none.
+    Raises ValueError if the config has another mode, several modes or none.
     """
     config = read_json(file, REMEDY, MAX_BYTES)
     modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
@@ -157,8 +156,7 @@ def with_head_fields(
 ) -> BertWithHead:
     """Sets fields of a model's head and, for sentence embeddings, pooling and normalisation.
 
-    Those are read from the files of sentence-transformers in the directory of the model, if there
-    are any, unless `fields` sets the pooling.
+    Unless `fields` sets the pooling, both are read from the files of sentence-transformers.
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
         modules = read_sentence_modules(directory) or SentenceModules()

@@ -73,10 +73,9 @@ class Source(NamedTuple):
     Attributes:
         kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run) or "tf1".
         where: the path of the directory or checkpoint.
-        config: the fields of `config.json` or `bert_config.json`; for a run, those of `BertConfig`.
+        config: the fields of `config.json` or `bert_config.json`; for a run, of `BertConfig`.
         tensors: {PyTorch name: tensor} of the parameters.
         tokenizer: the tokenizer; None if there is none and `open_source` need not have one.
-        usage: how the model is used, according to the files beside its weights.
     """
 
     kind: str
@@ -92,7 +91,6 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
     `bertjax:NAME` is a model that comes with bertjax, such as `bertjax:tiny`. If `path` is a file
     `.bin` or `.safetensors`, the weights are read from this file, and all else from its directory.
-    `tokenizer_required` says whether a model without a tokenizer is an error.
 
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the

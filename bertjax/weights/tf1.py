@@ -231,13 +231,12 @@ def save_tf1(
 ) -> None:
     """Writes a directory with a checkpoint that google-research/bert reads as `init_checkpoint`.
 
-    The tensors are written one at a time. Google's code has heads for pretraining, classification
-    and SQuAD. The SQuAD model of Google's code has a pooler, which keeps its random initial values
-    if the checkpoint has no pooler.
+    Google's code has heads for pretraining, classification and SQuAD. Its SQuAD model has a pooler,
+    which keeps its random initial values if the checkpoint has no pooler.
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
-        tensors: pairs (PyTorch name, array), in the shapes of PyTorch.
+        tensors: pairs (PyTorch name, array), in the shapes of PyTorch, written one at a time.
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
         vocab: the lines of `vocab.txt`, in the order of ids; it does not say the casing.
@@ -364,7 +363,6 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
 
 
 def _tensorflow() -> ModuleType:
-    """Imports TensorFlow, suppressing its log messages and warnings."""
     # TF_CPP_MIN_LOG_LEVEL does not suppress the notice about oneDNN, so oneDNN is disabled. To use
     # it in the same process, import TensorFlow earlier or set TF_ENABLE_ONEDNN_OPTS.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -96,10 +96,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage: `offset` and `strides` count elements.
-
-    `extent` is the number of elements in the storage from the tensor's first to its last element.
-    """
+    """A view of a storage: `offset`, `strides` and `extent`, from first to last, count elements."""
 
     storage: _Storage
     offset: int
@@ -182,10 +179,7 @@ class _File(mmap.mmap):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Executes the pickle at which `file` stands, after a scan, and moves `file` behind it.
-
-    Files of torch < 1.6 are `legacy`: their persistent ids of storages have one more element.
-    """
+    """Executes the pickle at which `file` stands, after a scan; `legacy`: of torch < 1.6."""
 
     def __init__(self, file: _File, *, legacy: bool):
         super().__init__(io.BytesIO(_scanned(file)), encoding="latin-1")
@@ -269,11 +263,10 @@ def _scanned(file: _File) -> bytes:
 def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     """Opens the state dict in a file of `torch.save`; each array is created on access.
 
-    The arrays have the names and shapes of the tensors. An array is a read-only view of the
-    memory-mapped file if its data are aligned and in native byte order, and a copy otherwise.
-    Tensors of type bool are always copied; bfloat16 is converted to float32. The state dict is the
-    pickled object itself, or the entry "state_dict" or "model_state_dict" of the pickled
-    dictionary.
+    An array is a read-only view of the memory-mapped file if its data are aligned and in native
+    byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
+    to float32. The state dict is the pickled object itself, or the entry "state_dict" or
+    "model_state_dict" of the pickled dictionary.
 
     Raises:
         OSError: the file cannot be opened.

@@ -31,11 +31,7 @@ Batch = dict[str, np.ndarray]
 
 
 def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.ndarray:
-    """Pads `values` [n] at the end with `fill`, and returns an int32 array [length].
-
-    Raises:
-        ValueError: n is greater than `length`.
-    """
+    """Pads `values` [n] with `fill` to int32 [length]; raises ValueError if n is greater."""
     if len(values) > length:
         raise ValueError(f"{len(values)} values do not fit in a length of {length}: pass fewer.")
     padded = np.zeros(length, np.int32) if fill == 0 else np.full(length, fill, np.int32)
@@ -51,18 +47,9 @@ def ranks(counts: np.ndarray) -> np.ndarray:
 class PaddedRows:
     """Places of N values in the rows of an array [B, W], row by row, with padding at their ends.
 
-    Args:
-        counts: int [B], the number of values of each row.
-        width: W, the maximum number of values per row.
-        what: what the values are, for the error message.
-
-    Attributes:
-        used: bool [B, W], whether the element holds a value.
-        rows: int [N], the row of each value.
-        columns: int [N], the column of each value.
-
-    Raises:
-        ValueError: a row has more than W values.
+    `counts`, int [B], are the numbers of values of the rows. `used`, bool [B, W], tells which
+    elements hold a value; `rows` and `columns`, int [N], are the place of each value. Raises
+    ValueError if a row has more than `width` (W) values; `what` names them in the message.
     """
 
     def __init__(self, counts: Sequence[int] | np.ndarray, width: int, what: str):
@@ -85,10 +72,8 @@ class PaddedRows:
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
     """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
-    L is `row_length`, and K is `max_sequences`. Unused elements are 0.
-
-    Raises:
-        ValueError: the sequences have more than L tokens in total, or there are more than K.
+    L is `row_length`, and K is `max_sequences`; unused elements are 0. Raises ValueError if the
+    sequences have more than L tokens in total, or there are more than K.
     """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths

@@ -1,10 +1,9 @@
 """Fine-tuning batches: the features of a task, shuffled in each epoch and packed into rows.
 
-A `Feature` holds the token ids and labels of an example (or of one window of a long text).
-Several features are put into one row, so that rows have little padding. Every batch of an epoch
-except the last holds the same number of features, in as many rows as these features need, so the
-packing does not change which features an update uses. The number of rows per batch is rounded up to
-one of a few values, so that XLA compiles few batch shapes.
+A `Feature` holds the token ids and labels of an example (or of one window of a long text). Every
+batch of an epoch except the last holds the same number of features, in as many rows as they need,
+so packing does not change which features an update uses. The number of rows per batch is rounded up
+to one of a few values, so that XLA compiles few batch shapes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +33,9 @@ TOKENS_PER_SLOT = 8
 class Labels(NamedTuple):
     """Description of the label arrays of a task.
 
-    Attributes:
-        kind: the kind of labels, such as "classes"; `Feature` describes the labels of each kind.
-        num_classes: number of classes; used only for the kind "multi_label".
-        num_choices: number of sequences per feature, above 1 only for the kinds "choice",
-            "contrastive" and "similarity".
-        class_weights: weight of each class in the loss; None: 1 for every class.
+    `kind` is one of the kinds that `Feature` describes. `num_classes` is used only for
+    "multi_label". `num_choices`, the number of sequences per feature, is above 1 only for "choice",
+    "contrastive" and "similarity". `class_weights` weigh the classes in the loss; None: 1 for all.
     """
 
     kind: LabelKind
@@ -49,10 +45,9 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """The shape of the batches of a task: tokens and sequences per row, padding included.
+    """The shape of batches: tokens and sequences per row, padding included.
 
-    The number of rows that the features of a batch need is rounded up to one of `row_counts`, which
-    ascend.
+    The number of rows of a batch is rounded up to one of `row_counts`, which ascend.
     """
 
     row_length: int
@@ -71,7 +66,7 @@ class Placement(NamedTuple):
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
     """Returns the shape of rows of `row_length` tokens, with a sequence per TOKENS_PER_SLOT tokens.
 
-    The number of sequences is a multiple of `num_choices`, the number of sequences per feature.
+    The number of sequences is a multiple of `num_choices`.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
@@ -112,8 +107,7 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
     """Packs the features of a batch, of `sizes` tokens; returns the features in each row.
 
     The packing depends only on the arguments, so all hosts compute the same rows. Empty rows are
-    appended until the number of rows is one of `shape.row_counts`, unless all of these numbers are
-    too small.
+    appended up to one of `shape.row_counts`, unless all of these are too small.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -125,7 +119,7 @@ def make_batch(
 ) -> tuple[Batch, list[Placement]]:
     """Packs features into one batch; returns the batch and the `Placement` of each feature.
 
-    The batch has the arrays of `batch.py`, except those for masked tokens.
+    The batch has the arrays of `batch.py`, except the arrays for masked tokens.
     """
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
@@ -140,10 +134,7 @@ def make_rows(
     labels: Labels,
     pad_token_id: int,
 ) -> tuple[Batch, dict[int, Placement]]:
-    """Makes a batch whose row r has the features `rows[r]`; returns it and {feature: `Placement`}.
-
-    The batch has the arrays of `batch.py`, except those for masked tokens.
-    """
+    """Makes a batch whose row r has the features `rows[r]`; returns it and their `Placement`s."""
     placements = {}
     for row, members in enumerate(rows):
         start = 0
@@ -223,13 +214,9 @@ class FeatureBatches(grain.MapDataset):
         path: path of an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
-        shape: the numbers of tokens and of sequences per row.
-        labels: the description of the label arrays.
-        pad_token_id: the id of the padding token.
-        seed: seed of the shuffling.
         first: index of the first batch to read, counted from the beginning of the run.
-        host_rows_of: function from the number of rows of a global batch to the sorted indices of
-            the local rows; None: all rows are local.
+        host_rows_of: converts the number of rows of a global batch to the sorted indices of the
+            local rows; None: all rows are local.
     """
 
     def __init__(

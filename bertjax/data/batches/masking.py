@@ -30,9 +30,7 @@ _RANDOM_BITS, _ITEM_BITS = 24, 16
 class Masking:
     """Settings of masking: how many tokens are predicted, which ones, and what replaces them.
 
-    Raises:
-        ValueError: n-grams are to be masked (`max_ngram` is above 1), but `word_starts`, which
-            tells which tokens begin a word, is None.
+    Raises ValueError if `max_ngram` is above 1 without `word_starts`.
     """
 
     probability: float
@@ -82,7 +80,6 @@ def choose_tokens(
         lengths: int [S], the number of tokens of each sequence.
         rows: int [S], the number of the row that contains the sequence, ascending.
         bits: uint64 [N], random bits of each token.
-        masking: the settings of masking.
     """
     candidates = np.flatnonzero(masking.maskable[ids])
     sequences = np.repeat(np.arange(len(lengths)), lengths)[candidates]
@@ -113,11 +110,7 @@ def _sizes(is_first: np.ndarray) -> np.ndarray:
 
 
 def _shuffled(counts: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """Shuffles the items of each group, for groups of `counts` [G] items, by their random `bits`.
-
-    Returns the indices of all items, group by group. An item keeps its place in the order if other
-    groups are added or removed.
-    """
+    """Returns the indices of the items of groups of `counts` [G] items, shuffled in each group."""
     groups = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
     keys = (groups << np.uint64(_RANDOM_BITS)) | (bits >> np.uint64(64 - _RANDOM_BITS))
     keys = (keys << np.uint64(_ITEM_BITS)) | ranks(counts).astype(np.uint64)
@@ -134,17 +127,7 @@ def _draw_words(
     bits: np.ndarray,
     masking: Masking,
 ) -> np.ndarray:
-    """Draws whole words or n-grams (Lan et al. 2019, 4.2) with at most `quotas` tokens in total.
-
-    Args:
-        candidates: int [C], the indices of the tokens that may be predicted.
-        sequences: int [C], the sequence of each candidate.
-        is_first: bool [C], whether the candidate is the first token of a word; W words in total.
-        quotas: int [S], the number of tokens to draw from each sequence.
-        bits: uint64 [N], random bits of each token.
-
-    Returns bool [W]: whether the word is drawn.
-    """
+    """Draws whole words or n-grams (Lan et al. 2019, 4.2): bool [W], whether a word is drawn."""
     first = np.flatnonzero(is_first)
     edges = np.append(first, len(candidates))
     counts = np.bincount(sequences[first], minlength=len(quotas))
@@ -185,12 +168,7 @@ def _draw_sizes(
     max_ngram: int,
     bits: np.ndarray,
 ) -> np.ndarray:
-    """Draws, for each of W words, the size of the n-gram that starts with this word.
-
-    `candidates` and `sequences`, int [C], are the indices of the tokens that may be predicted and
-    their sequences; word w begins at candidates[first[w]] and has the random `bits` [W]. Returns
-    the sizes in words, int [W]. No n-gram extends beyond a special token or a sequence.
-    """
+    """Draws the size of the n-gram that starts with each word, within its segment: int [W]."""
     words = np.arange(len(first))
     breaks = (np.diff(candidates) > 1) | (np.diff(sequences) > 0)
     ends = np.append(np.searchsorted(first, np.flatnonzero(breaks) + 1), len(first))
@@ -206,9 +184,8 @@ def _draw_sizes(
 def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndarray:
     """Returns what replaces the tokens to predict, `ids` [M], by the 80/10/10 rule of BERT.
 
-    Each token independently becomes [MASK] with probability 0.8, becomes a random token with
-    probability 0.1, and is unchanged with probability 0.1. `bits`, uint64 [M], are random bits;
-    `masking` has the id of [MASK], the vocabulary size and the tokens that are never drawn.
+    Each token becomes [MASK] with probability 0.8, a random token with probability 0.1, and else
+    is unchanged. `bits`, uint64 [M], are random bits.
     """
     tenth = ((bits >> np.uint64(32)) * np.uint64(10)) >> np.uint64(32)
     drawable = np.uint64(masking.vocab_size - len(masking.never_drawn))

@@ -37,15 +37,11 @@ ROWS_PER_BLOCK = 128
 
 
 class Rows:
-    """Data source of the rows in several shards, whose indices continue from shard to shard.
-
-    Args:
-        paths: the ArrayRecord files of the shards, in order.
+    """Data source of the rows of the ArrayRecord shards `paths`, with indices across all shards.
 
     Raises:
-        OSError: a shard cannot be read: the file is missing, the user lacks permission, or the disk
-            or bucket has an error; the message names the shard.
-        ValueError: a shard or one of its records is damaged; the message names the shard.
+        OSError: a shard is missing or cannot be read.
+        ValueError: a shard or one of its records is damaged.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -90,7 +86,6 @@ class Rows:
         return reader
 
     def _explained(self, key: int | None, error: Exception) -> Exception:
-        """Converts an error of array_record, at record `key`, to an error that names a shard."""
         reason = brief(error, 200)
         failed = _FAILED_CALL.search(str(error)) is not None
         named = [path for path in self._shards if failed and path in str(error)]
@@ -113,10 +108,7 @@ class Rows:
         )
 
     def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns the path of the shard that caused an error, and its name in the error message.
-
-        The shard is the first one that cannot be opened, else that of record `key`, else the first.
-        """
+        """Returns the path of the shard that caused an error, and its name in the error message."""
         first_row = 0
         counts = [count_or_none(path) for path in self._shards]
         if None in counts:
@@ -133,7 +125,7 @@ class Rows:
 def files_to_keep_open(wanted: int) -> int:
     """Returns how many of `wanted` files may be open at a time, at least _LEAST_SHARDS.
 
-    The limit of open files (`ulimit -n`) is raised if necessary, as far as the system allows.
+    Raises the limit of open files (`ulimit -n`) if necessary, as far as the system allows.
     """
     try:
         import resource
@@ -160,13 +152,8 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
     """Converts B prepared rows to a batch (see `batch.py`), with masks drawn from random bits.
 
     For next-token prediction, `masked_positions` are all positions except the last of each
-    sequence, and `masked_labels` are the ids of the tokens at the following positions.
-
-    Args:
-        rows: the rows, at least one.
-        masking: the masking settings.
-        form: the format of the rows.
-        bits: uint64 [B, 2, row_length], random bits of each token (see `random_bits`).
+    sequence, and `masked_labels` are the ids of the tokens at the following positions. `bits` is
+    uint64 [B, 2, row_length] (see `random_bits`).
 
     Raises:
         ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or a
@@ -246,7 +233,6 @@ class _MaskedRows:
         return rows
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Reads rows, at least one, and masks them; the masks of a row depend on its index."""
         blocks = []
         for start in range(0, len(indices), ROWS_PER_BLOCK):
             block = indices[start : start + ROWS_PER_BLOCK]
@@ -286,15 +272,11 @@ def train_batches(
     """Returns an endless iterator over this host's rows of a phase's batches, from `first_row` on.
 
     Args:
-        sources: the sources, each with its weight and its ArrayRecord shards.
-        masking: the masking settings.
-        form: the format of the rows.
-        seed: seed that, together with `phase`, determines the shuffling and the masks.
+        seed: determines the shuffling and the masks, together with `phase`.
         phase: index of the phase in the run.
         batch_size: number of rows per global batch.
-        first_row: index, among all rows that the phase reads, of the first row to read.
+        first_row: index of the first row to read, among all rows that the phase reads.
         host_rows: int [rows of this host], their indices in each global batch.
-        num_threads: number of threads that read batches.
     """
     seeds = (seed, phase)
     rows = _MaskedRows(_endless_rows(sources, seeds), masking, form, seeds)
@@ -306,9 +288,9 @@ def train_batches(
 class HeldOutRows:
     """The rows of one source for an evaluation: a fixed random sample of its held-out rows.
 
-    The sample has `max_rows` rows of the shards `paths`, drawn with `seed` and without replacement,
-    in the order of the records; if there are at most `max_rows` records, all are used. The masks of
-    a row depend only on `seed` and on the index of the row's record.
+    The sample has at most `max_rows` rows of the shards `paths`, drawn with `seed` without
+    replacement, in the order of the records. The masks of a row depend only on `seed` and on the
+    index of the row's record.
     """
 
     def __init__(
@@ -329,8 +311,7 @@ class HeldOutRows:
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
         """Yields this host's rows of every batch; rows of padding fill up the last batch.
 
-        `host_rows`, int [rows of this host], are their indices in each global batch of `batch_size`
-        rows.
+        `host_rows`, int [rows of this host], are their indices in each global batch.
         """
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
@@ -349,10 +330,7 @@ class HeldOutRows:
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
-        """How often each maskable token occurs in the sampled rows, int64 [maskable tokens].
-
-        Every host reads all these rows, not only its share of them.
-        """
+        """How often each maskable token occurs in all hosts' rows, int64 [maskable tokens]."""
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):
             for row in self._rows.read(self._sample[start : start + ROWS_PER_READ].tolist()):

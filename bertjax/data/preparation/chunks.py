@@ -47,9 +47,9 @@ _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 
 
 class SentenceEncoder:
-    """Encodes each sentence as bytes, which hold the token ids of the sentence.
+    """Encodes each sentence as the bytes of its token ids.
 
-    `typecode` is that of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
+    `typecode` is the type of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
     65536 entries, else "I" (uint32).
     """
 
@@ -100,7 +100,6 @@ class SentenceEncoder:
 
 CHUNK_FOLDER = "chunks"
 TRAIN, EVAL = "train", "eval"
-# Number of documents whose sentences are encoded in one batch.
 DOCUMENTS_PER_BATCH = 256
 
 
@@ -109,8 +108,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         number: index of the chunk, counted from 0.
-        documents: (UTF-8 text, layout) of each document; the layout tells whether a line is a
-            sentence ("lines"), a paragraph ("paragraphs") or running text ("prose").
+        documents: (UTF-8 text, layout) of each document; see `Document`.
         text_bytes: total size of the texts in bytes.
         source: index of the source, in a mixture, that all documents are from; else 0.
         is_first: whether the chunk is the first one of its source.
@@ -128,8 +126,7 @@ def cut_chunks(
 ) -> Iterator[Chunk]:
     """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last.
 
-    The documents are those of one source, of index `source`; `first` is the number of its first
-    chunk.
+    The documents are from the source of index `source`, whose first chunk gets the number `first`.
     """
     number, size = first, 0
     held: list[tuple[bytes, str]] = []
@@ -148,16 +145,7 @@ def cut_chunks(
 class ChunkSettings:
     """Settings of `ChunkPreparer`: fields of `PrepareConfig`, with the same names and meanings.
 
-    Attributes:
-        output: the folder of the prepared data.
-        objective: the name of the training objective.
-        max_lengths: the maximum numbers of tokens per row, `max_length` in `PrepareConfig`.
-        dupe_factor: the number of times that the text is split into examples.
-        short_seq_prob: the fraction of documents whose sentence pairs have a shorter length.
-        seed: the seed of all random choices, together with the number of the chunk.
-        eval_fraction: the fraction of the documents that is held out for evaluation.
-        pack: whether a row may hold several examples.
-        max_sequences: the maximum number of examples per row.
+    `max_lengths` is `max_length` in `PrepareConfig`.
     """
 
     output: str
@@ -172,11 +160,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: its token ids as bytes, its length and a_length in tokens, and its label.
-
-    `a_length` is the number of tokens with token type 0; the label is 1 for a random or swapped
-    sentence pair, 0 for other sentence pairs, else -1.
-    """
+    """A sequence: token ids as bytes, and length, a_length and label as in `records.Row`."""
 
     ids: bytes
     length: int
@@ -279,10 +263,7 @@ class ChunkPreparer:
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
     ) -> dict[str, Any]:
-        """Writes the shard of a chunk for one split and one maximum length, if there are rows.
-
-        Returns the part of the chunk's summary that describes the shard, see `shard_of`.
-        """
+        """Writes one shard, if there are rows; returns its part of the chunk's summary."""
         lengths: list[int] = []
         labels: Counter = Counter()
 
@@ -376,10 +357,10 @@ def held_out_documents(
 ) -> set[int]:
     """Draws the indices of the documents of a chunk that are held out for evaluation.
 
-    The number of held-out documents is rounded at random, so that on average a share of `fraction`
-    is held out. It is even, so that next-sentence prediction can draw from a second held-out
-    document, but at most `count // 2`. If the chunk is the first of a source and `fraction` is
-    positive, at least one of two documents is held out.
+    Their number is rounded at random, so that on average a share of `fraction` is held out. It is
+    even, so that next-sentence prediction can draw from a second held-out document, but at most
+    `count // 2`. If the chunk is the first of a source and `fraction` is positive, at least one of
+    two documents is held out.
     """
     if fraction == 0 or count < 2:
         return set()
@@ -393,7 +374,7 @@ def held_out_documents(
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of a shard."""
+    """Returns the file name of a chunk's shard."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 
@@ -403,7 +384,7 @@ def summary_path(output: str, chunk: int) -> Path:
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
-    """Writes the summary of a chunk, a result of `ChunkPreparer.prepare`, atomically."""
+    """Writes the summary of a chunk atomically."""
     write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
@@ -413,16 +394,11 @@ def read_summary(
     remembered: Remembered | None = None,
     joined: frozenset[str] = frozenset(),
 ) -> dict[str, Any] | None:
-    """Reads and returns the summary of a chunk, which `ChunkPreparer.prepare` wrote.
+    """Returns the summary of a chunk, which `ChunkPreparer.prepare` wrote.
 
-    Returns None if the chunk is unfinished, or one of its shards is missing or damaged.
-
-    Args:
-        output: the prepared directory.
-        chunk: the index of the chunk.
-        remembered: list of verified shards; if set, the checksums of local shards that are not in
-            the list are verified as well.
-        joined: names of shards that need not exist, because joined shards contain their rows.
+    Returns None if the chunk is unfinished, or one of its shards is missing or damaged; `joined`
+    names shards that need not exist, because joined shards contain their rows. Checksums are only
+    verified if `remembered` is set, for shards that are not in it.
     """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))

@@ -15,10 +15,6 @@ from bertjax.data.text.streams import input_exists
 class MixedCorpus:
     """The inputs of a preparation, of which each weighted one is a source of a mixture.
 
-    Args:
-        inputs: the inputs, as in `PrepareConfig.input`.
-        options: how to read the text.
-
     Attributes:
         identity: the `Corpus.identity` of all sources, one after the other.
         note: a message about the weights for the user; "": none.
@@ -81,12 +77,9 @@ class MixedCorpus:
         return counts
 
     def check_sources(self) -> None:
-        """Checks, before the long work begins, that each source of a mixture contains text.
+        """Raises TooLittleText if a source contains no text, before the long work begins.
 
         Pipes are not checked, because they can be read only once.
-
-        Raises:
-            TooLittleText: a source contains no text.
         """
         for source, inputs in zip(self._weighted or (), self._inputs, strict=False):
             corpus = Corpus(inputs, self._options)

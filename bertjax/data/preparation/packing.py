@@ -16,20 +16,11 @@ def pack(
 ) -> list[list[int]]:
     """Packs items, each of one or more sequences, into rows by best-fit-decreasing.
 
-    Each item, longest first, is put into the fullest row that has room for the item, or into a new
-    row if there is none.
+    Each item, longest first, is put into the fullest row that has room for it, or into a new row.
+    `sizes` are the items' numbers of tokens, and `sequences` their numbers of sequences (None: 1
+    each); a row has `row_length` tokens and at most `max_sequences` sequences.
 
-    Args:
-        sizes: number of tokens of each item.
-        row_length: number of tokens per row.
-        max_sequences: maximum number of sequences per row.
-        sequences: number of sequences in each item; None: 1 for every item.
-
-    Returns:
-        The indices of the items in each row, which are the same for equal arguments.
-
-    Raises:
-        ValueError: an item does not fit into an empty row.
+    Returns the indices of the items in each row. Raises ValueError if an item fits into no row.
     """
     counts = [1] * len(sizes) if sequences is None else sequences
     fewest = min(counts, default=1)
@@ -67,10 +58,7 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes and returns the fullest row that fits `size` tokens and `accepts`, and its room.
-
-        Of equally full rows, it is the row with the lowest index. (None, 0): there is none.
-        """
+        """Removes the fullest row that fits and `accepts`; returns (row, its room) or (None, 0)."""
         for room in self._rooms_from(size):
             held = self._by_room[room]
             # If all items have the same number of sequences, every open row accepts them.

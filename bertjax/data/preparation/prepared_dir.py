@@ -61,10 +61,8 @@ def claim(
     prepared; returns None if data must be prepared.
 
     Args:
-        directory: the output directory, which is created if it does not exist.
         plan: the settings, inputs, sources of a mixture and tokenizer that determine the output, as
-            JSON values. The weights of the sources may differ from those of an earlier run: they
-            only change the metadata.
+            JSON values. An earlier run may have had other weights of the sources, but nothing else.
         overwrite: whether to delete the files of an earlier run first.
         part: (i, n) if this run prepares part i of n; the files of other parts are never deleted.
 
@@ -156,8 +154,8 @@ def _is_ours(name: str) -> bool:
 def locked(directory: Path, shard: str | None) -> Iterator[None]:
     """Locks the output directory, or the part `shard` ("i/n"), against other `prepare` processes.
 
-    A directory in a bucket is not locked, because writes to a bucket are atomic. A complete
-    directory without write permission is not locked.
+    A directory in a bucket is not locked, because writes to a bucket are atomic, nor is a complete
+    directory without write permission.
 
     Raises:
         Locked: another process prepares the directory or part; the message names the process.
@@ -209,11 +207,7 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Returns whether `plan` differs from `old` only by --errors replace.
-
-    A run may continue after this change, because the error message about bytes that are not UTF-8
-    advises it.
-    """
+    """Whether `plan` only adds --errors replace to `old`, as an error message advises."""
     try:
         strict = old["settings"]["errors"] == "strict"
         changed = {**old, "settings": {**old["settings"], "errors": "replace"}}
@@ -255,8 +249,7 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 def clear(directory: Path) -> None:
     """Deletes the shards, summaries of chunks and metadata that `prepare` wrote to `directory`.
 
-    All other files are kept, also prepare.json, which marks the directory as an output of
-    `prepare`. A directory without prepare.json is unchanged.
+    prepare.json remains, and a directory without it is unchanged.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
@@ -277,8 +270,8 @@ def clear(directory: Path) -> None:
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
     """Writes the file that marks part i of n as finished, where `part` is (i, n).
 
-    It also stores the number of chunks of the whole input, and `counts`, how often text of the
-    input was skipped or cut, as {reason: number of times}.
+    `chunks` is the number of chunks of the whole input, and `counts` is {reason: how often text of
+    the input was skipped or cut}.
     """
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
@@ -287,8 +280,7 @@ def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict
 def join_parts(directory: Path) -> Metadata | None:
     """Writes and returns the metadata if all chunks of all parts are finished; else returns None.
 
-    Raises:
-        ValueError: no part in `directory` is finished.
+    Raises ValueError if no part in `directory` is finished.
     """
     plan = _read_plan(directory / SETTINGS_FILE)
     parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
@@ -319,7 +311,6 @@ def finish(
     """Joins the shards of all chunks, which are finished; writes and returns the metadata.
 
     Args:
-        directory: the prepared directory.
         plan: the content of prepare.json: settings, inputs, sources of a mixture, and tokenizer.
         chunks: the number of chunks of the whole input.
         reader_counts: {reason: how often text of the input was skipped or cut}.
@@ -425,7 +416,7 @@ def check_enough(
 ) -> None:
     """Raises TooLittleText if there is no text, or one document where the objective needs two.
 
-    `inputs` and `counts`, how often text was left out by reason, are said in the message.
+    The message says `inputs`, and `counts`: how often text was left out, by reason.
     """
     if not splits:
         left_out = f" Left out: {dict(counts)}." if counts else ""
@@ -449,8 +440,7 @@ def sources_of(
 ) -> list[SourceSummary] | None:
     """Returns the statistics of each source of a mixture; None if the data are no mixture.
 
-    Raises:
-        TooLittleText: a source has no training rows, or too little text for the objective.
+    Raises TooLittleText if a source has no training rows, or too little text for the objective.
     """
     if "sources" not in plan:
         return None
@@ -499,14 +489,13 @@ MAX_SHARDS = 24
 def join_shards(
     directory: Path, name: str, sources: Sequence[Sequence[Shard]], *, several: bool = False
 ) -> list[list[Shard]]:
-    """Joins the shards of all chunks of one split and maximum length; returns those of each source.
+    """Joins the shards of all chunks of one split and length; returns the new ones of each source.
 
     Args:
-        directory: the prepared directory.
         name: the beginning of the file names of the joined shards, such as "train-128".
         sources: for each source, the shards of its chunks, in the order of the chunks.
-        several: whether other processes may join the same shards at the same time. The processes
-            then write the same bytes.
+        several: whether other processes may join the same shards at the same time; they then write
+            the same bytes.
 
     Raises:
         OSError: a shard cannot be read or written.

@@ -1,6 +1,6 @@
 """Objectives of pretraining and their examples: sentence pairs, segments, rows of full sentences.
 
-The examples are those of next sentence prediction (Devlin et al. 2018, 3.1 and A.2), sentence order
+The objectives are next sentence prediction (Devlin et al. 2018, 3.1 and A.2), sentence order
 prediction (Lan et al. 2019, 3.1), and masked language modelling alone (Liu et al. 2019, 4.2). A new
 objective needs a name in the type `ObjectiveName`, an entry in OBJECTIVES, and a function that
 makes the examples.
@@ -37,9 +37,9 @@ class ExampleOptions(NamedTuple):
         short_seq_prob: probability that the sentence pairs of a document have a shorter target
             length, which is drawn at random.
         shift: whether examples without sentence pairs may begin and end within sentences; the first
-            example then has a random length, which shifts the later examples. `shift` is False in
-            the first of the `dupe_factor` passes over a text and True in all later passes, so that
-            every pass yields different examples.
+            example then has a random length, which shifts the later examples. It is True in all but
+            the first of the `dupe_factor` passes over a text, so that every pass yields different
+            examples.
     """
 
     max_tokens: int
@@ -75,8 +75,7 @@ def sentence_pairs(
     `options.max_tokens` or shorter (see `ExampleOptions`). A negative pair has a random segment B
     (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al. 2019). If a single sentence
     reaches the target length or is the last of its document, this sentence is segment A, and
-    segment B is random. `negatives` says which of the two is meant, and all choices are drawn
-    from `rng`. No sentence in `documents` may be empty.
+    segment B is random. No sentence in `documents` may be empty.
     """
     max_tokens, random = options.max_tokens, rng.random
     for number, bounds in enumerate(documents):
@@ -109,11 +108,7 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Draws a segment of `wanted` tokens or more from a document other than documents[number].
-
-    After REDRAWS draws of documents[number], the segment comes from this document. It begins at a
-    random sentence, and ends where it reaches `wanted` tokens or the end of the document.
-    """
+    """Draws a segment of `wanted` tokens or more, if possible not from documents[number]."""
     other = number
     for _ in range(REDRAWS):
         other = int(random() * len(documents))
@@ -132,8 +127,7 @@ def _truncate(
     """Shortens the segments A and B to at most `max_tokens` tokens together.
 
     The result has the distribution of removing one token at a time from the longer segment (from B
-    if both are equally long), at random from its beginning or its end: the number of tokens removed
-    from the beginning of a segment is drawn from a binomial distribution.
+    if both are equally long), at random from its beginning or its end.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -160,9 +154,9 @@ def single_segments(
 ) -> Iterator[Segments]:
     """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
-    A segment consists of whole sentences unless `options.shift` is True; the length of the first
-    segment is then drawn from `rng`. A sentence of more than `options.max_tokens` tokens is split
-    over several examples, so no token is lost. No sentence in `documents` may be empty.
+    A segment consists of whole sentences unless `options.shift` is True. A sentence of more than
+    `options.max_tokens` tokens is split over several examples, so no token is lost. No sentence in
+    `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -183,8 +177,7 @@ def full_sentences(
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
     that would make the example longer than `options.max_tokens`; otherwise, the length of the
-    first example is drawn from `rng`. A sentence of more than `options.max_tokens` tokens is split
-    over several examples, so no token is lost. No sentence in `documents` may be empty.
+    first example is drawn from `rng`. Longer sentences are split; none may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)
@@ -210,10 +203,7 @@ def _first_room(options: ExampleOptions, rng: "Generator") -> int:
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
-    """Returns the end of a segment of at most `room` tokens that begins at `start`.
-
-    If `whole`, the segment ends at a sentence boundary, and may be empty.
-    """
+    """Returns the end of a segment from `start` on; if `whole`, a sentence boundary or `start`."""
     if room < 1:
         return start
     if whole:
@@ -230,11 +220,10 @@ class Objective:
 
     Attributes:
         make_examples: function of the documents, the `ExampleOptions` and a NumPy random generator
-            that returns an iterator of examples; see `segments.py`.
+            that returns an iterator of examples.
         has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
             example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
-        needs_second_document: whether the input must have at least two documents, as for NSP, which
-            draws random segments from other documents.
+        needs_second_document: whether the input must have at least two documents, as for NSP.
     """
 
     make_examples: Callable[..., Iterator[Any]]

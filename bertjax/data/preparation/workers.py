@@ -53,10 +53,7 @@ class Workers:
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker, or prepares it here; blocks while too many are unfinished.
 
-        An error of an earlier chunk is raised here.
-
-        Raises:
-            OSError: a worker process died, for example because the memory did not suffice.
+        Raises the error of an earlier chunk, or OSError if a worker process died.
         """
         if self._pool is None:
             with _one_tokenizer_thread():
@@ -95,16 +92,12 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
-            # Running chunks are finished and kept.
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Blocks SIGINT in this thread and in all processes that are started in the `with` block.
-
-    A new process inherits the signal mask of this thread, so Ctrl-C does not interrupt a worker.
-    """
+    """Blocks SIGINT in this thread and in the processes that it starts, which inherit the mask."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -42,11 +42,8 @@ _ENDS_LIKE_SENTENCE = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎]["'”
 class ReadOptions:
     """Options for reading text, with the names and meanings of fields of `PrepareConfig`.
 
-    Attributes:
-        text_format: the layout of the text: "lines", "prose", or "auto", detected in each file.
-        text_field: the field that holds the text in JSON, Parquet and TensorFlow Datasets.
-        errors: what is done about bytes that are not UTF-8: "strict" or "replace".
-        tfds_data_dir: data folder of TensorFlow Datasets; None: its default folder.
+    `text_format` is "lines", "prose", or "auto", detected in each file; `errors` says what is done
+    about bytes that are not UTF-8: "strict" or "replace".
     """
 
     text_format: str = "auto"
@@ -58,9 +55,7 @@ class ReadOptions:
 class Corpus:
     """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
 
-    Args:
-        inputs: the inputs, as in `PrepareConfig.input`, without weights.
-        options: how to read the text; None: the defaults.
+    `inputs` are the inputs of `PrepareConfig.input`, without weights.
 
     Attributes:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
@@ -69,10 +64,8 @@ class Corpus:
         pinned_inputs: the names of the inputs, which contain the commits of datasets on the Hub, so
             that another process that opens these names reads the same files.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
-        bytes_read: number of bytes read from disk so far.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
-            and "records_without_text", the lines of JSON and rows of Parquet that were skipped
-            because their text is null.
+            and "records_without_text", the lines of JSON and rows of Parquet whose text is null.
 
     Raises:
         ValueError: there are no inputs, or an input cannot be read.
@@ -129,9 +122,8 @@ class Corpus:
     def documents(self) -> Iterator[Document]:
         """Yields the documents of all inputs in order; a document may contain no sentence.
 
-        Raises:
-            ValueError: a file is damaged, is not UTF-8 (unless `errors` is "replace"), or has no
-                text field named `text_field`.
+        Raises ValueError if a file is damaged, is not UTF-8 (unless `errors` is "replace"), or has
+        no text field named `text_field`.
         """
         for kind, reader in self._readers:
             if kind == "file":
@@ -221,11 +213,7 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """Replaces lone surrogates, which JSON allows but UTF-8 cannot encode, with U+FFFD.
-
-        Raises:
-            ValueError: there is one, and the option `errors` is "strict".
-        """
+        """Replaces or refuses lone surrogates, which JSON allows but UTF-8 cannot encode."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -239,10 +227,7 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields the text of one record as one document, or as several if it is very long.
-
-        A text of None is counted. A first line that is equal to `title` is left out.
-        """
+        """Yields the text of one record, without a first line equal to `title`, as documents."""
         if text is None:
             self.counts["records_without_text"] += 1
             return

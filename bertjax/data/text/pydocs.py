@@ -79,10 +79,9 @@ def _version(package: str) -> str:
 
 
 def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
-    """Yields one text per Python module in the folders of `roots`, with one paragraph per line.
+    """Yields one text per Python module below `roots`, with one paragraph per line.
 
-    A sentence that occurs several times in the modules is yielded only the first time. `roots` are
-    ("NAME VERSION", folder) pairs from `package_roots`.
+    A sentence that occurs several times in the modules is yielded only the first time.
     """
     seen: set[int] = set()
     for _, root in roots:
@@ -108,8 +107,7 @@ def _source_files(root: str) -> Iterator[str]:
 def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
     """Yields the English paragraphs of the strings and comments of a module, in source order.
 
-    Sentences whose hashes are in `seen` are left out; the hashes of the sentences that remain are
-    added to `seen`.
+    Sentences whose hashes are in `seen` are left out; the hashes of the others are added to `seen`.
     """
     blocks = sorted([*_long_strings(source), *_long_comments(source)])
     for _, text in blocks:

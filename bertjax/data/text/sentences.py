@@ -1,6 +1,6 @@
 """Rule-based sentence splitting for English, and for other languages by their punctuation.
 
-The marks that end sentences are those of Unicode's property Sentence_Terminal, such as the
+The marks that end sentences have Unicode's property Sentence_Terminal, such as the
 Devanagari danda, with the exceptions stated below. Text of languages that do not mark the ends of
 sentences, such as Thai, is not split.
 
@@ -87,9 +87,7 @@ def split_sentences(paragraph: str) -> list[str]:
 def normalise(sentence: str) -> list[str]:
     """Replaces runs of white space in a sentence by single spaces; splits a very long sentence.
 
-    Returns:
-        A list with the sentence; an empty list for a blank sentence; and pieces of at most
-        MAX_SENTENCE_CHARACTERS characters for a longer sentence.
+    Returns [] for a blank sentence, and pieces of at most MAX_SENTENCE_CHARACTERS for a long one.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:

@@ -34,7 +34,6 @@ MAX_DEPTH = 8
 MAX_MEMBER_NAME = 150
 # Number of consecutive zero bytes that text never has, while damaged archives begin with them.
 ZEROS_OF_BINARY = 16
-# Number of bytes that are hashed at each end of a file.
 HASHED_BYTES = 1 << 16
 # Largest ratio of decompressed to compressed size. Real text stays below 100; decompression bombs
 # reach 1,000 (gz) to 32,000 (zst), and more if nested. Up to FREE_BYTES, it is not checked.
@@ -70,9 +69,7 @@ def find_files(pattern: str) -> list[InputFile]:
     """Returns the file at a path, the files that match a glob, or all files below a directory.
 
     The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped.
-
-    Raises:
-        FileNotFoundError: no file matches `pattern`.
+    Raises FileNotFoundError if there is no file.
     """
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
@@ -102,7 +99,7 @@ def input_exists(name: str) -> bool:
 def fingerprint(file: InputFile) -> str | None:
     """Returns a hash of the first and last HASHED_BYTES bytes of a file; None for a pipe.
 
-    The hash detects edits at either end of the file that do not change the size of the file.
+    The hash detects edits at either end that do not change the size of the file.
     """
     if not os.path.isfile(file.path):
         return None
@@ -116,8 +113,7 @@ def fingerprint(file: InputFile) -> str | None:
 class DamagedInput(ValueError):
     """A compressed file or an archive is damaged; the message names it.
 
-    If files are nested, the message names the outermost damaged one, which the others are read
-    from.
+    If files are nested, the message names the outermost damaged one.
     """
 
 
@@ -167,8 +163,7 @@ class ByteCounter:
 def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
     """Yields (name, stream) of each text in the file `path`, which may be compressed or an archive.
 
-    The name of a text in a tar archive is `ARCHIVE:MEMBER`. `counter` counts the bytes that are
-    read from the disk.
+    The name of a text in a tar archive is `ARCHIVE:MEMBER`.
 
     Raises:
         ValueError: the file begins with binary data, or has more than MAX_DEPTH layers of
@@ -185,10 +180,8 @@ def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
 def decompressed(name: str, file: BinaryIO) -> Stream:
     """Returns a stream of the content of an open file, decompressed if it is compressed.
 
-    `name` is the name of the file for error messages.
-
-    Raises (in `read`):
-        DamagedInput: the file is damaged or truncated, or a decompression bomb.
+    Reading raises DamagedInput, which names `name`, if the file is damaged or truncated, or a
+    decompression bomb.
     """
     counter = ByteCounter()
     stream = Stream(counter.blocks(file))
@@ -207,11 +200,7 @@ class _OpenFile(NamedTuple):
 def _unwrap(
     file: _OpenFile, member: str, stream: Stream, depth: int
 ) -> Iterator[tuple[str, Stream]]:
-    """Yields (name, stream) of each text in `stream`, which may be compressed or an archive.
-
-    `member` names what `stream` is within the archives of `file`, which has at most `depth` more
-    layers of compression and archives.
-    """
+    """Yields (name, stream) of each text in `stream`, with up to `depth` layers of compression."""
     name, head = file.name_of(member), stream.peek(tarfile.BLOCKSIZE)
     start = _decompressor_of(head)
     if not start and not _is_tar(head):
@@ -366,14 +355,8 @@ def _members(stream: Stream) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yields (name, blocks of the content) of each regular file in a tar archive.
 
     `tarfile` parses the headers, but not the archive: it takes a damaged or missing header for the
-    end, and reads extended headers of any size into memory. Names of members are never used as
-    paths, so absolute paths and `..` have no effect; links and devices are skipped.
-
-    The blocks of a file can be read only until the next file is requested.
-
-    Raises:
-        ValueError: the archive is damaged or truncated, or has a member of an unsupported type,
-            such as a sparse file; the message does not name the archive.
+    end, and reads extended headers of any size into memory. The blocks of a file can be read only
+    until the next file is requested. Raises ValueError, which does not name the archive.
     """
     while (member := _next_member(stream)) is not None:
         name, size = member
@@ -394,10 +377,7 @@ def _exactly(stream: Stream, size: int) -> Iterator[bytes]:
 
 
 def _next_member(stream: Stream) -> tuple[str | None, int] | None:
-    """Returns (name, size in bytes) of the next member, or None at the end of the archive.
-
-    The name is None if the member is not a regular file.
-    """
+    """Returns the next member's (name or None if it is no regular file, size); None at the end."""
     extended: dict[str, str] = {}
     for _ in range(MAX_EXTENDED):
         block = stream.read(tarfile.BLOCKSIZE)
@@ -440,10 +420,7 @@ def _check_end(stream: Stream) -> None:
 
 
 def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
-    """Reads a long name or link target (GNU), or key-value records (POSIX).
-
-    Returns "path" and "size", if they are there, and "sparse" if the member is a sparse file.
-    """
+    """Reads "path" and "size" of a GNU or POSIX header, and "sparse" for a sparse file."""
     if header.size > MAX_EXTENDED_BYTES:
         raise ValueError(
             f"an extended header has {header.size:,} bytes, more than {MAX_EXTENDED_BYTES:,}"
@@ -484,7 +461,7 @@ def read_lines(
         name: name of the stream for error messages.
         stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
         errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
-        counts: counter whose entry "long_lines_cut" is increased by 1 for each line that is split.
+        counts: its entry "long_lines_cut" is increased by 1 for each line that is split.
         cut: whether a line longer than MAX_LINE_CHARACTERS is split into several lines at white
             space, at positions that depend only on the text of the line; False for JSON, whose
             lines must be parsed whole.

@@ -24,8 +24,7 @@ MAX_FOOTER_BYTES = 1 << 24
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     """Yields the values of the text column `text_field` of a Parquet file; a missing one is None.
 
-    Raises:
-        ValueError: the file has no text column named `text_field`, or is damaged.
+    Raises ValueError if the file has no such text column, or is damaged.
     """
     with open_parquet(path) as file:
         texts = _text_columns(file)
@@ -41,8 +40,8 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 def guess_text_column(path: str) -> str | None:
     """Returns the text column that most likely holds the documents of a Parquet file.
 
-    It is the first of USUAL_TEXT_COLUMNS that the file has, else its only text column; None if
-    there are several other text columns, or none. ValueError: the file is damaged.
+    It is the first of USUAL_TEXT_COLUMNS that the file has, else its only text column, else None.
+    Raises ValueError if the file is damaged.
     """
     with open_parquet(path) as file:
         texts = _text_columns(file)
@@ -63,8 +62,7 @@ def _text_columns(file: Any) -> list[str]:
 def open_parquet(path: str) -> Any:
     """Opens a Parquet file as a `pyarrow.parquet.ParquetFile`, whose checksums are verified.
 
-    Raises:
-        ValueError: the file is damaged, or has a footer above `MAX_FOOTER_BYTES`.
+    Raises ValueError if the file is damaged, or has a footer above `MAX_FOOTER_BYTES`.
     """
     import pyarrow.parquet
 
@@ -84,10 +82,7 @@ def parquet_batches(
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the rows of `file`, opened from `path`, in lists of up to ROWS_PER_READ dictionaries.
 
-    The dictionaries are {column: value}, with the columns in `columns`, or all if it is None.
-
-    Raises:
-        ValueError: the file is damaged, or a text in it is not UTF-8.
+    The keys are `columns`, or all. Raises ValueError if the file is damaged or not UTF-8.
     """
     batches = file.iter_batches(batch_size=ROWS_PER_READ, columns=columns, use_threads=False)
     while True:
@@ -211,8 +206,7 @@ def _first_line(error: Exception) -> str:
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """Yields the text in the field `text_field` of each example of the data source `source`.
 
-    Raises:
-        ValueError: an example has no text field named `text_field`; the message says `name`.
+    Raises ValueError, which says `name`, if an example has no such text field.
     """
     for index in range(len(source)):
         example = source[index]
