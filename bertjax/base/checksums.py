@@ -76,8 +76,6 @@ def find_damage(folder: Path) -> str | None:
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _COMMITTED = "commit_success.txt"
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
-# The directory of a run's checkpoints, and the folders beside it of checkpoints that are being
-# replaced or are damaged.
 TEMPORARY = "orbax-checkpoint-tmp"
 
 

@@ -10,21 +10,31 @@ checkpoint or a draw (Perez et al. 2021, "True Few-Shot Learning with Language M
 
 import contextlib
 import dataclasses
+import difflib
 import functools
+import hashlib
 import itertools
+import json
+import re
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.base.files import is_remote, read_json, replacing_folder, write_json
+import jax
+import numpy as np
+
+from bertjax.base.files import is_remote, listed, read_json, replacing_folder, write_json, writing
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
-from bertjax.config import FinetuneConfig, defaults_of
+from bertjax.config import FinetuneConfig, defaults_of, differences
+from bertjax.config.finetune_config import LAST
+from bertjax.data.batches.batch import decode_feature
+from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import host_watch, hosts
 from bertjax.devices.activity import Clock
 from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
@@ -47,6 +57,7 @@ from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.sources.official import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
@@ -58,21 +69,6 @@ from bertjax.weights import LoadedModel
 
 if TYPE_CHECKING:
     import pandas
-import difflib
-import hashlib
-import json
-import re
-from collections.abc import Iterator, Mapping
-
-import jax
-import numpy as np
-
-from bertjax.base.files import listed, writing
-from bertjax.config import differences
-from bertjax.config.finetune_config import LAST
-from bertjax.data.batches.batch import decode_feature
-from bertjax.data.records import ShardReader, write_shard
-from bertjax.tasks.sources.tables import read_number
 
 # The grid of the sweep (Devlin et al. 2018, A.3).
 SWEEP_BATCH_SIZES = (16, 32)

@@ -8,8 +8,6 @@ from bertjax.base.workdir_files import PENDING
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config.training import TrainingConfig
 
-# The folder in a workdir with the models that are not pushed yet.
-
 
 class HubPushes:
     """The models of a run that are to be pushed, each in a folder `step-N` until it is.
