@@ -408,7 +408,7 @@ def _in_microbatches(encode, arrays: Any, steps: int) -> dict[str, jax.Array]:
     def body(carry, micro):
         return carry, jax.checkpoint(encode, prevent_cse=False)(micro)
 
-    # As in `step`, microbatches are cut so that each row stays on its device.
+    # As in `_make_compute`, microbatches are cut so that each row stays on its device.
     micro = jax.tree.map(lambda x: x.reshape(-1, steps, *x.shape[1:]).swapaxes(0, 1), arrays)
     outputs = jax.lax.scan(body, None, micro)[1]
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)
