@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.lock import Lock
-
 # Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
 MAX_JSON_BYTES = 1 << 25
 MAX_MESSAGE = 400
@@ -259,6 +257,8 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
     """
     folder = Path(folder).resolve()
     _check_replaceable(folder, marks)
+    from bertjax.base.lock import Lock  # filelock is a slow import
+
     lock = Lock(
         folder.with_name(f"{folder.name}.lock"),
         place=str(folder),
