@@ -15,8 +15,6 @@ import optax
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
 from bertjax.model.losses import OUTSIDE, Arrays, Objective, Sums, label_weights
 
-POOLINGS = ("mean", "cls")
-
 
 def pooled(
     x: jax.Array, sequence_ids: jax.Array, sequence_starts: jax.Array, pooling: str

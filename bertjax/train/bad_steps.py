@@ -42,6 +42,7 @@ class BadSteps:
 
     Args:
         report: a function (step, {metric: value}) that logs the metrics of a step.
+        rows_of_batch: a function (phase, batch) -> (first row, last row), for messages.
         config: its `max_bad_steps` is the number of consecutive skipped updates that end the run;
             0: none do. Skipped updates are reported before each log line (`log_every`).
         progress: the JSON values in the checkpoint that the run resumes from.
@@ -50,23 +51,24 @@ class BadSteps:
     def __init__(
         self,
         report: Callable[[int, dict[str, float]], None],
+        rows_of_batch: Callable[[int, int], tuple[int, int]],
         config: TrainingConfig,
         progress: Mapping[str, Any],
     ):
-        self._report, self._config = report, config
+        self._report, self._rows_of_batch, self._config = report, rows_of_batch, config
         self.in_a_row: int = progress.get("skipped_in_a_row", 0)
-        self._unread: list[tuple[int, dict[str, Any], tuple[int, int, int]]] = []
+        self._unread: list[tuple[int, dict[str, Any], int, int]] = []
 
-    def see(self, step: int, metrics: dict[str, Any], rows: tuple[int, int, int]) -> None:
+    def see(self, step: int, metrics: dict[str, Any], phase: int, batch: int) -> None:
         """Notes the `metrics` of `step`, and reports the skipped updates among earlier steps.
 
-        `rows` are (phase, first row, last row) of the batch, for messages.
+        The step trains on `batch` of `phase`, which messages name.
 
         Raises:
             NotFinite: `max_bad_steps` consecutive updates were skipped.
         """
         names = ("skipped", "loss", "grad_norm")
-        self._unread.append((step, {name: metrics[name] for name in names}, rows))
+        self._unread.append((step, {name: metrics[name] for name in names}, phase, batch))
         while len(self._unread) > STEPS_AHEAD:
             self._read(*self._unread.pop(0))
         if step % self._config.log_every == 0:
@@ -77,13 +79,13 @@ class BadSteps:
         while self._unread:
             self._read(*self._unread.pop(0))
 
-    def _read(self, step: int, metrics: dict[str, Any], rows: tuple[int, int, int]) -> None:
+    def _read(self, step: int, metrics: dict[str, Any], phase: int, batch: int) -> None:
         if not metrics["skipped"]:
             self.in_a_row = 0
             return
         self.in_a_row += 1
         loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
-        phase, first, last = rows
+        first, last = self._rows_of_batch(phase, batch)
         self._report(
             step,
             {

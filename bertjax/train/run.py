@@ -33,6 +33,7 @@ from bertjax.train.workdir import Workdir
 
 # Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
+NOTHING = contextlib.nullcontext()
 
 
 SomeJob = TypeVar("SomeJob", bound=Job)
@@ -113,8 +114,11 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
         with StopSignal(checkpoints, session.watch) as stop:
             state, stop.step, progress = _resume_or_start(job, checkpoints, session)
-            with _recording(job, workdir, session, stop.step, progress, trackers) as record:
-                rollbacks = Rollbacks(workdir.path)
+            rollbacks = Rollbacks(workdir.path)
+            recording = _recording(
+                job, workdir, session, stop.step, progress, rollbacks.count, trackers
+            )
+            with recording as record:
                 state, step, is_done = _loop(
                     job, state, stop, checkpoints, record, rollbacks, session, progress
                 )
@@ -157,7 +161,7 @@ def _loop(
 ) -> tuple[TrainState, int, bool]:
     """Trains from `stop.step` on; returns (last state, its step, whether nothing cut it short)."""
     step, phase, clock = stop.step, -1, session.clock
-    bad = BadSteps(record.report, job.settings, progress)
+    bad = BadSteps(record.report, job.rows_of_batch, job.settings, progress)
     save = Saver(job, checkpoints, record, bad, stop, session, progress)
     if save.evaluation_due:  # a signal had cut it off
         (done,) = (s for s in segments(job.phases, rollbacks, 0) if s.first < step <= s.last)
@@ -178,15 +182,14 @@ def _loop(
         with clock.doing(activity.STEPPING):
             for batch in clock.waiting_for(job.batches(segment.phase_index, segment.first_batch)):
                 is_first = step == segment.first
-                with clock.compiling("the training step") if is_first else _nothing:
+                with clock.compiling("the training step") if is_first else NOTHING:
                     state, metrics = train_step(state, batch)
                 stop.step = step = step + 1
                 clock.progressed(step)
                 in_flight.append(metrics)
                 if len(in_flight) > STEPS_AHEAD:  # so far, the host may be ahead of the device
                     jax.block_until_ready(in_flight.popleft())
-                rows = job.rows_of_batch(segment.phase_index, segment.batch_after(step - 1))
-                bad.see(step, metrics, (segment.phase_index, *rows))
+                bad.see(step, metrics, segment.phase_index, segment.batch_after(step - 1))
                 record(step, metrics)
                 session.did_step(step)
                 save.after(step, state, segment)
@@ -199,9 +202,6 @@ def _loop(
         save.stopped(step, state, segment)
     is_done = step == job.num_steps or job.stops_early()
     return state, step, is_done and not save.evaluation_due
-
-
-_nothing = contextlib.nullcontext()
 
 
 def _roll_back(job: Job, workdir: Workdir, bad: NotFinite) -> bool:
@@ -223,16 +223,17 @@ def _recording(
     session: Session,
     step: int,
     progress: Mapping[str, Any],
+    rollbacks: int,
     trackers: contextlib.ExitStack,
 ) -> Iterator[MetricLogger]:
     """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`."""
+    # A finished run writes no report and no ledger line.
     is_done = hosts.is_first() and _is_done(job, workdir, step, progress)
     if not is_done:
         session.begin_run(workdir.path, step)
     hosts.say(_said_when_done(job, workdir, step) if is_done else first_line(job, step))
     writer, listeners, last = None, list[Listener](), None
     if hosts.is_first():
-        rollbacks = Rollbacks(workdir.path).count
         # Without a checkpoint, an evaluation before the first step is repeated.
         due = step == 0 or bool(progress.get("evaluation_due"))
         writer = MetricWriter(
