@@ -197,34 +197,35 @@ def predict_file(config: PredictConfig) -> None:
     Raises:
         ValueError: the input cannot be read, or no row of it can be predicted.
     """
-    from bertjax.inference.evaluation import TrainingOverlap, task_of_file
+    from bertjax.inference.evaluation import TrainingOverlap, from_file
     from bertjax.inference.output_files import (
         PredictionWriter,
         check_output,
         check_suffix,
         prediction_lines,
     )
-    from bertjax.tasks.prediction_inputs import from_text
+    from bertjax.inference.pretrained import from_text
     from bertjax.tasks.sources.official import change_notes
 
     if config.output is not None:
         check_suffix(config.output)
         check_output(config.output, config.input)
-    loaded = _loaded(config, None)
-    model = loaded.task_model(config.max_length, doc_stride=config.doc_stride)
-    overlap = None
+    model = _loaded(config, None)
+    task, overlap = model.task_with(config.max_length, config.doc_stride), None
     if config.text is not None:
-        task, examples = model.task, [from_text(model.task, config.text, config.pair)]
+        examples = [from_text(task, config.text, config.pair)]
     else:
         path, separator = str(config.input), config.label_separator
-        task, examples, note = task_of_file(model, path, config.columns, separator, "report")
+        task, examples, note = from_file(
+            task, path, config.columns, separator, model.description, "report"
+        )
         if note:
             print(note, file=sys.stderr)
         overlap = TrainingOverlap(model, path)
         examples = overlap.observe(task, examples)
-    writer = PredictionWriter(model, config.input, config.output)
+    writer = PredictionWriter(model.predictions, config.input, config.output)
     settings = {**dataclasses.asdict(config), "output": None}
-    with prediction_lines(config.output, config.input, loaded.identity, settings) as lines:
+    with prediction_lines(config.output, config.input, model.identity, settings) as lines:
         scores = task.score(writer(task, iter(examples), lines))
     for message in (*writer.messages(scored=bool(scores)), *change_notes(task.source)):
         print(message, file=sys.stderr)
@@ -271,13 +272,14 @@ def predict_task(config: PredictConfig) -> None:
     from bertjax.inference.evaluation import official_task
     from bertjax.tasks import TaskOptions
 
-    model = _loaded(config, None).task_model(config.max_length, doc_stride=config.doc_stride)
+    model = _loaded(config, None)
     options = TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         submission=config.submission,
     )
-    task = official_task(model, str(config.task), options)
+    limits = config.max_length, config.doc_stride
+    task = official_task(model, str(config.task), options, *limits)
     folder = Path(config.output or f"predictions/{task.name}")
     with naming_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -285,7 +287,7 @@ def predict_task(config: PredictConfig) -> None:
     assert source is not None
     for split in source.splits:
         if split != "train":
-            count, pairs = itertools.count(), model(task, source.examples(split))
+            count, pairs = itertools.count(), model.predictions(task, source.examples(split))
             predictions = (pair for pair, _ in zip(pairs, count, strict=False))
             scores = task.score(task.write_predictions(folder, split, predictions))
             print(json.dumps({"split": split, "examples": next(count), **scores}))

@@ -2,27 +2,42 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import read_json
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.devices.compilation import use_compilation_cache
-from bertjax.inference.predictor import TaskModel
 from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
-from bertjax.tasks.classification import ClassificationTask
-from bertjax.tasks.prediction_inputs import from_file
-from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.classification import (
+    ChoiceTask,
+    ClassificationTask,
+    MultiLabelTask,
+    TextTask,
+)
+from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import BadRows, rows_as_files, text_digest
+from bertjax.tasks.sources.own_files import (
+    CONLL_SUFFIXES,
+    BadRows,
+    TableSource,
+    data_files,
+    rows_as_files,
+    text_digest,
+)
+from bertjax.tasks.sources.own_tasks import kind_of
+from bertjax.tasks.sources.rows import has_columns
+from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
+    Table,
     suffix_of,
 )
+from bertjax.tasks.tagging import TagTask
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.
@@ -86,23 +101,23 @@ def evaluate(
         raise ValueError("Give either task, the name of a benchmark task, or data, a file.")
     use_compilation_cache()
     pretrained = model if isinstance(model, Pretrained) else Pretrained(load_model(model, None))
-    task_model = pretrained.task_model(max_length, doc_stride=doc_stride)
     if data is not None:
         columns = Columns(
             text=text_column, pair=pair_column, label=label_column, choices=choice_columns
         )
         with rows_as_files(data=data) as files:
             file = files["data"]
-            own_task, examples, _ = task_of_file(task_model, file, columns, label_separator)
+            own, description = pretrained.task_with(max_length, doc_stride), pretrained.description
+            own, examples, _ = from_file(own, file, columns, label_separator, description)
             where = file if isinstance(data, str | Path) else "data"
-            return _scores(task_model, own_task, examples, where)
+            return _scores(pretrained, own, examples, where)
     options = TaskOptions(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),
     )
     if suffix_of(Path(str(task))) in (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES):
         raise ValueError(f"{task} is a file and not the name of a task: give it as data={task!r}.")
-    official = official_task(task_model, str(task), options)
+    official = official_task(pretrained, str(task), options, max_length, doc_stride)
     assert official.source is not None
     splits = [s for s in official.source.splits if s == split or s.startswith(f"{split}_")]
     if not splits:
@@ -110,7 +125,7 @@ def evaluate(
             f"{task} has no split {split!r}: use one of {', '.join(official.source.splits)}."
         )
     scores = {
-        name: _scores(task_model, official, official.source.examples(name), f"{task}, {name}")
+        name: _scores(pretrained, official, official.source.examples(name), f"{task}, {name}")
         for name in splits
     }
     if len(splits) == 1:
@@ -119,13 +134,13 @@ def evaluate(
 
 
 def _scores(
-    model: TaskModel, task: Task, examples: Iterable[Example], where: str
+    model: Pretrained, task: Task, examples: Iterable[Example], where: str
 ) -> dict[str, float]:
     unlabelled = 0
 
     def counted() -> Iterator[tuple[Example, Prediction]]:
         nonlocal unlabelled
-        for example, prediction in model(task, examples):
+        for example, prediction in model.predictions(task, examples):
             unlabelled += example.label is None and not example.answers
             yield example, prediction
 
@@ -143,25 +158,114 @@ def _scores(
     return scores
 
 
-def task_of_file(
-    model: TaskModel,
+def from_file(
+    task: Task,
     path: str | Path,
     columns: Columns,
     label_separator: str | None = None,
+    description: Mapping[str, Any] | None = None,
     bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples in the file `path` for the task of `model`, see `from_file`.
+    """Reads the examples of a user's file, with or without labels.
 
-    Returns (task, examples, message that names the guessed columns or "").
+    Args:
+        columns: the column names that the user sets. A name that the user does not set is the name
+            in the training, if the file has all text columns that are then read; otherwise, it is
+            guessed. Question answering has fixed column names.
+        label_separator: the string between several labels; None: the one used in training, if any.
+        description: the content of task.json, with the column names and separator used in training.
+
+    Returns:
+        The task with the file as its source (for multiple choice, also with the number of choices
+        in the file), the examples, and a message about the file, or "".
+
+    Raises:
+        ValueError: the file cannot be read for the task, or column names are set for question
+            answering.
     """
     path = Path(path).expanduser()
-    return from_file(model.task, path, columns, label_separator, model.description, bad_rows)
+    if isinstance(task, SpanTask):
+        if columns != Columns():
+            raise ValueError(
+                f"Column names are set ({', '.join(columns.named())}), but question answering "
+                "reads the columns question, context and answers, as in SQuAD: rename the columns "
+                "of the file."
+            )
+        questions = SquadSource({"test": path}, bad_rows, keep=False)
+        read = questions.examples("test")
+        if not task.with_impossible:
+            read = (_without_impossible(x, report=bad_rows == "report") for x in read)
+        return dataclasses.replace(task, source=questions), read, questions.note
+    description = description or {}
+    first = data_files(path, kind_of(task))[0]
+    conll = isinstance(task, TagTask) and (
+        suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
+    )
+    if not conll:
+        columns = _as_trained(columns, description.get("columns") or {}, Table(first).columns)
+    label_separator = label_separator or description.get("label_separator")
+    source = TableSource(
+        kind_of(task),
+        test=path,
+        conll=conll,
+        bad_rows=bad_rows,
+        columns=columns,
+        label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
+        keep=False,
+    )
+    source.use_classes(task.labels)
+    if isinstance(task, TextTask):
+        read = " and ".join(filter(None, (source.columns.text, source.columns.pair)))
+        task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
+    if isinstance(task, ChoiceTask):
+        task = dataclasses.replace(task, num_choices=source.num_choices)
+    return dataclasses.replace(task, source=source), source.examples("test"), source.note
 
 
-def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
+def _without_impossible(question: Example, *, report: bool) -> Example:
+    """Makes a question without an answer unlabelled, for a model that answers every question."""
+    if question.label != IMPOSSIBLE:
+        return question
+    if not report:
+        return dataclasses.replace(question, label=None)
+    problem = (
+        f"{question.where}: the question has no answer, but the model answers every question, "
+        "because those that it was fine-tuned on have answers: the prediction is not scored."
+    )
+    return dataclasses.replace(question, label=None, problem=problem)
+
+
+def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
+    """Fills the unset `columns` with the columns in `trained` that a file with `names` has.
+
+    If it lacks a text column then, or two are the same, `columns` is returned unchanged.
+    """
+    filled = Columns(
+        text=columns.text or trained.get("text"),
+        pair=columns.pair or trained.get("pair"),
+        choices=columns.choices or tuple(trained.get("choices", ())),
+    )
+    texts = filled.named()
+    used = [*texts, *filter(None, (columns.label, columns.id))]
+    if not set(texts) <= set(names) or len(set(used)) < len(used):
+        return columns
+    label, id = (
+        trained.get(key) if trained.get(key) in set(names) - set(used) else None
+        for key in ("label", "id")
+    )
+    return dataclasses.replace(filled, label=columns.label or label, id=columns.id or id)
+
+
+def official_task(
+    model: Pretrained,
+    name: str,
+    options: TaskOptions,
+    max_length: int | None = None,
+    doc_stride: int | None = None,
+) -> Task:
     """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
 
-    The order of the labels, the calibration, doc_stride and `SPAN_OPTIONS` come from the model.
+    The order of the labels, the calibration, the limits and `SPAN_OPTIONS` come from the model.
 
     Raises:
         ValueError: no benchmark task has this `name`, or the model has another head or other labels
@@ -169,7 +273,7 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
         FileNotFoundError: the data of the benchmark does not exist.
     """
     name = check_task(name)
-    definition, own = TASKS[name], model.task
+    definition, own = TASKS[name], model.task_with(max_length, doc_stride)
     if definition.own_files:
         raise ValueError(
             f"--task={name} has no official files: give your own with --input (in Python: data)."
@@ -182,13 +286,13 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     task = make_task(name, options)
     if task.head != own.head or set(task.labels) != set(own.labels):
         raise ValueError(
-            f"--task={task.name} has the labels {list(task.labels)}, but {model.name} was "
+            f"--task={task.name} has the labels {list(task.labels)}, but {model.where} was "
             f"fine-tuned on {own.name} and predicts {list(own.labels)}: use a model that was "
             f"fine-tuned on {task.name}."
         )
     if isinstance(own, ClassificationTask) and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, temperature=own.temperature)
-    return dataclasses.replace(task, labels=own.labels)
+    return dataclasses.replace(task, labels=own.labels, max_length=own.max_length)
 
 
 # Larger training files are not searched, because that would take longer than the prediction.
@@ -204,10 +308,10 @@ class TrainingOverlap:
     training: `held_out` are the run's scores on these examples, {metric: value}, or {}.
     """
 
-    def __init__(self, model: TaskModel, input: str | Path):
+    def __init__(self, model: Pretrained, input: str | Path):
         self._model, self._input = model, Path(input)
         self.labelled = self.repeated = 0
-        self.train, self.held_out = _training_of(Path(model.name))
+        self.train, self.held_out = _training_of(model.where)
         self._known: set[bytes] | None = None
 
     def observe(self, task: Task, examples: Iterable[Example]) -> Iterator[Example]:

@@ -1,5 +1,6 @@
 """Mask filling: the most probable tokens for each [MASK] of a text, and what a page shows of it."""
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,16 @@ import jax
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.data.batches.batch import layout, pad_to
+from bertjax.data.batches.batch import pad_to
 from bertjax.inference.predictor import (
     cached_program,
     for_inference,
+    in_pieces,
     length_bucket,
-    pad_rows,
-    piece_sizes,
-    read_behind,
     stacked,
     token_budget,
 )
 from bertjax.model import BertWithHead
-from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import mlm_key
 from bertjax.weights import LoadedModel
 
@@ -92,24 +90,15 @@ def word_probabilities(
     count = rows.shape[1]
     length = length_bucket(count, limit)
     width = length_bucket(positions.shape[1], length, smallest=8 if len(rows) == 1 else 1)
-    ids = np.pad(rows, ((0, 0), (0, length - count)), constant_values=tokenizer.pad_token_id)
+    more = ((0, 0), (0, length - count))
+    ids = np.pad(rows.astype(np.int32), more, constant_values=tokenizer.pad_token_id)
+    mask = np.pad(np.ones_like(rows), more)
     if loaded.config.is_decoder:
         positions = np.maximum(positions - 1, 0)
     places = np.pad(positions.astype(np.int32), ((0, 0), (0, width - positions.shape[1])))
-    row = {"token_type_ids": pad_to(types, length, 0), **layout([count], length, 1)}
-    program = compiled_program(for_inference(loaded.model))
-
-    def start() -> Iterator[tuple[int, jax.Array]]:
-        first = 0
-        for size in piece_sizes(len(rows), length, token_budget(length, None)):
-            piece = {key: np.repeat(row[key][None], size, 0) for key in MODEL_INPUTS if key in row}
-            piece["input_ids"] = pad_rows(ids[first : first + size], size)
-            inputs = [piece[key] for key in MODEL_INPUTS]
-            masked = pad_rows(places[first : first + size], size)
-            yield min(size, len(rows) - first), program(loaded.params, inputs, masked)
-            first += size
-
-    for used, logits in read_behind(start()):
+    arrays = [ids, np.broadcast_to(pad_to(types, length, 0), ids.shape), mask, places]
+    program = functools.partial(compiled_program(for_inference(loaded.model)), loaded.params)
+    for used, logits in in_pieces(program, arrays, token_budget(length, None)):
         # If the vocabulary is padded for the device, some logits belong to ids without a token.
         logits = logits[:used, : positions.shape[1], : tokenizer.vocab_size]
         yield from np.asarray(jax.nn.softmax(logits))
@@ -117,13 +106,15 @@ def word_probabilities(
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, inputs, positions [B, P]) -> logits [B, P, V].
+    """Returns a jitted function (params, ids, types, mask, positions [B, P]) -> logits [B, P, V].
 
-    `inputs` is a list of the arrays of B rows that `MODEL_INPUTS` names: input_ids [B, L] etc.
+    ids, types and mask are int [B, L]; the mask is 1 for tokens and 0 for padding.
     """
 
-    def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
-        outputs: Any = model.apply({"params": stacked(params)}, *inputs, masked_positions=positions)
+    def apply(params: Any, ids: Any, types: Any, mask: Any, positions: Any) -> jax.Array:
+        outputs: Any = model.apply(
+            {"params": stacked(params)}, ids, types, attention_mask=mask, masked_positions=positions
+        )
         return outputs[mlm_key(outputs)]
 
     return jax.jit(apply)

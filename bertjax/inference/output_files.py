@@ -36,7 +36,7 @@ from bertjax.base.checksums import CHECKSUMS
 from bertjax.base.files import naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.scratch import scratch_folder
-from bertjax.inference.predictor import TaskModel
+from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
 from bertjax.tasks.sources.tables import DELIMITERS
@@ -434,22 +434,28 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
         yield from (table_row(json.loads(line)) for line in file)
 
 
+Pair = tuple[Example, Prediction]
+
+
 class PredictionWriter:
     """Predicts examples, writes the predictions, and counts the rows that have none or no label.
 
-    `input` is the path of the examples, for messages; None: they are a text of the user, whose
-    problems raise ValueError. If `output` is None, predictions are printed as JSON lines.
+    `predictions` is the method of `Pretrained`. `input` is the path of the examples, for messages;
+    None: they are a text of the user, whose problems raise ValueError. If `output` is None,
+    predictions are printed as JSON lines.
     """
 
-    def __init__(self, model: TaskModel, input: str | None, output: str | None):
-        self._model, self._input, self._output = model, input, output
+    def __init__(
+        self, predictions: Callable[..., Iterator[Pair]], input: str | None, output: str | None
+    ):
+        self._predictions, self._input, self._output = predictions, input, output
         # Of the examples so far: without a prediction, without a label that can be used, and why.
         self.rows = self.errors = self.unlabelled = 0
         self.problems: list[str] = []
 
     def __call__(
         self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
-    ) -> Iterator[tuple[Example, Prediction]]:
+    ) -> Iterator[Pair]:
         """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
 
         Predictions that an interrupted run has written are read from `lines` instead of computed.
@@ -466,9 +472,9 @@ class PredictionWriter:
 
     def _pairs(
         self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
-    ) -> Iterator[tuple[Example, Prediction]]:
-        groups, kept = self._model.groups(task), 0
-        group: list[tuple[Example, Prediction]] = []
+    ) -> Iterator[Pair]:
+        groups, kept = Groups(task, task.max_length), 0
+        group: list[Pair] = []
         for line in lines.finished():
             example = next(examples, None)
             if example is None or line.pop("id") != example.id:
@@ -484,7 +490,7 @@ class PredictionWriter:
         lines.keep(kept)
         if kept:
             print(f"continuing {self._output} after {kept:,} lines", flush=True)
-        pairs = self._model(
+        pairs = self._predictions(
             task,
             itertools.chain((example for example, _ in group), examples),
             report_problems=self._input is not None,

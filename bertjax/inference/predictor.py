@@ -15,9 +15,8 @@ the compiler removes the stacking and slicing.
 import dataclasses
 import functools
 import itertools
-import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -25,9 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.base.progress import progress
 from bertjax.config import MeshConfig
-from bertjax.config.finetune_config import SHORTEST
 from bertjax.data.batches.batch import Batch, Feature
 from bertjax.data.batches.finetuning_batches import (
     SHORTEST_ROW,
@@ -45,7 +42,6 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs, TruncatedTexts
 from bertjax.tokenization import Tokenizer
-from bertjax.weights import LoadedModel
 
 WINDOW = 2048
 WINDOW_CHARACTERS = 1 << 21
@@ -62,79 +58,6 @@ KERNEL = "kernel"
 
 Started = TypeVar("Started")
 Build = TypeVar("Build", bound=Callable[..., Any])
-
-
-class TaskModel:
-    """A fine-tuned model on one device, which computes predictions for examples.
-
-    `max_length`, `batch_size` and `doc_stride` are described at `Pretrained.predict`. `name` is
-    the path of the model, and `description` the content of `task.json`, {} for models of other
-    libraries. `task` is the task of fine-tuning; `task.source` is None, so it reads no examples.
-
-    Raises:
-        ValueError: `max_length` is less than `SHORTEST` (5, which a text pair needs) or more than
-            the maximum length of the model, or `doc_stride` is below 1 or set for multiple choice.
-    """
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        task: Task,
-        description: Mapping[str, Any],
-        max_length: int | None = None,
-        batch_size: int | None = None,
-        doc_stride: int | None = None,
-    ):
-        self._loaded, self.task, self.description = loaded, task, description
-        self.name = str(loaded.source.where)
-        if doc_stride is not None:
-            if not hasattr(task, "doc_stride"):
-                raise ValueError(
-                    f"doc_stride={doc_stride} has no effect on {self.name}, whose task "
-                    f"{task.name} reads no windows: leave it out."
-                )
-            self.task = dataclasses.replace(task, **{"doc_stride": doc_stride})
-        self._max_length = max_length or task.max_length
-        longest = loaded.config.max_length
-        if not SHORTEST <= self._max_length <= longest:
-            raise ValueError(
-                f"max_length={self._max_length}, but {self.name} reads {SHORTEST} to {longest} "
-                "tokens: choose a value in this range."
-            )
-        self._batch_size = batch_size
-        self._params = inference_params(loaded.params, loaded.model)
-
-    def groups(self, task: Task) -> "Groups":
-        """Returns a new division of the examples of `task` into groups predicted together."""
-        return Groups(task, self._max_length)
-
-    def __call__(
-        self,
-        task: Task,
-        examples: Iterable[Example],
-        *,
-        report_problems: bool = False,
-        shows_progress: bool = True,
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) for each of `examples`, in order; see `Predictor.__call__`.
-
-        The labels of `task` must be the labels of the model, in the same order. At the end, a
-        message on stderr says how many texts may have been truncated.
-        """
-        predictor = Predictor(
-            task,
-            for_inference(self._loaded.model),
-            self._loaded.tokenizer,
-            self._max_length,
-            one_device(),
-            self._batch_size,
-        )
-        with progress("predicting", unit="sequences", shown=shows_progress) as state:
-            predictor.after_batch = state.advance
-            yield from predictor(self._params, examples, report_problems=report_problems)
-        if message := predictor.truncated.message:
-            longest = self._loaded.config.max_length
-            print(f"{message}. The model reads up to {longest} tokens.", file=sys.stderr)
 
 
 class Groups:
@@ -494,9 +417,26 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
     return pieces
 
 
-def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
-    """Pads an array `values` [n, ...] to [size, ...] with rows of zeros at the end."""
-    return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
+def in_pieces(
+    program: Callable[..., Started], arrays: Sequence[np.ndarray], tokens: int
+) -> Iterator[tuple[int, Started]]:
+    """Calls `program` on pieces of the rows of `arrays`, [B, L] the first, [B, ...] the others.
+
+    Yields (number of rows, outputs of the program, which may have further rows, of padding). A
+    piece has at most `tokens` tokens, unless it is one row; without rows, there is one of padding.
+    """
+    count, length = arrays[0].shape
+
+    def start() -> Iterator[tuple[int, Started]]:
+        first = 0
+        for size in piece_sizes(max(count, 1), length, tokens):
+            rows = [values[first : first + size] for values in arrays]
+            used = len(rows[0])
+            padded = (np.pad(x, [(0, size - used), *[(0, 0)] * (x.ndim - 1)]) for x in rows)
+            yield used, program(*padded)
+            first += size
+
+    return read_behind(start())
 
 
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:

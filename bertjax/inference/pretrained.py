@@ -3,9 +3,11 @@
 What the files of a model say is read when the model is loaded, and no method reads them again.
 """
 
+import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,29 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bertjax.base.files import brief, naming_read_errors
+from bertjax.base.progress import progress
+from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
-    TaskModel,
+    Predictor,
     cached_program,
     for_inference,
+    in_pieces,
     inference_params,
     length_bucket,
-    pad_rows,
-    piece_sizes,
-    read_behind,
+    one_device,
     stacked,
     token_budget,
 )
 from bertjax.model import BertConfig, BertWithHead
-from bertjax.tasks import Prediction, Task
-from bertjax.tasks.prediction_inputs import from_texts, single_texts, text_tuples
+from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.classification import ChoiceTask
+from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.registry import KINDS, saved_task
+from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
@@ -81,15 +86,20 @@ class Pretrained:
         return (
             f"<{architecture(self.config, self.head)}{classes}, "
             f"{self.config.num_hidden_layers} layers of size {self.config.hidden_size}, "
-            f"{count:,} parameters, from {self._loaded.source.where}>"
+            f"{count:,} parameters, from {self.where}>"
         )
+
+    @property
+    def where(self) -> Path:
+        """The folder or file that the model was loaded from."""
+        return self._loaded.source.where
 
     @property
     def loaded(self) -> LoadedModel:
         """The model on the device as a `LoadedModel`; raises ValueError without a tokenizer."""
         if self.tokenizer is None:
             raise ValueError(
-                f"{self._loaded.source.where} has no tokenizer, so texts cannot be encoded: pass "
+                f"{self.where} has no tokenizer, so texts cannot be encoded: pass "
                 "input_ids, or assign the tokenizer of the model: "
                 "bert.tokenizer = bertjax.tokenization.load_tokenizer(...)."
             )
@@ -193,9 +203,36 @@ class Pretrained:
             ValueError: no task uses the head of the model, a text is empty, an element of `texts`
                 has too few or too many texts, or `max_length` or `doc_stride` is out of range.
         """
-        model = self.task_model(max_length, batch_size, doc_stride)
-        task, examples = from_texts(model.task, texts)
-        return [prediction for _, prediction in model(task, examples, shows_progress=False)]
+        task, examples = from_texts(self.task_with(max_length, doc_stride), texts)
+        pairs = self.predictions(task, examples, batch_size=batch_size, shows_progress=False)
+        return [prediction for _, prediction in pairs]
+
+    def predictions(
+        self,
+        task: Task,
+        examples: Iterable[Example],
+        *,
+        batch_size: int | None = None,
+        report_problems: bool = False,
+        shows_progress: bool = True,
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) for each of `examples`, in order; see `Predictor.__call__`.
+
+        `task` is that of `task_with`, or another with the same labels in the same order. At the
+        end, a message on stderr says how many texts may have been truncated.
+        """
+        loaded, restored = self.loaded, self._restored[0]
+        model, limit = for_inference(restored.model), task.max_length
+        predictor = Predictor(task, model, loaded.tokenizer, limit, one_device(), batch_size)
+        params = restored.params | loaded.params
+        with progress("predicting", unit="sequences", shown=shows_progress) as state:
+            predictor.after_batch = state.advance
+            yield from predictor(params, examples, report_problems=report_problems)
+        if message := predictor.truncated.message:
+            print(
+                f"{message}. The model reads up to {self.config.max_length} tokens.",
+                file=sys.stderr,
+            )
 
     @functools.cached_property
     def _restored(self) -> tuple[LoadedModel, Task, dict[str, Any]]:
@@ -212,19 +249,28 @@ class Pretrained:
         """
         return self._restored[1]
 
-    def task_model(
-        self,
-        max_length: int | None = None,
-        batch_size: int | None = None,
-        doc_stride: int | None = None,
-    ) -> TaskModel:
-        """Returns the `TaskModel` of the model; raises ValueError also if no task uses the head."""
-        loaded = self.loaded
-        restored, task, description = self._restored
-        loaded = restored._replace(
-            params=restored.params | loaded.params, tokenizer=loaded.tokenizer
-        )
-        return TaskModel(loaded, task, description, max_length, batch_size, doc_stride)
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The content of `task.json`, {} for models of other libraries."""
+        return self._restored[2]
+
+    def task_with(self, max_length: int | None = None, doc_stride: int | None = None) -> Task:
+        """Returns the task with the limits that `predict` describes; errors are as there."""
+        where, task, longest = self.loaded.source.where, self.task, self.config.max_length
+        if doc_stride is not None:
+            if not hasattr(task, "doc_stride"):
+                raise ValueError(
+                    f"doc_stride={doc_stride} has no effect on {where}, whose task {task.name} "
+                    "reads no windows: leave it out."
+                )
+            task = dataclasses.replace(task, **{"doc_stride": doc_stride})
+        max_length = max_length or task.max_length
+        if not SHORTEST <= max_length <= longest:
+            raise ValueError(
+                f"max_length={max_length}, but {where} reads {SHORTEST} to {longest} tokens: "
+                "choose a value in this range."
+            )
+        return dataclasses.replace(task, max_length=max_length)
 
     def embed(
         self,
@@ -390,11 +436,6 @@ def load_pretrained(
     return Pretrained(loaded)
 
 
-def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Loads a fine-tuned model; returns model, task and the task's settings, `task.json`."""
-    return with_task(load_model(model, None))
-
-
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
@@ -442,6 +483,122 @@ def _description(loaded: LoadedModel) -> dict[str, Any]:
     return loaded.source.usage.description.result() if has_head else {}
 
 
+def from_text(task: Task, text: str, pair: str | None) -> Example:
+    """Creates an example from a text and, perhaps, a second text or passage.
+
+    Raises:
+        ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
+            tagging and `pair` is not None.
+    """
+    if isinstance(task, ChoiceTask):
+        raise ValueError(
+            "The model selects one of several choices: give text and choices in a file (--input)."
+        )
+    if isinstance(task, TagTask) and pair is not None:
+        raise ValueError("The model tags the words of a single text: leave the second text out.")
+    if isinstance(task, SpanTask) and pair is None:
+        raise ValueError(
+            "The model answers questions about a passage: give the passage as the second text "
+            "(--pair)."
+        )
+    if isinstance(task, TagTask):
+        words = split_words(text)
+        return Example(
+            id="0",
+            where="--text",
+            text=text,
+            words=tuple(word.text for word in words),
+            offsets=tuple((word.start, word.end) for word in words),
+        )
+    return Example(id="0", where="--text", text=text, pair=pair)
+
+
+def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
+    """Converts each element of `texts` to [text] or [text, pair], or [text, choice, choice, ...].
+
+    Raises:
+        ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
+            element has too few or too many texts.
+    """
+    tuples: list[list[str]] = []
+    for index, element in enumerate(_elements(texts)):
+        parts = [element] if isinstance(element, str) else element
+        if (
+            not isinstance(parts, list | tuple)
+            or not (2 < len(parts) if choices else 0 < len(parts) < 3)
+            or not all(isinstance(part, str) for part in parts)
+        ):
+            needed = "a text or a pair of texts"
+            if choices:
+                needed = "(text, choice, choice), a text and at least two choices"
+            raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
+        tuples.append(list(parts))
+    return tuples
+
+
+def _elements(texts: Any) -> Iterable[Any]:
+    if isinstance(texts, str):
+        raise ValueError("texts is one string: put it in a list.")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise ValueError(f"texts is {brief(repr(texts), 60)}: give a list of texts.")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
+        raise ValueError(
+            f"texts is a {type(texts).__name__}: give the list of its texts, such as "
+            'list(table["text"]). bertjax.evaluate takes whole tables.'
+        )
+    return texts
+
+
+def single_texts(texts: Sequence[str]) -> list[str]:
+    """Returns texts, none of which may be a pair, as a list.
+
+    Raises:
+        ValueError: `texts` is a single string, a table or a dictionary, or an element is no text.
+    """
+    tuples = text_tuples(texts)
+    for index, parts in enumerate(tuples):
+        if len(parts) > 1:
+            raise ValueError(f"texts[{index}] is a pair of texts: give one text.")
+    return [text for (text,) in tuples]
+
+
+def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
+    """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
+
+    In tagging, an element may also be the list of the words of a sentence. For multiple choice, the
+    returned task has the number of choices of the example with the most choices.
+
+    Raises:
+        ValueError: `texts` is a single string, or an element has too few or too many texts for the
+            task.
+    """
+    if isinstance(task, TagTask):
+        return task, [_to_tag(task, element, i) for i, element in enumerate(_elements(texts))]
+    tuples = text_tuples(texts, choices=isinstance(task, ChoiceTask))
+    if isinstance(task, ChoiceTask):
+        task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
+    examples = []
+    for index, (text, *others) in enumerate(tuples):
+        if isinstance(task, ChoiceTask):
+            example = Example(id="", where="", text=text, choices=tuple(others))
+        else:
+            example = from_text(task, text, *(others or [None]))
+        examples.append(dataclasses.replace(example, id=str(index), where=f"texts[{index}]"))
+    return task, examples
+
+
+def _to_tag(task: TagTask, element: Any, index: int) -> Example:
+    where = f"texts[{index}]"
+    if isinstance(element, str):
+        return dataclasses.replace(from_text(task, element, None), id=str(index), where=where)
+    words = tuple(element) if isinstance(element, list | tuple) else ()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(
+            f"{where} is {brief(repr(element), 60)}: give a text, or the list of its words."
+        )
+    return Example(id=str(index), where=where, words=words)
+
+
 # Batch axis and token axes of each output whose first axis is not the batch axis.
 AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
 # Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
@@ -472,16 +629,9 @@ def model_outputs(
         for values, fill in zip(inputs, fills, strict=True)
     ]
     program = compiled_program(for_inference(model), hidden_states, attentions)
-
-    def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
-        first, tokens = 0, token_budget(bucket, batch_size, share=BUDGET_SHARE)
-        for size in piece_sizes(max(rows, 1), bucket, tokens):
-            piece = (pad_rows(values[first : first + size], size) for values in padded)
-            yield min(size, rows - first), program(params, *piece)
-            first += size
-
+    tokens = token_budget(bucket, batch_size, share=BUDGET_SHARE)
     pieces: dict[str, list[np.ndarray]] = {}
-    for size, outputs in read_behind(start()):
+    for size, outputs in in_pieces(functools.partial(program, params), padded, tokens):
         for key, values in outputs.items():
             cut = _cut(model, key, np.asarray(values), size, length)
             pieces.setdefault(key, []).append(cut)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bertjax.config import FinetuneConfig, PretrainConfig
 from bertjax.config.pretrain_config import DistillationConfig
-from bertjax.inference.pretrained import load_with_task
+from bertjax.inference.pretrained import with_task
 from bertjax.model import BertWithHead, losses
 from bertjax.model.embeddings import take_positions
 from bertjax.model.losses import Arrays, Objective, cosine_loss, soft_targets_loss
@@ -188,7 +188,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
             f"temperature={config.temperature}: the labels of {task.name} are numbers, for which "
             "temperature has no meaning; leave it out."
         )
-    loaded, teacher_task, _ = load_with_task(config.teacher)
+    loaded, teacher_task, _ = with_task(load_model(config.teacher, None))
     if teacher_task.label_kind != task.label_kind:
         raise ValueError(
             f"{name} predicts {teacher_task.label_kind}, but {task.name} needs {task.label_kind}: "

@@ -188,14 +188,14 @@ def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
 def _diagnostic(config: FinetuneConfig, model: Path) -> dict[str, str]:
     """Predicts GLUE's diagnostic set with the model of MNLI; {} if the set is not at hand."""
     options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
-    task_model = Pretrained(load_model(model, None)).task_model()
+    loaded = Pretrained(load_model(model, None))
     try:
-        task = official_task(task_model, DIAGNOSTIC, options)
+        task = official_task(loaded, DIAGNOSTIC, options)
     except FileNotFoundError:
         return {}
     assert task.source is not None
     with scratch_folder() as folder:
-        pairs = task_model(task, task.source.examples("test"))
+        pairs = loaded.predictions(task, task.source.examples("test"))
         for _ in task.write_predictions(folder, "test", pairs):
             pass
         names = GLUE[DIAGNOSTIC].submission.values()

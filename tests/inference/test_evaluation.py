@@ -12,9 +12,10 @@ from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.pretrained import load_with_task
+from bertjax.inference.pretrained import with_task
 from bertjax.predict import PredictConfig
 from bertjax.tasks import Example
+from bertjax.weights import load_model
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_what_cannot_be_evaluated_is_refused(arguments, message, on_mnli, mnli, 
 
 def test_splits_and_runs_share_one_compiled_program_per_shape(on_mnli):
     """Each split and each seed has its own predictor, but not its own programs."""
-    loaded, task, _ = load_with_task(str(on_mnli.directory))
+    loaded, task, _ = with_task(load_model(str(on_mnli.directory), None))
     mesh = make_mesh(MeshConfig(data=1), jax.local_devices()[:1])
     params = jax.device_put(loaded.params)
     compilations = []

@@ -11,10 +11,10 @@ import pytest
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.predictor import (
     for_inference,
+    in_pieces,
     inference_params,
     length_bucket,
     packed_pieces,
-    pad_rows,
     piece_sizes,
     read_behind,
     row_lengths,
@@ -140,8 +140,9 @@ def test_no_rows_have_no_pieces():
 
 
 def test_rows_are_padded_with_zeros():
-    padded = pad_rows(np.ones((2, 3), np.int32), 4)
-    np.testing.assert_array_equal(padded, [[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]])
+    ((used, padded),) = in_pieces(lambda rows: rows, [np.ones((3, 2), np.int32)], 8)
+    assert used == 3
+    np.testing.assert_array_equal(padded, [[1, 1], [1, 1], [1, 1], [0, 0]])
 
 
 def test_an_item_is_read_when_the_next_one_has_started():

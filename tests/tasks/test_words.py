@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
+from bertjax.inference.pretrained import from_text
 from bertjax.tasks.metrics import entities
-from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.rows import has_columns

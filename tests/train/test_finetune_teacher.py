@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.inference.pretrained import load_with_task
+from bertjax.inference.pretrained import with_task
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
 from bertjax.train import finetuning
@@ -85,7 +85,7 @@ def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved
     task, loaded = loaded_for(here)
     assert task.labels == ("high", "low")
     teacher = load_task_teacher(here, task, loaded)
-    saved = load_with_task(here.teacher)[0].params["classifier"]
+    saved = with_task(load_model(here.teacher, None))[0].params["classifier"]
     for name, values in teacher.params["classifier"].items():
         np.testing.assert_array_equal(values, saved[name][..., ::-1])
 

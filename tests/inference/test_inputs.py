@@ -6,8 +6,9 @@ import json
 import pandas
 import pytest
 
+from bertjax.inference.evaluation import from_file
+from bertjax.inference.pretrained import from_text, from_texts, single_texts
 from bertjax.tasks.classification import ChoiceTask, ClassificationTask
-from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts, single_texts
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.registry import saved_task
 from bertjax.tasks.sources.columns import Columns
