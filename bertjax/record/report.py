@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import math
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,15 +52,15 @@ class Curve:
 
     Attributes:
         count: the number of values that were added.
-        width: the number of steps of a bucket.
+        width: the number of steps of a bucket, of which `points` keeps the first, last, lowest and
+            highest value.
         gaps, first_gap: the number of steps whose value was not finite, and the first of them.
     """
 
     def __init__(self) -> None:
         self.count, self.width = 0, 1
         self.gaps, self.first_gap = 0, None
-        # Each bucket: [its index, first, last, lowest and highest (step, value)].
-        self._buckets: list[list[Any]] = []
+        self._points: list[tuple[int, float]] = []
 
     def add(self, step: int, value: float | None) -> None:
         """Adds the value of a step, which is later than all steps before; None: not finite."""
@@ -68,37 +69,19 @@ class Curve:
             self.first_gap = step if self.first_gap is None else self.first_gap
             return
         self.count += 1
-        point, index = (step, value), step // self.width
-        if not self._buckets or self._buckets[-1][0] != index:
-            self._buckets.append([index, point, point, point, point])
-            if len(self._buckets) > 2 * MOST_BUCKETS:
-                self._halve()
-            return
-        bucket = self._buckets[-1]
-        bucket[2] = point
-        if value < bucket[3][1]:
-            bucket[3] = point
-        if value > bucket[4][1]:
-            bucket[4] = point
-
-    def _halve(self) -> None:
-        while len(self._buckets) > MOST_BUCKETS:
-            self.width *= 2
-            merged: list[list[Any]] = []
-            for bucket in self._buckets:
-                bucket[0] //= 2
-                if merged and merged[-1][0] == bucket[0]:
-                    before = merged[-1]
-                    before[2] = bucket[2]
-                    before[3] = min(before[3], bucket[3], key=lambda point: point[1])
-                    before[4] = max(before[4], bucket[4], key=lambda point: point[1])
-                else:
-                    merged.append(bucket)
-            self._buckets = merged
+        self._points.append((step, value))
+        if len(self._points) > 16 * MOST_BUCKETS:
+            self._points = self.points()
 
     def points(self) -> list[tuple[int, float]]:
         """Returns the kept (step, value) pairs in the order of steps."""
-        return sorted({point for bucket in self._buckets for point in bucket[1:]})
+        while len({step // self.width for step, _ in self._points}) > 2 * MOST_BUCKETS:
+            self.width *= 2
+        kept, by_value = set(), operator.itemgetter(1)
+        for _, group in itertools.groupby(self._points, lambda point: point[0] // self.width):
+            bucket = list(group)
+            kept |= {bucket[0], bucket[-1], min(bucket, key=by_value), max(bucket, key=by_value)}
+        return sorted(kept)
 
 
 class RunMetrics:
@@ -106,7 +89,7 @@ class RunMetrics:
 
     Attributes:
         train: {metric: its curve}, with names such as "train/loss".
-        eval_steps, evals: the steps of all evaluations, and {metric: its values there or None}.
+        evals: (step, {metric: its value, or None if it was not finite}) of all evaluations.
         skipped: the first `MOST_SKIPPED` of `num_skipped` lines of skipped updates.
         lines, damaged: the numbers of readable and of damaged lines.
         last_step: the last logged step; 0 if there is none.
@@ -114,8 +97,7 @@ class RunMetrics:
 
     def __init__(self) -> None:
         self.train: dict[str, Curve] = {}
-        self.eval_steps: list[int] = []
-        self.evals: dict[str, list[float | None]] = {}
+        self.evals: list[tuple[int, dict[str, float | None]]] = []
         self.skipped: list[dict[str, Any]] = []
         self.num_skipped = self.lines = self.damaged = self.last_step = 0
 
@@ -126,34 +108,30 @@ class RunMetrics:
         """
         self.lines += 1
         self.last_step = max(self.last_step, step)
-        numbers = {
-            key: value if value is not None and math.isfinite(value) else None
-            for key, value in values.items()
-            if value is None or isinstance(value, int | float)
-        }
-        for key, value in numbers.items():
-            if key.startswith(TRAIN):
-                self.train.setdefault(key, Curve()).add(step, value)
-        self._add_evaluation(step, {k: v for k, v in numbers.items() if k.startswith(EVAL)})
-        skipped = {k.removeprefix(SKIPPED): v for k, v in numbers.items() if k.startswith(SKIPPED)}
-        if skipped:
+        kinds: dict[str, dict[str, float | None]] = {"train": {}, "eval": {}, "skipped": {}}
+        for key, value in values.items():
+            kind = key.partition("/")[0]
+            if kind in kinds and (value is None or isinstance(value, int | float)):
+                is_finite = value is not None and math.isfinite(value)
+                kinds[kind][key] = value if is_finite else None
+        for key, value in kinds["train"].items():
+            self.train.setdefault(key, Curve()).add(step, value)
+        if kinds["eval"]:
+            self.evals.append((step, kinds["eval"]))
+        if kinds["skipped"]:
             self.num_skipped += 1
             if len(self.skipped) < MOST_SKIPPED:
+                skipped = {k.removeprefix("skipped/"): v for k, v in kinds["skipped"].items()}
                 self.skipped.append({"step": step, **skipped})
+
+    def eval_names(self) -> list[str]:
+        """Returns the names of the metrics of all evaluations."""
+        return list(dict.fromkeys(name for _, row in self.evals for name in row))
 
     def values_by_step(self, name: str) -> dict[int, float]:
         """Returns {step: value} of the evaluations that have the metric `name`."""
-        pairs = zip(self.eval_steps, self.evals.get(name, ()), strict=False)
+        pairs = ((step, row.get(name)) for step, row in self.evals)
         return {step: value for step, value in pairs if value is not None}
-
-    def _add_evaluation(self, step: int, values: Mapping[str, Any]) -> None:
-        if not values:
-            return
-        for key in values:
-            self.evals.setdefault(key, [None] * len(self.eval_steps))
-        self.eval_steps.append(step)
-        for key, column in self.evals.items():
-            column.append(values.get(key))
 
 
 def read_metrics(path: Path) -> RunMetrics:
@@ -184,20 +162,19 @@ def hints_of(
         first_step: the step after which the last phase begins; evaluations of earlier phases have
             rows of another length, whose losses cannot be compared.
     """
-    found = [_memorised(metrics, first_step), _unigrams(metrics)]
-    return [hint for hint in (*found, *map(_majority, splits)) if hint]
+    hints = (_memorised(metrics, first_step), _unigrams(metrics), *map(_majority, splits))
+    return list(filter(None, hints))
 
 
 def _memorised(metrics: RunMetrics, first_step: int) -> str:
     """Says that the held-out loss has risen while the training loss fell."""
     for held_out, train in LOSSES:
-        losses = metrics.values_by_step(held_out)
-        losses = {step: loss for step, loss in losses.items() if step > first_step}
+        values = metrics.values_by_step(held_out).items()
+        losses = {step: loss for step, loss in values if step > first_step}
         points = metrics.train[train].points() if train in metrics.train else []
         if len(losses) < 3 or not points:
             continue
-        lowest = min(losses, key=lambda step: losses[step])
-        last = max(losses)
+        lowest, last = min(losses, key=losses.__getitem__), max(losses)
         # A log line is the mean of the steps before it, so that the next one is that of the lowest.
         before = next((loss for step, loss in points if step >= lowest), points[-1][1])
         now = points[-1][1]
@@ -350,33 +327,45 @@ def notes_of(
     processes: Sequence[Mapping[str, Any]],
     ledger: Sequence[Mapping[str, Any]],
     status: Mapping[str, Any],
-) -> list[str]:
-    """Returns sentences on what a reader should know: damage, stops, rollbacks, bad rows."""
-    notes = []
+) -> Iterator[str]:
+    """Yields sentences on what a reader should know: damage, stops, rollbacks, bad rows."""
     if metrics.damaged:
-        notes.append(
-            f"{metrics.damaged:,} lines of metrics.jsonl are damaged and left out; the "
+        yield (
+            f"{metrics.damaged:,} lines of {METRICS} are damaged and left out; the "
             f"{metrics.lines:,} readable lines are shown."
         )
-    notes += [text for event in events_of(processes) if (text := _continued(event, ledger))]
+    yield from filter(None, (_continued(event, ledger) for event in events_of(processes)))
     if status["state"] == STOPPED:
-        notes.append(status["sentence"])
-    notes += _rollbacks(workdir)
+        yield status["sentence"]
+    if (workdir / ROLLBACKS).is_file():
+        try:
+            yield from [
+                f"The run was rolled back from step {record['from_step']:,} to step "
+                f"{record['to_step']:,}; {record['batches']:,} batches of phase "
+                f"{record['phase'] + 1} are left out."
+                for record in read_json(workdir / ROLLBACKS)["rollbacks"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            yield f"{ROLLBACKS} is damaged and left out."
     if metrics.num_skipped:
-        notes.append(
+        yield (
             f"{metrics.num_skipped:,} updates were skipped, because their loss or gradient was not "
             "finite or a spike."
         )
     for name, curve in metrics.train.items():
         if curve.gaps:
-            notes.append(
+            yield (
                 f"{name} is not finite in {curve.gaps:,} log lines, the first at step "
                 f"{curve.first_gap:,}; these are left out of the curve."
             )
-    notes += _files(workdir)
+    if (workdir / BAD_ROWS).is_file():
+        with (workdir / BAD_ROWS).open("rb") as lines:
+            count = sum(1 for _ in lines)
+        yield f"{count:,} bad rows of the data are left out and listed in {BAD_ROWS}."
+    if (workdir / DAMAGED).is_dir():
+        yield f"Damaged checkpoints were moved to the folder {DAMAGED}."
     if processes and "warning:" in str(processes[-1].get("attention", "")):
-        notes.append(f"Attention kernel {processes[-1]['attention']}.")
-    return notes
+        yield f"Attention kernel {processes[-1]['attention']}."
 
 
 def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> str:
@@ -395,37 +384,6 @@ def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) ->
     return f"The run was resumed at step {step}.{why}{again if lost else ''}"
 
 
-def _rollbacks(workdir: Path) -> list[str]:
-    if not (workdir / ROLLBACKS).is_file():
-        return []
-    try:
-        records = read_json(workdir / ROLLBACKS)["rollbacks"]
-        return [
-            f"The run was rolled back from step {record['from_step']:,} to step "
-            f"{record['to_step']:,}; {record['batches']:,} batches of phase {record['phase'] + 1} "
-            "are left out."
-            for record in records
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [f"{ROLLBACKS} is damaged and left out."]
-
-
-def _files(workdir: Path) -> list[str]:
-    notes = []
-    bad = workdir / BAD_ROWS
-    if bad.is_file():
-        with bad.open("rb") as lines:
-            count = sum(1 for _ in lines)
-        notes.append(f"{count:,} bad rows of the data are left out and listed in {BAD_ROWS}.")
-    if (workdir / DAMAGED).is_dir():
-        notes.append(f"Damaged checkpoints were moved to the folder {DAMAGED}.")
-    return notes
-
-
-TRAIN, EVAL, SKIPPED = "train/", "eval/", "skipped/"
-
-
-TEMPLATE = "report.html"
 # The metrics that select the best checkpoint in runs that do not say it, the first one that exists.
 BEST_METRICS = ("eval/mlm_loss", "eval/accuracy", "eval/f1", "eval/pearson_spearman", "eval/loss")
 
@@ -437,16 +395,7 @@ def has_run(folder: Path) -> bool:
 
 def files_of_report(names: Iterable[str]) -> list[str]:
     """Returns those files of a workdir, in a bucket, that its report reads."""
-    files = {
-        METRICS,
-        RUN_FILE,
-        SPARE_FILE,
-        PROCESSES,
-        LEDGER,
-        PRESENT,
-        ROLLBACKS,
-        SCORES,
-    }
+    files = {METRICS, RUN_FILE, SPARE_FILE, PROCESSES, LEDGER, PRESENT, ROLLBACKS, SCORES}
     endings = (SUFFIX, ".report.json", ".confusion.csv", f"/{BAD_ROWS}", "model/config.json")
     return [
         name
@@ -457,13 +406,16 @@ def files_of_report(names: Iterable[str]) -> list[str]:
 
 def report_page(runs: Sequence[Mapping[str, Any]], *, written: float | None = None) -> str:
     """Returns the report of runs (`run_data`) as one HTML page, written at a time (None: now)."""
+    logged = ((*run["train"], *run["eval"]["values"], *run["scores"]) for run in runs)
+    names = {key.partition("/")[2] for key in itertools.chain.from_iterable(logged)}
+    names |= {name for run in runs for split in run["splits"] for name in split.get("scores", ())}
     data = {
         "written": time.time() if written is None else written,
         "runs": runs,
-        "names": _names(runs),
+        "names": {x: {"label": label(x), "percent": in_percent(x)} for x in sorted(names)},
         "differences": config_differences(runs),
     }
-    return fill(TEMPLATE, data)
+    return fill("report.html", data)
 
 
 def run_data(
@@ -486,38 +438,53 @@ def run_data(
     metrics = metrics or read_metrics(workdir / METRICS)
     processes = read_processes(workdir)
     facts = processes[-1] if processes else {}
-    config, problem = _config(workdir)
+    try:
+        config, notes = read_run(workdir)["config"], []
+    except FileNotFoundError:
+        config, notes = {}, ["run.json is missing, so the config of the run is not known."]
+    except (OSError, ValueError) as error:
+        config, notes = {}, [f"The config of the run is not known: {error}"]
     ledger = [*journal.read_ledger(workdir), *_present(workdir)]
-    is_pretraining = "task" not in config
     phases = _phases(config)
     total = facts.get("num_steps") or (phases[-1]["end"] if phases else None)
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
     splits = _splits(workdir, metrics)
     curves = {key: _curve(curve) for key, curve in metrics.train.items() if curve.count}
+    # The step after which the last evaluated phase begins: rows of other lengths, in other phases,
+    # have other losses.
+    last = metrics.evals[-1][0] if metrics.evals else 0
+    start = max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
+    rows = [row for _, row in metrics.evals]
     return {
         "name": name or workdir.resolve().name,
         "address": address or str(workdir),
-        "kind": "pretraining" if is_pretraining else "fine-tuning",
+        "kind": "fine-tuning" if "task" in config else "pretraining",
         "what": _what(config, facts),
         "status": status,
         "phases": phases,
-        "best": _best(metrics, facts, phases, is_pretraining),
+        "best": _best(metrics, facts, start, is_pretraining="task" not in config),
         "train": curves,
         "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
-        "eval": {"steps": metrics.eval_steps, "values": metrics.evals},
+        "eval": {
+            "steps": [step for step, _ in metrics.evals],
+            "values": {name: [row.get(name) for row in rows] for name in metrics.eval_names()},
+        },
         "scores": _json(workdir / SCORES) or {},
         "splits": splits,
-        "hints": hints_of(metrics, splits, _start_of_last_phase(metrics, phases)),
+        "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),
         "processes": processes,
         "events": events_of(processes),
-        "notes": [
-            *([problem] if problem else []),
-            *notes_of(workdir, metrics, processes, ledger, status),
-        ],
+        "notes": [*notes, *notes_of(workdir, metrics, processes, ledger, status)],
         "skipped": {"count": metrics.num_skipped, "rows": metrics.skipped},
-        "ledger": _ledger(ledger),
+        "ledger": {
+            "seconds": journal.totals(ledger),
+            "lost_steps": sum(line["lost_steps"] for line in ledger),
+            "processes": len(ledger),
+        }
+        if ledger
+        else None,
     }
 
 
@@ -527,15 +494,6 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [{"field": name, "values": [table.get(name) for table in tables]} for name in names]
     return [row for row in rows if row["field"] != "workdir" and len(set(row["values"])) > 1]
-
-
-def _names(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    names = set[str]()
-    for run in runs:
-        logged = (*run["train"], *run["eval"]["values"], *run["scores"])
-        names |= {name.partition("/")[2] for name in logged}
-        names |= {name for split in run["splits"] for name in split.get("scores", ())}
-    return {name: {"label": label(name), "percent": in_percent(name)} for name in sorted(names)}
 
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
@@ -551,22 +509,9 @@ def _present(workdir: Path) -> list[dict[str, Any]]:
     return [line] if line is not None and line.keys() >= needed else []
 
 
-def _ledger(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    if not lines:
-        return None
-    seconds = journal.totals(lines)
-    lost = sum(line["lost_steps"] for line in lines)
-    return {"seconds": seconds, "lost_steps": lost, "processes": len(lines)}
-
-
-def _curve(curve: Any) -> dict[str, Any]:
-    points = curve.points()
-    return {
-        "steps": [step for step, _ in points],
-        "values": [value for _, value in points],
-        "count": curve.count,
-        "width": curve.width,
-    }
+def _curve(curve: Curve) -> dict[str, Any]:
+    steps, values = map(list, zip(*curve.points(), strict=True))
+    return {"steps": steps, "values": values, "count": curve.count, "width": curve.width}
 
 
 def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
@@ -578,16 +523,6 @@ def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
     if not isinstance(every, int) or len(steps) < 2 or not steps[-1] % every:
         return None
     return {"step": steps[-1], "steps": steps[-1] % every, "every": every}
-
-
-def _config(workdir: Path) -> tuple[dict[str, Any], str]:
-    """Returns the config in run.json, and what is wrong with that file ("" if nothing is)."""
-    try:
-        return read_run(workdir)["config"], ""
-    except FileNotFoundError:
-        return {}, "run.json is missing, so the config of the run is not known."
-    except (OSError, ValueError) as error:
-        return {}, f"The config of the run is not known: {error}"
 
 
 def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -624,44 +559,29 @@ def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 def _best(
-    metrics: RunMetrics,
-    facts: Mapping[str, Any],
-    phases: Sequence[Mapping[str, Any]],
-    is_pretraining: bool,
+    metrics: RunMetrics, facts: Mapping[str, Any], start: int, *, is_pretraining: bool
 ) -> dict[str, Any] | None:
-    """Returns the best evaluation of the last phase, by the metric that selects checkpoints.
+    """Returns the best evaluation after the step `start`, by the metric that selects checkpoints.
 
-    Rows of other lengths, in other phases, have other losses. "equal" is the number of evaluations
-    with its value, of which it is the last.
+    "equal" is the number of evaluations with its value, of which it is the last.
     """
-    known = (facts.get("best_metric"), *BEST_METRICS, *metrics.evals)
-    name = next((name for name in known if name in metrics.evals), None)
+    logged, wanted = metrics.eval_names(), facts.get("best_metric")
+    name = next((name for name in (wanted, *BEST_METRICS, *logged) if name in logged), None)
     if name is None:
         return None
-    higher = facts.get("higher_is_better")
-    if higher is None or name != facts.get("best_metric"):
+    higher = facts.get("higher_is_better") if name == wanted else None
+    if higher is None:
         higher = not is_pretraining and higher_is_better(name)
-    start = _start_of_last_phase(metrics, phases)
-    values = [
-        (value, step)
-        for value, step in zip(metrics.evals[name], metrics.eval_steps, strict=True)
-        if value is not None and step > start
-    ]
+    values = {step: x for step, x in metrics.values_by_step(name).items() if step > start}
     if not values:
         return None
     # Of equally good checkpoints, the last one counts as the best.
-    value, step = (max if higher else min)(reversed(values), key=lambda entry: entry[0])
-    equal = sum(other == value for other, _ in values)
+    step = (max if higher else min)(reversed(values), key=values.__getitem__)
+    equal = list(values.values()).count(values[step])
     return {
-        **{"metric": name, "value": value, "step": step, "higher_is_better": higher},
+        **{"metric": name, "value": values[step], "step": step, "higher_is_better": higher},
         **{"equal": equal, "evaluations": len(values)},
     }
-
-
-def _start_of_last_phase(metrics: RunMetrics, phases: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step after which the last evaluated phase begins; -1 without phases."""
-    last = metrics.eval_steps[-1] if metrics.eval_steps else 0
-    return max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
@@ -669,14 +589,12 @@ def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
     splits = {path.name.removesuffix(SUFFIX): _json(path) for path in folder.glob(f"*{SUFFIX}")}
     for path in folder.glob("*.report.json"):  # written by a version without summaries
         split = path.name.removesuffix(".report.json")
-        if splits.get(split) is None:
-            splits[split] = _old_summary(folder, split)
-    found = []
-    for split, content in sorted(splits.items()):
-        if content:
-            step = _step_of(split, content.get("scores", {}), metrics)
-            found.append({"split": split, "step": step, **content})
-    return found
+        splits[split] = splits.get(split) or _old_summary(folder, split)
+    return [
+        {"split": split, "step": _step_of(split, content.get("scores", {}), metrics), **content}
+        for split, content in sorted(splits.items())
+        if content
+    ]
 
 
 def _old_summary(folder: Path, split: str) -> dict[str, Any] | None:
@@ -695,13 +613,9 @@ def _old_summary(folder: Path, split: str) -> dict[str, Any] | None:
 
 def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> int | None:
     """Returns the last step whose logged evaluation has the scores of a dev split, or None."""
-    names = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}
-    if not names or not split.startswith("dev") or not names.keys() <= metrics.evals.keys():
-        return None
-    for row in reversed(range(len(metrics.eval_steps))):
-        if all(metrics.evals[name][row] == value for name, value in names.items()):
-            return metrics.eval_steps[row]
-    return None
+    wanted = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}.items()
+    steps = (step for step, row in reversed(metrics.evals) if wanted <= row.items())
+    return next(steps, None) if wanted and split.startswith("dev") else None
 
 
 def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -746,8 +660,7 @@ REFRESH_SECONDS = 60.0
 class ReportWriter:
     """Writes the report of a run, as a listener of its metrics.
 
-    `address` is what messages and the page call the workdir; `seconds`, how long the last report
-    took.
+    `address` is what messages and the page call the workdir.
     """
 
     def __init__(self, workdir: Path, address: str, clock: activity.Clock):
@@ -755,7 +668,6 @@ class ReportWriter:
         self._metrics: RunMetrics | None = None
         self._written = float("-inf")
         self._has_failed = False
-        self.seconds = 0.0
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Notes metrics that were written to metrics.jsonl; writes the report if that is due."""
@@ -766,25 +678,16 @@ class ReportWriter:
             else:
                 self._metrics.add(step, metrics)
             if is_due or any(name.startswith("eval/") for name in metrics):
-                with self._clock.doing(activity.SAVING):
-                    self._write(RUNNING)
+                self.show(RUNNING)
 
-    def start(self) -> None:
-        """Writes the first report of this process."""
+    def show(self, state: str) -> None:
+        """Writes the report of a run that is "running", "finished" or "stopped"."""
         with self.surviving(), self._clock.doing(activity.SAVING):
-            self._write(RUNNING)
-
-    def finish(self, state: str) -> None:
-        """Writes the last report of this process; `state` is "finished" or "stopped"."""
-        with self.surviving():
-            self._write(state)
-
-    def _write(self, state: str) -> None:
-        start = time.monotonic()
-        data = run_data(self._workdir, metrics=self._metrics, state=state, address=self._address)
-        write_text(self._workdir / REPORT, report_page([data]))
-        self._written = time.monotonic()
-        self.seconds = self._written - start
+            data = run_data(
+                self._workdir, metrics=self._metrics, state=state, address=self._address
+            )
+            write_text(self._workdir / REPORT, report_page([data]))
+            self._written = time.monotonic()
 
     @contextlib.contextmanager
     def surviving(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
 from bertjax.record import journal
 from bertjax.record.journal import FINISHED, Ledger
-from bertjax.record.report import STOPPED, ReportWriter, report_page, run_data
+from bertjax.record.report import RUNNING, STOPPED, ReportWriter, report_page, run_data
 
 
 class Session:
@@ -67,7 +67,7 @@ class Session:
         writer = self._writers[workdir] = ReportWriter(workdir, address, self.clock)
         with writer.surviving():
             journal.started(workdir, facts)
-        writer.start()
+        writer.show(RUNNING)
         return writer
 
     def end_run(self, workdir: Path) -> None:
@@ -96,9 +96,9 @@ class Session:
                 (*_, last) = journal.read_processes(workdir) or [None]
                 if last is not None and last["ended"] is None:
                     journal.ended(workdir, state, reason)
-                    writer.finish(state)
+                    writer.show(state)
                 elif last is not None:
-                    writer.finish(last["ended"]["state"])
+                    writer.show(last["ended"]["state"])
         folder = self._folder
         if self._writers and folder not in self._writers:
             with next(iter(self._writers.values())).surviving():

@@ -360,7 +360,7 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
     aside = log.rename(workdir / "aside")
     for step, line in lines[1:]:
         writer.write(step, line)
-    writer.finish("finished")
+    writer.show("finished")
     with aside.open("a") as file:
         file.writelines(to_line(step, line) for step, line in lines[1:])
     aside.rename(log)
