@@ -12,6 +12,7 @@ import io
 import operator
 import re
 from collections.abc import Collection, Sequence
+from importlib.resources import files
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
@@ -22,62 +23,9 @@ from bertjax.config import FinetuneConfig, PretrainConfig, config_names
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.shipped import shipped_names
 
-# What follows tyro's script: names may be written --like-this and --flag=VALUE, and where nothing
-# is known to match, files are offered.
-_BASH = r"""
-# For the current shell: eval "$(bertjax completion bash)". For all:
-#   bertjax completion bash > ~/.local/share/bash-completion/completions/bertjax
-_bertjax() {
-  local line="${COMP_LINE:0:COMP_POINT}" word COMP_CWORD
-  local -a COMP_WORDS
-  word="${line##*[[:space:]]}"
-  read -ra COMP_WORDS <<< "${line%"$word"}"
-  if [[ $word == --*=* ]]; then
-    COMP_WORDS+=("${word%%=*}")
-    word="${word#*=}"
-  elif [[ $word == --* ]]; then
-    word="${word//-/_}"
-    word="--${word:2}"
-  fi
-  COMP_WORDS=("${COMP_WORDS[@]//-/_}")
-  COMP_WORDS=("${COMP_WORDS[@]/#__/--}" "$word")
-  COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-  _tyro_bertjax
-  [ -n "${COMPREPLY[0]-}" ] || COMPREPLY=()
-}
-complete -o default -F _bertjax bertjax
-"""
-_ZSH = r"""
-# For the current shell: eval "$(bertjax completion zsh)". For all: write it to a file _bertjax in
-# a folder of $fpath.
-_bertjax() {
-  local word="${words[CURRENT]}"
-  words=("${(@)words[1,CURRENT-1]//-/_}")
-  words=("${(@)words/#__/--}")
-  if [[ $word == --*=* ]]; then
-    words+=("${word%%=*}")
-    word="${word#*=}"
-    compset -P '*='
-  fi
-  words+=("$word")
-  CURRENT=${#words}
-  _tyro_bertjax || _files
-}
-if [[ $funcstack[1] == _bertjax ]]; then _bertjax "$@"; else compdef _bertjax bertjax; fi
-"""
-_FISH = r"""
-# For the current shell: bertjax completion fish | source. For all:
-#   bertjax completion fish > ~/.config/fish/completions/bertjax.fish
-complete -c bertjax -e
-complete -c bertjax -n __fish_use_subcommand -f -a '(_tyro_bertjax)'
-complete -c bertjax -n 'not __fish_use_subcommand' -a '(_tyro_bertjax)'
-"""
-# {shell: (the last line of tyro's script, which is left out; what stands in its place)}
-_ENDS = {
-    "bash": ("", _BASH),
-    "zsh": ('_tyro_bertjax "$@"', _ZSH),
-    "fish": ("", _FISH),
-}
+# {shell: the last line of tyro's script}. It is replaced by bertjax/shipped/completion.SHELL, with
+# which names may be written --like-this and --flag=VALUE, and files are offered where nothing is.
+_LAST_LINES = {"bash": "", "zsh": '_tyro_bertjax "$@"', "fish": ""}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,8 +69,8 @@ def completion_script(shell: str) -> str:
             registry=registry,
             **command_line.TYRO,
         )
-    last, end = _ENDS[shell]
-    return text.getvalue().rstrip().removesuffix(last) + end
+    end = (files("bertjax.shipped") / f"completion.{shell}").read_text(encoding="utf-8")
+    return f"{text.getvalue().rstrip().removesuffix(_LAST_LINES[shell])}\n{end}"
 
 
 def declared(command: str) -> tuple[Sequence[Any], Collection[str]]:
@@ -148,7 +96,7 @@ def _completed(
         field_type = tyro.conf.Fixed[field_type]
     elif field.name == "shell":  # tyro completes the names of commands, and no other positionals
         nothing: Any = command_line.type_of_flags((), ())
-        shells = (tyro.conf.subcommand(shell, prefix_name=False) for shell in _ENDS)
+        shells = (tyro.conf.subcommand(shell, prefix_name=False) for shell in _LAST_LINES)
         field_type = functools.reduce(operator.or_, (Annotated[nothing, s] for s in shells))
     elif parts and dataclasses.is_dataclass(parts[0]):  # several, such as phases: two of them
         field_type, default = tuple[parts[0], parts[0]], MISSING_NONPROP

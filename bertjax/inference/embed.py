@@ -1,5 +1,7 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
+import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,21 +210,25 @@ def embed_file(
         "source": file_identity(source),
         "column": text_column,
     }
-    is_npy, done = output.suffix != ".jsonl", None
+    done = None
     count = empty = 0
 
     def finish(partial: Path, output: Path) -> None:
-        if output.suffix == ".parquet":
-            with writing(output) as temporary:
-                _write_parquet(partial, temporary, _texts(source, text_column))
-            partial.unlink()
-        else:
+        if output.suffix == ".npy":
             partial.replace(output)
+            return
+        array = np.load(partial, mmap_mode="r")
+        with writing(output) as temporary:
+            if output.suffix == ".parquet":
+                _write_parquet(array, temporary, _texts(source, text_column))
+            else:
+                with temporary.open("w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(vector.tolist()) + "\n" for vector in array)
+        partial.unlink()
 
+    opened = functools.partial(PartialVectors, size=embedder.size)
     with (
-        continued(
-            output, identity, lambda path: PartialVectors(path, embedder.size, is_npy), finish
-        ) as vectors,
+        continued(output, identity, opened, finish) as vectors,
         progress("embedding", unit="texts") as state,
     ):
         embedder.after_batch = state.advance
@@ -313,11 +319,10 @@ def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
         yield window
 
 
-def _write_parquet(vectors: Path, output: Path, texts: Iterable[str]) -> None:
+def _write_parquet(array: np.ndarray, output: Path, texts: Iterable[str]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    array = np.load(vectors, mmap_mode="r")
     size = array.shape[1]
     kind = pyarrow.list_(pyarrow.float32(), size)
     schema = pyarrow.schema([("text", pyarrow.string()), ("embedding", kind)])

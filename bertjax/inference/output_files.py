@@ -111,15 +111,15 @@ class PartialLines:
         self._file.close()
 
 
-def _whole_lines(path: Path, kind: type = dict) -> int:
-    """Returns the number of lines before the first that is cut or is not JSON of type `kind`."""
+def _whole_lines(path: Path) -> int:
+    """Returns the number of lines before the first that is cut or is no JSON object."""
     count = 0
     if not path.is_file():
         return count
     with path.open("rb") as file:
         for line in file:
             try:
-                if not line.endswith(b"\n") or not isinstance(json.loads(line), kind):
+                if not line.endswith(b"\n") or not isinstance(json.loads(line), dict):
                     break
             except (ValueError, RecursionError):  # a crash of the machine may leave any bytes
                 break
@@ -128,21 +128,12 @@ def _whole_lines(path: Path, kind: type = dict) -> int:
 
 
 class PartialVectors:
-    """A partial file of vectors, used as `PartialLines` are.
+    """A partial .npy file of vectors, float32 [vectors, size], used as `PartialLines` are."""
 
-    If `is_npy`, the file holds a float32 array [vectors, size], else JSON lines.
-    """
-
-    def __init__(self, path: Path, size: int, is_npy: bool):
-        self._size, self._is_npy = size, is_npy
-        self._start = len(self._header(0)) if is_npy else 0
+    def __init__(self, path: Path, size: int):
+        self._size = size
         self._file = path.open("r+b" if path.exists() else "w+b")
-        self._path = path
-        bytes_there = path.stat().st_size
-        if is_npy:
-            self.done = max(0, bytes_there - self._start) // (4 * size)
-        else:
-            self.done = _whole_lines(path, list)
+        self.done = max(0, path.stat().st_size - len(self._header(0))) // (4 * size)
 
     def _header(self, count: int) -> bytes:
         # All headers have the same length.
@@ -153,29 +144,17 @@ class PartialVectors:
 
     def keep(self, count: int) -> None:
         """Removes all but the first `count` vectors, after which `write` appends."""
-        if self._is_npy:
-            end = self._start + 4 * self._size * count
-        else:
-            self._file.seek(0)
-            end = sum(len(self._file.readline()) for _ in range(count))
-        self._file.seek(0)
-        self._file.write(self._header(0) if self._is_npy else b"")
-        self._file.truncate(end)
-        self._file.seek(end)
+        self.finish(0)
+        self._file.truncate(self._file.seek(4 * self._size * count, os.SEEK_CUR))
 
     def write(self, vectors: np.ndarray) -> None:
         """Appends `vectors`, an array [n, size], to the file."""
-        if self._is_npy:
-            self._file.write(vectors.astype("<f4").tobytes())
-        else:
-            lines = (json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
-            self._file.writelines(lines)
+        self._file.write(vectors.astype("<f4").tobytes())
 
     def finish(self, count: int) -> None:
-        """Writes `count`, the final number of vectors, into a .npy header; .jsonl has no header."""
-        if self._is_npy:
-            self._file.seek(0)
-            self._file.write(self._header(count))
+        """Writes `count`, the final number of vectors, into the header."""
+        self._file.seek(0)
+        self._file.write(self._header(count))
 
     def close(self) -> None:
         """Closes the partial file."""
@@ -342,11 +321,11 @@ def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
                 write.write((b",\n" if index else b"\n") + line.rstrip(b"\n"))
             write.write(b"\n]\n")
         return []
-    types: dict[str, type | None] = {}  # of the values of each column
+    types: dict[str, set[type]] = {}  # of the values of each column
     for row in _rows(lines):
         for name, value in row.items():
-            types[name] = _common_type(types.get(name), _type_of(value))
-    types = types or {"id": str}  # without rows, the file has a header nevertheless
+            types.setdefault(name, set()).add(_type_of(value))
+    types = types or {"id": {str}}  # without rows, the file has a header nevertheless
     notes = _renamed(lines)
     if suffix == ".parquet":
         _write_parquet(lines, output, types)
@@ -398,34 +377,32 @@ def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:
     return notes
 
 
-def _type_of(value: Any) -> type | None:
-    """Returns bool, int, float or str, the type in which Parquet stores a value; None for None."""
-    if value is None:
-        return None
+def _type_of(value: Any) -> type:
+    """Returns the type in which Parquet stores a value: bool, int, float, str or that of None."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str  # it does not fit into 64 bits
-    return type(value) if isinstance(value, bool | int | float) else str
+    return type(value) if value is None or isinstance(value, bool | int | float) else str
 
 
-def _common_type(first: type | None, second: type | None) -> type | None:
-    if first is None or second is None or first is second:
-        return second if first is None else first
-    return float if {first, second} == {int, float} else str
-
-
-def _write_parquet(lines: Path, output: Path, types: Mapping[str, type | None]) -> None:
+def _write_parquet(lines: Path, output: Path, types: Mapping[str, set[type]]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    stored = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
-    schema = pyarrow.schema(
-        (name, stored.get(kind, pyarrow.string())) for name, kind in types.items()
-    )
+    def stored(types: set[type]) -> pyarrow.DataType:
+        types = types - {type(None)}
+        if types == {bool}:
+            return pyarrow.bool_()
+        if types == {int}:
+            return pyarrow.int64()
+        return pyarrow.float64() if types and types <= {int, float} else pyarrow.string()
+
+    schema = pyarrow.schema((name, stored(kinds)) for name, kinds in types.items())
+    texts = {name for name in types if schema.field(name).type == pyarrow.string()}
     rows = _rows(lines)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         while batch := list(itertools.islice(rows, ROWS)):
             for row in batch:
-                row |= {k: str(x) for k, x in row.items() if types[k] is str and x is not None}
+                row |= {k: str(x) for k, x in row.items() if k in texts and x is not None}
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
@@ -512,14 +489,14 @@ class PredictionWriter:
                 "used, and are left out of the metrics."
             )
         if self.problems:
-            unscored = len(self.problems) - self.errors
-            counts = (
-                f"{self.errors:,} could not be predicted" if self.errors else "",
-                f"{unscored:,} were predicted, but could not be scored" if unscored else "",
-            )
+            counts = {
+                "could not be predicted": self.errors,
+                "were predicted, but could not be scored": len(self.problems) - self.errors,
+            }
+            said = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
             yield (
-                f"Of the {self.rows:,} rows, {' and '.join(filter(None, counts))}; their lines say "
-                f"why, the first: {self.problems[0]}"
+                f"Of the {self.rows:,} rows, {said}; their lines say why, the first: "
+                f"{self.problems[0]}"
             )
 
     def check(self) -> None:

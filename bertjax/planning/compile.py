@@ -123,7 +123,6 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     devices = len(topology.devices)
     flops = program.flops_per_row(phase) * phase.batch_size / devices
     begin = time.perf_counter()
-    memory: dict[str, float]
     found: list[Collective] = []
     traffic: dict[str, int] = {}
     try:
@@ -218,31 +217,21 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
+    """Yields the first change of each kind that fits, or a sentence that none does."""
     fits = False
-    for flags, changed in _first_that_fit(config, index, topology, plan):
-        fits = True
-        peak = changed.memory["peak"] / GB
-        yield f"{flags}: at most {peak:.2f} GB"
+    for changes in _kinds_of_change(config, index, plan):
+        for flags, changed in changes:
+            with contextlib.suppress(ValueError):  # a size is no multiple of the devices' number
+                tried = _try(changed, index, topology)
+                if tried.fits:
+                    fits = True
+                    yield f"{flags}: at most {tried.memory['peak'] / GB:.2f} GB"
+                    break
     if not fits:
         yield (
             "none of the changes tried (rematerialisation, smaller microbatches, a smaller batch, "
             "parameters sharded over all devices): use more devices, or devices with more memory"
         )
-
-
-def _first_that_fit(
-    config: PretrainConfig, index: int, topology: Topology, plan: Plan
-) -> Iterator[tuple[str, Plan]]:
-    """For each kind of change, yields (flags, plan) of the first change that fits, if any."""
-    for changes in _kinds_of_change(config, index, plan):
-        for flags, changed in changes:
-            try:
-                tried = _try(changed, index, topology)
-            except ValueError:  # a size is not a multiple of the number of devices
-                continue
-            if tried.fits:
-                yield flags, tried
-                break
 
 
 def _kinds_of_change(
@@ -265,9 +254,8 @@ def _kinds_of_change(
     yield _phases_of(config, index, "batch_size", smaller)
     if config.mesh.fsdp == config.mesh.tensor == 1:
         split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)
-        yield iter(
-            [(f"--mesh.data 1 --mesh.fsdp {plan.devices}", dataclasses.replace(config, mesh=split))]
-        )
+        flags = f"--mesh.data 1 --mesh.fsdp {plan.devices}"
+        yield iter([(flags, dataclasses.replace(config, mesh=split))])
 
 
 def _phases_of(

@@ -88,20 +88,13 @@ GPUS = {
 EXAMPLES = ("h200:8", "h100:8", "a100:8", "a100-40:8", "l40s:1", "l4:1", "a10:1", "rtx4090:1")
 
 
-class _Limits(NamedTuple):
-    """Limits of a streaming multiprocessor: float32 lanes, threads, bytes of shared memory."""
-
-    lanes: int
-    threads: int
-    shared_memory: int
-    shared_memory_per_block: int
-
-
+# Limits of a streaming multiprocessor by compute capability: float32 lanes, threads, and KiB of
+# shared memory in all and per block.
 _LIMITS = {
-    (8, 0): _Limits(64, 2048, 164 << 10, 163 << 10),
-    (8, 6): _Limits(128, 1536, 100 << 10, 99 << 10),
-    (8, 9): _Limits(128, 1536, 100 << 10, 99 << 10),
-    (9, 0): _Limits(128, 2048, 228 << 10, 227 << 10),
+    (8, 0): (64, 2048, 164, 163),
+    (8, 6): (128, 1536, 100, 99),
+    (8, 9): (128, 1536, 100, 99),
+    (9, 0): (128, 2048, 228, 227),
 }
 
 
@@ -147,32 +140,32 @@ def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
 def _memory_fraction() -> float:
     value = os.environ.get(FRACTION_VARIABLE)
     with contextlib.suppress(ValueError):
-        if 0 < float(value or MEMORY_FRACTION) <= 1:
-            return float(value or MEMORY_FRACTION)
+        if 0 < (fraction := float(value or MEMORY_FRACTION)) <= 1:
+            return fraction
     raise ValueError(f"{FRACTION_VARIABLE}={value!r}: it must be a number from 0 to 1.")
 
 
 def _target(gpu: Gpu) -> str:
     # A text of XLA's protocol buffer GpuTargetConfigProto.
-    limits = _LIMITS[gpu.capability]
+    lanes, threads, shared, shared_per_block = _LIMITS[gpu.capability]
     # Any versions of CUDA and cuDNN that XLA supports will do: CUDA 12.8 and cuDNN 9.7.
     return f"""
 gpu_device_info {{
   cuda_compute_capability {{ major: {gpu.capability[0]} minor: {gpu.capability[1]} }}
   core_count: {gpu.processors}
-  fpus_per_core: {limits.lanes}
+  fpus_per_core: {lanes}
   clock_rate_ghz: {gpu.clock_ghz}
   l2_cache_size: {gpu.l2_mib << 20}
   device_memory_size: {int(gpu.memory_gib * GIB)}
   memory_bandwidth: {gpu.memory_gb_per_s * 10**9}
-  threads_per_core_limit: {limits.threads}
+  threads_per_core_limit: {threads}
   threads_per_block_limit: 1024
   threads_per_warp: 32
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536
-  shared_memory_per_core: {limits.shared_memory}
+  shared_memory_per_core: {shared << 10}
   shared_memory_per_block: 49152
-  shared_memory_per_block_optin: {limits.shared_memory_per_block}
+  shared_memory_per_block_optin: {shared_per_block << 10}
   block_dim_limit_x: 2147483647
   block_dim_limit_y: 65535
   block_dim_limit_z: 65535
@@ -209,10 +202,9 @@ def _prepare_compiler() -> None:
 def _assembler() -> Path | None:
     """Returns the folder of NVIDIA's wheel with ptxas and libdevice, or None."""
     package = importlib.util.find_spec("nvidia")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        if (path := Path(folder) / "cuda_nvcc").is_dir():
-            return path
-    return None
+    folders = (package.submodule_search_locations or ()) if package else ()
+    found = (Path(folder) / "cuda_nvcc" for folder in folders)
+    return next(filter(Path.is_dir, found), None)
 
 
 class Chip(NamedTuple):
@@ -325,11 +317,6 @@ def is_gpu(name: str) -> bool:
     return name.partition(":")[0] in GPUS
 
 
-def known_topologies() -> list[str]:
-    """Returns the names of common TPU slices and GPU nodes, which `get_topology` accepts."""
-    return [*known_slices(), *EXAMPLES]
-
-
 def get_topology(name: str, num_nodes: int = 1) -> Topology:
     """Returns the TPU slice `name`, such as v3:4x4, or `num_nodes` nodes of GPUs, such as h200:8.
 
@@ -343,8 +330,9 @@ def get_topology(name: str, num_nodes: int = 1) -> Topology:
     if is_gpu(name):
         return gpu_nodes(name, num_nodes)
     if not colon or version not in CHIPS or not all(n.isdecimal() for n in shape.split("x")):
+        hint = did_you_mean(name, [*known_slices(), *EXAMPLES])
         raise ValueError(
-            f"Unknown topology {name!r}. {did_you_mean(name, known_topologies())}TPU slices are "
+            f"Unknown topology {name!r}. {hint}TPU slices are "
             f"VERSION:CHIPS, such as v3:4x4 or v4:2x2x4, with the versions {', '.join(CHIPS)}; "
             f"nodes of GPUs are GPU:NUMBER, such as h200:8, with the GPUs {', '.join(GPUS)}."
         )

@@ -12,7 +12,7 @@ operand several times, are not considered.
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
@@ -127,21 +127,29 @@ def memory_traffic(text: str) -> dict[str, int]:
     scope count as "optimizer and metrics". Kinds are sorted by bytes. Errors are as in `parse`.
     """
     computations, entry = parse(text)
+    written = {
+        name: {instruction.name: sum(sizes(instruction.result)) for instruction in body}
+        for name, body in computations.items()
+    }
     bytes_of: Counter[str] = Counter()
-
-    def walk(name: str, times: int) -> None:
-        written = {i.name: sum(sizes(i.result)) for i in computations[name]}
-        for instruction in computations[name]:
-            if instruction.opcode in _CONTROL or instruction.opcode.startswith("async"):
-                for inner in instruction.called:
-                    walk(inner, times * instruction.trips)
-            elif instruction.opcode not in _FREE:
-                moved = _moved(instruction, written, computations)
-                bytes_of[_kind(instruction, computations)] += times * moved
-
-    walk(entry, 1)
+    for instruction, times, name in _executed(computations, entry):
+        if instruction.opcode not in _FREE:
+            moved = _moved(instruction, written[name], computations)
+            bytes_of[_kind(instruction, computations)] += times * moved
     matrices = bytes_of.pop(MATRIX_MULTIPLICATIONS, 0)
     return {MATRIX_MULTIPLICATIONS: matrices} | dict(bytes_of.most_common())
+
+
+def _executed(
+    computations: Mapping[str, list[Instruction]], name: str, times: int = 1
+) -> Iterator[tuple[Instruction, int, str]]:
+    """Yields (instruction, how often a step executes it, its computation), without control flow."""
+    for instruction in computations.get(name, ()):
+        if instruction.opcode in _CONTROL or instruction.opcode.startswith("async"):
+            for inner in instruction.called:
+                yield from _executed(computations, inner, times * instruction.trips)
+        else:
+            yield instruction, times, name
 
 
 def _moved(
@@ -253,20 +261,13 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
     computations, entry = parse(text)
     counts: Counter = Counter()
     payloads: Counter = Counter()
-
-    def walk(name: str, times: int) -> None:
-        for instruction in computations.get(name, ()):
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in KINDS:
-                group = _group_size(instruction.rest, num_devices)
-                payload = _payload(kind, instruction.opcode, instruction.result, group)
-                counts[kind, group] += times
-                payloads[kind, group] += times * payload
-                continue
-            for inner in instruction.called:
-                walk(inner, times * instruction.trips)
-
-    walk(entry, 1)
+    for instruction, times, _ in _executed(computations, entry):
+        kind = instruction.opcode.removesuffix("-start")
+        if kind in KINDS:
+            group = _group_size(instruction.rest, num_devices)
+            payload = _payload(kind, instruction.opcode, instruction.result, group)
+            counts[kind, group] += times
+            payloads[kind, group] += times * payload
     return [
         Collective(kind, group, counts[kind, group], payloads[kind, group])
         for kind, group in sorted(counts)

@@ -93,6 +93,9 @@ def test_windows_are_bounded_in_characters_and_lines_in_length(
 
 
 def test_an_empty_file_gives_an_empty_array(loaded, tmp_path):
+    for suffix in ("jsonl", "parquet"):
+        (tmp_path / "t.txt").touch()
+        assert embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / f"v.{suffix}") == 0
     (tmp_path / "t.txt").touch()
     assert embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy") == 0
     assert np.load(tmp_path / "v.npy").shape == (0, 32)
