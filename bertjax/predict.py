@@ -205,7 +205,6 @@ def predict_file(config: PredictConfig) -> None:
         prediction_lines,
     )
     from bertjax.inference.pretrained import from_text
-    from bertjax.tasks.sources.official import change_notes
 
     if config.output is not None:
         check_suffix(config.output)
@@ -227,7 +226,8 @@ def predict_file(config: PredictConfig) -> None:
     settings = {**dataclasses.asdict(config), "output": None}
     with prediction_lines(config.output, config.input, model.identity, settings) as lines:
         scores = task.score(writer(task, iter(examples), lines))
-    for message in (*writer.messages(scored=bool(scores)), *change_notes(task.source)):
+    notes = task.source.change_notes() if task.source is not None else []
+    for message in (*writer.messages(scored=bool(scores)), *notes):
         print(message, file=sys.stderr)
     if config.output is not None:
         print(f"predictions written to {config.output}")

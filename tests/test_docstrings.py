@@ -17,21 +17,21 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NOT_ON_PAGES = {"bertjax", "bertjax.__main__"}
 
 Definition = ast.ClassDef | ast.FunctionDef
-CLASSES = {
-    node.name: node
-    for file in FILES
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    if isinstance(node, ast.ClassDef)
-}
+CLASSES: dict[str, list[ast.ClassDef]] = {}  # two packages may have a class of the same name
+for source in FILES:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            CLASSES.setdefault(node.name, []).append(node)
 
 
 def bases(node: ast.ClassDef) -> Iterator[ast.ClassDef]:
     """Yields the base classes of a class that bertjax defines."""
     for base in node.bases:
         name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
-        if name in CLASSES and CLASSES[name] is not node:
-            yield CLASSES[name]
-            yield from bases(CLASSES[name])
+        for known in CLASSES.get(name, ()):
+            if known is not node:
+                yield known
+                yield from bases(known)
 
 
 def public(body: list[ast.stmt]) -> list[Definition]:
@@ -68,7 +68,7 @@ def test_public_names_have_docstrings_that_describe_what_exists(file):
 
 
 def test_every_field_of_a_config_has_a_help_text():
-    for name, node in CLASSES.items():
+    for name, node in ((name, node) for name, nodes in CLASSES.items() for node in nodes):
         if "Config" not in name or not any(
             "dataclass" in ast.unparse(d) for d in node.decorator_list
         ):

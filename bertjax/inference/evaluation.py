@@ -18,17 +18,15 @@ from bertjax.tasks.classification import (
     TextTask,
 )
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
+from bertjax.tasks.registry import kind_of
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.conll import has_columns
 from bertjax.tasks.sources.own_files import (
     CONLL_SUFFIXES,
-    BadRows,
     TableSource,
     data_files,
     rows_as_files,
-    text_digest,
 )
-from bertjax.tasks.sources.own_tasks import kind_of
-from bertjax.tasks.sources.rows import has_columns
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -38,6 +36,7 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
 )
 from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import BadRows, text_digest
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.

@@ -26,13 +26,6 @@ from jax.sharding import Mesh
 
 from bertjax.config import MeshConfig
 from bertjax.data.batches.batch import Batch, Feature
-from bertjax.data.batches.finetuning_batches import (
-    SHORTEST_ROW,
-    Labels,
-    Placement,
-    make_rows,
-    row_shape,
-)
 from bertjax.data.preparation.packing import pack
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_unroll
@@ -41,6 +34,13 @@ from bertjax.model.attention import BY_HEAD
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs, TruncatedTexts
+from bertjax.tasks.training_data import (
+    SHORTEST_ROW,
+    Labels,
+    Placement,
+    make_rows,
+    row_shape,
+)
 from bertjax.tokenization import Tokenizer
 
 WINDOW = 2048

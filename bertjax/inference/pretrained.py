@@ -38,7 +38,7 @@ from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.classification import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.registry import KINDS, saved_task
+from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf

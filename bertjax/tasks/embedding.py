@@ -118,9 +118,7 @@ class EmbeddingTask(Task):
 
     def description(self, max_length: int) -> dict[str, Any]:
         """Describes a saved model, which predicts similarities of pairs."""
-        columns = getattr(self.source, "description", {})
-        described = {**super().description(max_length), "label_kind": SimilarityTask.label_kind}
-        return described | columns
+        return super().description(max_length) | {"label_kind": SimilarityTask.label_kind}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

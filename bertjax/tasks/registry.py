@@ -1,9 +1,14 @@
-"""The tasks by name, which the modules in `sources` define, and the tasks of saved models."""
+"""The tasks by name; those on the user's own tables (classify, regress, ...) are made here."""
 
-import math
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bertjax.base.files import brief, did_you_mean
 from bertjax.tasks.classification import (
@@ -11,25 +16,323 @@ from bertjax.tasks.classification import (
     ClassificationTask,
     MultiLabelTask,
     RegressionTask,
-    TextTask,
 )
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
+from bertjax.tasks.sources.columns import KINDS, OwnKind
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.own_tasks import OWN_TASKS
+from bertjax.tasks.sources.held_out import (
+    AT_RANDOM,
+    BY_CLASS,
+    BY_RAREST,
+    BY_TARGET,
+    Choice,
+    Fold,
+    divide,
+    grouped,
+    grouped_folds,
+)
+from bertjax.tasks.sources.own_files import MULTI_HOT, TableSource
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
-from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Task
+from bertjax.tasks.sources.tables import read_number, shorten
+from bertjax.tasks.tagging import TagTask, order_tags
+from bertjax.tasks.task import Example, Task
 
-TASKS: Mapping[str, TaskDefinition] = {
-    task.name: task
-    for task in (
-        *(*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL_TASK),
-        *OWN_TASKS,
+# Number of examples from which labels and targets are compared with what is usual.
+FEWEST_COUNTED = 50
+# Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
+MOST_DECIMALS = 20
+SEPARATORS = "|;,"
+# Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+# A column with more different labels most likely holds numbers or texts instead.
+MAX_LABELS = 1000
+# The most pairs that are held out if there is no dev file: each is compared with all others.
+MOST_HELD_OUT = 10_000
+
+
+def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
+    """Returns the distinct labels of the train split in the order of their class ids.
+
+    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
+    held-out `fold` of a cross-validation are included, so that the models of all folds have the
+    same classes.
+
+    Raises:
+        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
+            classification with one label per example, almost as many labels as examples or many
+            numbers with decimals.
+    """
+    seen: set[str] = set()
+    sizes: set[int] = set()
+    count = 0
+    tags = several = False
+    where = f"{source.path('train')}: "
+    for example in source.examples("train") if fold is None else source.usable("train"):
+        count += 1
+        label = example.label
+        tags, several = bool(example.words), isinstance(label, tuple)
+        seen.update(label if isinstance(label, tuple) else (str(label),))
+        sizes.add(len(label) if isinstance(label, tuple) else 1)
+        if len(seen) > MAX_LABELS:
+            raise ValueError(
+                f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
+                f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
+                "texts, name another column with --label_column."
+            )
+    if not count:
+        raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
+    if len(seen) < 2:
+        only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
+        raise ValueError(
+            f"{where}The training data has {only}: a classifier needs at least two different "
+            "labels. If another column holds the labels, name it with --label_column."
+        )
+    if tags:
+        return order_tags(seen)
+    if several and seen <= MULTI_HOT and len(sizes) == 1 and max(sizes) > 1:
+        raise ValueError(
+            f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
+            'to be multi-hot. Write the names of the labels instead, such as ["good", "short"], '
+            "and [] for none."
+        )
+    numbers = {label: read_number(label) for label in seen}
+    measured = len(seen) > MOST_DECIMALS and _are_decimals(numbers.values())
+    rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
+    if (rare or measured) and not several:
+        raise ValueError(
+            f"{where}{len(seen):,} different labels in {count:,} examples, such as "
+            f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
+            "column holds the labels, name it with --label_column."
+        )
+    if None in numbers.values():
+        return tuple(sorted(seen))
+    return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
+
+
+def _are_decimals(numbers: Collection[float | None]) -> bool:
+    return None not in numbers and any(number % 1 for number in numbers if number is not None)
+
+
+def _make(kind: OwnKind, options: TaskOptions) -> Task:
+    if kind == "embed" and not options.train:
+        raise ValueError("--task=embed trains on your own files: give --train.")
+    source = TableSource(
+        kind,
+        train=options.train,
+        dev=options.dev,
+        test=options.test,
+        columns=options.columns,
+        label_separator=options.label_separator,
+        bad_rows="skip" if options.skip_bad_rows else "refuse",
+        can_skip=True,
     )
+    return OWN_KINDS[kind][1](source, options)
+
+
+def _divide(
+    source: TableSource, options: TaskOptions, choice: Choice, key: Callable[[Example], Any]
+) -> None:
+    divide(source, options.dev_fraction, options.fold, choice, key)
+
+
+def _label(example: Example) -> Any:
+    return example.label
+
+
+def _entity_types(example: Example) -> tuple[str, ...]:
+    """Returns "PER" of B-PER and I-PER, or the whole tag where tags mark no entities."""
+    tags: Any = example.label
+    return tuple(sorted({tag.partition("-")[2] or tag for tag in tags or ()} - {"O"}))
+
+
+def _classification(source: TableSource, options: TaskOptions) -> Task:
+    # Of examples with several labels, by the rarest one.
+    _divide(source, options, BY_RAREST if source.multi_label else BY_CLASS, _label)
+    labels = learn_labels(source, options.fold)
+    source.use_classes(labels)
+    if not source.multi_label and (separator := _separator_in(labels)):
+        print(
+            f"warning: labels such as {next(x for x in labels if separator in x)!r} seem to name "
+            f"several classes; to predict each of them by itself, give --label_separator "
+            f"{separator!r}"
+        )
+    task = MultiLabelTask if source.multi_label else ClassificationTask
+    return task(labels=labels, **_fields(source, options))
+
+
+def _fields(source: TableSource, options: TaskOptions) -> dict[str, Any]:
+    pairs, stride = source.columns.pair is not None, options.doc_stride
+    return {"name": source.kind, "source": source, "pairs": pairs, "doc_stride": stride}
+
+
+def _separator_in(labels: Sequence[str]) -> str:
+    """Returns the character at which most labels fall into parts that labels share, or ""."""
+    for separator in SEPARATORS:
+        parts = [part.strip() for label in labels for part in label.split(separator)]
+        composed = sum(separator in label for label in labels)
+        if composed >= 3 and 2 * len(set(parts)) <= len(parts):
+            return separator
+    return ""
+
+
+def _tagging(source: TableSource, options: TaskOptions) -> Task:
+    _divide(source, options, BY_RAREST, _entity_types)
+    labels = learn_labels(source, options.fold)
+    return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
+
+
+def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
+    _divide(source, options, AT_RANDOM, lambda _: None)  # regardless of labels
+    count, split = source.num_choices, source.splits[0]
+    labels = set(source.written_labels(split))
+    if labels <= {str(i) for i in range(1, count + 1)} and str(count) in labels:
+        raise ValueError(
+            f"{source.path(split)}: the labels in column {source.columns.label!r} count the "
+            f"choices from 1 to {count}, but indices of choices count from 0: subtract 1 from "
+            "every label, or write the letters or the texts of the correct choices."
+        )
+    return ChoiceTask(name=source.kind, source=source, num_choices=count)
+
+
+def _regression(source: TableSource, options: TaskOptions) -> Task:
+    """Creates a task whose targets are standardised by mean and deviation of the train split."""
+    _divide(source, options, BY_TARGET, _label)
+    task = RegressionTask(**_fields(source, options))
+    if "train" not in source.splits:
+        return task
+    targets = np.array([example.label for example in source.examples("train")], np.float64)
+    mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
+    if not std:
+        raise ValueError(
+            f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
+            "another column holds the targets, name it with --label_column."
+        )
+    print(
+        f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
+        f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
+        "original scale"
+    )
+    if thousands := _thousands(source.written_labels("train")):
+        print(
+            f"warning: the targets that contain a point all have three digits after it, such as "
+            f"{thousands}, which is read as the decimal number {float(thousands):g}: if the points "
+            "separate thousands, remove them from the file."
+        )
+    squares = (targets - mean) ** 2
+    farthest = int(squares.argmax())
+    if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
+        example = next(itertools.islice(source.examples("train"), farthest, None))
+        print(
+            f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
+            f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
+            "little about the others: if it is a mistake, correct or remove the row."
+        )
+    return dataclasses.replace(task, mean=mean, std=std)
+
+
+def _thousands(labels: Iterable[str]) -> str:
+    """Returns the first label whose point may separate thousands, such as 24.827; else "".
+
+    It may if all points are followed by three digits, unless all labels look like decimals that
+    are written with three digits.
+    """
+    first, count, rounded, whole = "", 0, 0, False
+    for label in labels:
+        if "." not in label:
+            whole = whole or label.isdecimal()
+        elif not _THOUSANDS.fullmatch(label):
+            return ""
+        else:
+            first = first or label
+            count += 1
+            rounded += label.endswith("00")
+    return first if whole or 2 * rounded > count else ""
+
+
+def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
+    if scored := source.has_scores("train"):
+        _divide(source, options, BY_TARGET, _label)
+    else:
+        _divide(source, options, _BY_ANCHOR, lambda example: example.text)
+    given: dict[str, Any] = dict(options.embedding_options)
+    if scored and "dev" in source.splits and not source.has_scores("dev"):
+        raise ValueError(
+            f"{source.path('dev')} has no scores, but {source.path('train')} has: a model that "
+            "learns scores is evaluated by them. Name the column of the scores of both files with "
+            "--label_column, or leave --dev out."
+        )
+    fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
+    if scored:
+        if given.pop("temperature", None) is not None:
+            raise ValueError(
+                f"temperature={options.embedding_options['temperature']} has no effect, because "
+                f"the pairs have scores ({source.columns.label!r}): leave it out."
+            )
+        return SimilarityTask(**fields, **given, **_range(source))
+    first = next(source.examples("train"), None)
+    fields["num_texts"] = 2 + (len(first.choices) if first else 0)
+    if fields["scored"]:
+        fields["best_metric"] = SimilarityTask.best_metric
+    return ContrastiveTask(**fields, **given)
+
+
+def _range(source: TableSource) -> dict[str, Any]:
+    """Returns the lowest and the highest score of the train split, and prints them."""
+    scores = [float(example.label) for example in source.examples("train")]  # type: ignore[arg-type]
+    lowest, highest = (min(scores), max(scores)) if scores else (0.0, 0.0)
+    if scores and lowest == highest:
+        raise ValueError(
+            f"{source.path('train')}: all scores are {lowest:g}, so there is nothing to learn. If "
+            "another column holds the scores, name it with --label_column."
+        )
+    print(
+        f"scores: {lowest:g} to {highest:g}; the model learns cosines of 0 for {lowest:g} and of 1 "
+        f"for {highest:g}"
+    )
+    return {"lowest": lowest, "highest": highest if scores else 1.0}
+
+
+def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
+    """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
+    return grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
+
+
+_BY_ANCHOR = Choice(_held_out, grouped_folds, "all pairs with the same first text together")
+
+# The tasks of each kind, and the function that makes them.
+OWN_KINDS: dict[
+    OwnKind, tuple[tuple[type[Task], ...], Callable[[TableSource, TaskOptions], Task]]
+] = {
+    "classify": ((ClassificationTask, MultiLabelTask), _classification),
+    "regress": ((RegressionTask,), _regression),
+    "tag": ((TagTask,), _tagging),
+    "choice": ((ChoiceTask,), _multiple_choice),
+    "embed": ((ContrastiveTask, SimilarityTask), _embedding),
+}
+
+
+def kind_of(task: Task) -> OwnKind:
+    """Returns the kind of `task`, a task on own files."""
+    return next(kind for kind, (tasks, _) in OWN_KINDS.items() if isinstance(task, tasks))
+
+
+OWN_TASKS = tuple(
+    TaskDefinition(
+        name=kind,
+        kinds=tasks,
+        make=functools.partial(_make, kind),
+        own_files=True,
+        skip_bad_rows=True,
+        columns=KINDS[kind].fields,
+        label_separator=kind == "classify",
+    )
+    for kind, (tasks, _) in OWN_KINDS.items()
+)
+TASKS: Mapping[str, TaskDefinition] = {
+    task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL_TASK, *OWN_TASKS)
 }
 
 
@@ -67,130 +370,3 @@ def make_task(name: str, options: TaskOptions) -> Task:
             "other texts are predicted: leave --dev out to hold out a part of --train."
         )
     return TASKS[name].make(options)
-
-
-KINDS: tuple[type[Task], ...] = (
-    *(ClassificationTask, MultiLabelTask, RegressionTask),
-    *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
-)
-# Fields of `SpanTask` that are saved in task.json.
-SPAN_FIELDS = (
-    *("doc_stride", "max_query_length", "max_answer_length"),
-    *("with_impossible", "null_threshold"),
-)
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("task", "label_kind"), (str,)),
-    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
-    "doc_stride": (int, type(None)),
-    **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
-    **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
-}
-# Tokens per window with which other libraries usually train question answering.
-SPAN_LENGTH = 384
-
-
-def saved_task(
-    head: str,
-    labels: Sequence[str] | None,
-    num_labels: int,
-    config: Mapping[str, Any],
-    description: Mapping[str, Any],
-    longest: int,
-) -> Task:
-    """Creates the task that a saved model was fine-tuned on, from the files of the model.
-
-    Args:
-        labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
-        config: the content of config.json, whose problem_type tells the kind of a classifier.
-        description: the content of task.json; empty for a model from another library.
-        longest: maximum input length of the model, in tokens.
-
-    Raises:
-        ValueError: no task uses the head, an entry of task.json has a wrong type or value, or two
-            classes whose probabilities are predicted have the same name.
-    """
-    _check(description)
-    kind = _kind_of(head, num_labels, config, description)
-    default_length = SPAN_LENGTH if kind is SpanTask else longest
-    fields: dict[str, Any] = {
-        "name": description.get("task", head),
-        "max_length": min(description.get("max_length", default_length), longest),
-    }
-    if kind is SpanTask:
-        saved = {k: description[k] for k in SPAN_FIELDS if description.get(k) is not None}
-        return SpanTask(**fields, **saved)
-    if kind is ChoiceTask:
-        # The number of choices is unknown until the inputs to predict are read.
-        return ChoiceTask(num_choices=0, **fields)
-    if kind is SimilarityTask:
-        return SimilarityTask(**fields)
-    # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
-    fields["doc_stride"] = description.get("doc_stride")
-    if issubclass(kind, TextTask):
-        fields["pairs"] = _pairs(description)
-    if issubclass(kind, RegressionTask):
-        return kind(**fields)
-    if kind is ClassificationTask:
-        fields["temperature"] = _temperature(description)
-    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
-    if kind is TagTask:
-        return TagTask.of_labels(names, **fields)
-    if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(
-            f"id2label in config.json has {brief(', '.join(repeated), 80)} more than once, so that "
-            "predictions would not tell the classes apart: give each id a name of its own there."
-        )
-    definition = TASKS.get(fields["name"])
-    if definition is not None and definition.metric is not None and kind in definition.kinds:
-        fields["metric"] = definition.metric
-    return kind(labels=names, **fields)
-
-
-def _temperature(description: Mapping[str, Any]) -> float:
-    temperature = float(description.get("temperature", 1.0))
-    if not 0 < temperature < math.inf:
-        raise ValueError(
-            f"temperature={temperature} should be positive: correct it, or copy or download the "
-            "model again."
-        )
-    return temperature
-
-
-def _pairs(description: Mapping[str, Any]) -> bool | None:
-    """Returns whether inputs are pairs; old task.json files only have the columns of the file."""
-    columns = description.get("columns") or {}
-    of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
-    return description.get("pairs", of_columns)
-
-
-def _check(description: Mapping[str, Any]) -> None:
-    for key, kinds in _TYPES.items():
-        value = description.get(key, kinds[0]())
-        is_count = kinds[0] is int
-        too_small = is_count and key in description and isinstance(value, int) and value < 1
-        if type(value) not in kinds or too_small:
-            raise ValueError(
-                f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
-                f"{' and at least 1' if is_count else ''}: correct it, or copy or download "
-                "the model again."
-            )
-
-
-def _kind_of(
-    head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
-) -> type[Task]:
-    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type."""
-    kinds = [kind for kind in KINDS if kind.head == head]
-    for kind in (*kinds, *KINDS):
-        if kind.label_kind == description.get("label_kind"):
-            return kind
-    for kind in kinds:
-        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
-            return kind
-    if not kinds:
-        raise ValueError(
-            f"The model has the head {head}, which no task uses: fine-tune the model "
-            "with bertjax.finetune, or use --fill_mask or --embed."
-        )
-    return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bertjax.tasks.sources.own_files import text_digest
-from bertjax.tasks.task import Example, Prediction, Task
+from bertjax.tasks.task import Example, Prediction, Task, text_digest
 
 # scipy is imported in the function that uses it: its import would delay `--help`.
 

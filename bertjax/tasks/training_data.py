@@ -2,15 +2,25 @@
 
 import array
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import grain
 import numpy as np
 
-from bertjax.data.batches.batch import Feature, encode_feature
-from bertjax.data.records import write_shard
-from bertjax.tasks.sources.own_files import OwnFiles, error_of
+from bertjax.data.batches.batch import (
+    Batch,
+    Feature,
+    LabelKind,
+    decode_feature,
+    encode_feature,
+    layout,
+    pad_to,
+    stack,
+)
+from bertjax.data.preparation.packing import pack
+from bertjax.data.records import ShardReader, write_shard
 from bertjax.tasks.task import Example, Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
@@ -43,6 +53,7 @@ def write_training_data(
         ValueError: the train split does not exist or is empty, or an example in the train split is
             malformed or has no label.
     """
+    assert task.source is not None
     sizes, digest = array.array("I"), hashlib.sha256()
     has_classes = task.label_kind in ("classes", "tokens", "multi_label")
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
@@ -66,8 +77,7 @@ def write_training_data(
             yield record
 
     write_shard(path, records())
-    if isinstance(task.source, OwnFiles):
-        task.source.forget("train")
+    task.source.forget("train")
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
     return TrainingData(path, np.array(sizes), counts, digest.hexdigest(), examples)
@@ -84,8 +94,8 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     for split in task.source.splits:
         if split != "train":
             if not sum(1 for _ in _features(task, split, tokenizer, max_length)):
-                file = f" ({task.source.path(split)})" if isinstance(task.source, OwnFiles) else ""
-                raise ValueError(f"The {split} split has no examples: check the file{file}.")
+                file = task.source.path(split)
+                raise ValueError(f"The {split} split has no examples: check the file ({file}).")
 
 
 def _features(
@@ -106,15 +116,264 @@ def _features(
                     "it, or remove the example."
                 )
         except ValueError as error:
-            if not (isinstance(source, OwnFiles) and source.leave_out(split, example, str(error))):
+            if not source.leave_out(split, example, str(error)):
                 problems.append(str(error))
             continue
         truncated.add(example, features)
         for feature in features if not problems else ():
             yield example, feature
-    if isinstance(source, OwnFiles):
-        source.refuse(split, problems)
-    elif problems:
-        raise error_of(problems, split)
+    source.refuse(split, problems)
     if truncated.message:
         print(f"{split}: {truncated.message}")
+
+
+# Smallest row length in tokens; packing would leave more padding in shorter rows.
+SHORTEST_ROW = 64
+# Row length, in tokens, per slot; a slot holds one sequence.
+TOKENS_PER_SLOT = 8
+
+
+class Labels(NamedTuple):
+    """Description of the label arrays of a task.
+
+    `kind` is one of the kinds that `Feature` describes. `num_classes` is used only for
+    "multi_label". `num_choices`, the number of sequences per feature, is above 1 only for "choice",
+    "contrastive" and "similarity". `class_weights` weigh the classes in the loss; None: 1 for all.
+    """
+
+    kind: LabelKind
+    num_classes: int = 2
+    num_choices: int = 1
+    class_weights: tuple[float, ...] | None = None
+
+
+class RowShape(NamedTuple):
+    """The shape of batches: tokens and sequences per row, padding included.
+
+    The number of rows of a batch is rounded up to one of `row_counts`, which ascend.
+    """
+
+    row_length: int
+    max_sequences: int
+    row_counts: tuple[int, ...]
+
+
+class Placement(NamedTuple):
+    """The position of a feature in a batch: its row, first sequence in the row, and first token."""
+
+    row: int
+    slot: int
+    start: int
+
+
+def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
+    """Returns the shape of rows of `row_length` tokens, with a sequence per TOKENS_PER_SLOT tokens.
+
+    The number of sequences is a multiple of `num_choices`.
+    """
+    slots = max(1, row_length // TOKENS_PER_SLOT)
+    slots = max(1, slots // num_choices) * num_choices
+    return RowShape(row_length, slots, tuple(row_counts))
+
+
+def plan_rows(
+    sizes: np.ndarray, *, batch_size: int, num_choices: int, multiple_of: int
+) -> RowShape:
+    """Chooses the row length and the allowed numbers of rows of training batches.
+
+    The row length fits the longest feature. Because several features share a row, a batch usually
+    needs fewer rows than features. To find how many, 64 random batches, drawn with a fixed seed,
+    are packed into rows. The 0.3, 0.7 and 1.0 quantiles of their numbers of rows are allowed, so
+    that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch.
+
+    Args:
+        sizes: number of tokens of every feature, int [n].
+        batch_size: number of features per batch.
+        num_choices: number of sequences per feature.
+        multiple_of: divisor of every allowed number of rows: the number of devices that batches are
+            sharded over, times the number of gradient accumulation steps.
+    """
+    row_length = max(SHORTEST_ROW, -(-int(sizes.max()) // 8) * 8)
+    shape = row_shape(row_length, num_choices, ())
+    rng = np.random.default_rng(0)
+    needed = []
+    for _ in range(64):
+        sample = rng.choice(sizes, min(batch_size, len(sizes)), replace=False).tolist()
+        needed.append(len(pack_features(sample, shape, num_choices)))
+    # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
+    wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
+    rounded = {-(-int(count) // multiple_of) * multiple_of for count in wanted}
+    return shape._replace(row_counts=tuple(sorted(rounded)))
+
+
+def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
+    """Packs the features of a batch, of `sizes` tokens; returns the features in each row.
+
+    The packing depends only on the arguments, so all hosts compute the same rows. Empty rows are
+    appended up to one of `shape.row_counts`, unless all of these are too small.
+    """
+    rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
+    count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
+    return rows + [[] for _ in range(count - len(rows))]
+
+
+def make_batch(
+    features: Sequence[Feature], shape: RowShape, labels: Labels, pad_token_id: int
+) -> tuple[Batch, list[Placement]]:
+    """Packs features into one batch; returns the batch and the `Placement` of each feature.
+
+    The batch has the arrays of `batch.py`, except the arrays for masked tokens.
+    """
+    sizes = [len(feature.input_ids) for feature in features]
+    rows = pack_features(sizes, shape, labels.num_choices)
+    batch, placements = make_rows(features, rows, shape, labels, pad_token_id)
+    return batch, [placements[item] for item in range(len(features))]
+
+
+def make_rows(
+    features: Sequence[Feature],
+    rows: Sequence[Sequence[int]],
+    shape: RowShape,
+    labels: Labels,
+    pad_token_id: int,
+) -> tuple[Batch, dict[int, Placement]]:
+    """Makes a batch whose row r has the features `rows[r]`; returns it and their `Placement`s."""
+    placements = {}
+    for row, members in enumerate(rows):
+        start = 0
+        for index, item in enumerate(members):
+            placements[item] = Placement(row, index * labels.num_choices, start)
+            start += len(features[item].input_ids)
+    batch = stack([_make_row(features, members, shape, labels, pad_token_id) for members in rows])
+    return batch, placements
+
+
+def _make_row(
+    features: Sequence[Feature] | Mapping[int, Feature],
+    members: Sequence[int],
+    shape: RowShape,
+    labels: Labels,
+    pad_token_id: int,
+) -> Batch:
+    length, slots = shape.row_length, shape.max_sequences
+    chosen = [features[item] for item in members]
+    ids = np.concatenate([np.zeros(0, np.int32), *(f.input_ids for f in chosen)])
+    lengths = [n for f in chosen for n in f.lengths]
+    a_lengths = [n for f in chosen for n in f.a_lengths]
+    types = [np.arange(n) >= a for n, a in zip(lengths, a_lengths, strict=True)]
+    row = {
+        "input_ids": pad_to(ids, length, pad_token_id),
+        "token_type_ids": pad_to(np.concatenate([np.zeros(0), *types]), length, 0),
+        **layout(lengths, length, slots),
+        "example_ids": pad_to(np.repeat(members, labels.num_choices), slots, -1),
+    }
+    return row | _make_labels(chosen, row["sequence_starts"], shape, labels)
+
+
+def _make_labels(
+    chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
+) -> Batch:
+    if labels.kind == "tokens":
+        joined = [
+            np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
+            for f in chosen
+        ]
+        values = pad_to(np.concatenate([np.zeros(0, np.int32), *joined]), shape.row_length, -1)
+        return {"labels": values, "label_weights": _class_weights(values, labels)}
+    size = shape.max_sequences // labels.num_choices
+    tails = {"multi_label": labels.num_classes, "span": 2, "contrastive": labels.num_choices}
+    tail = (tails[labels.kind],) if labels.kind in tails else ()
+    numbers = ("multi_label", "regression", "similarity")
+    dtype = np.float32 if labels.kind in numbers else np.int32
+    fill = 0 if labels.kind in (*numbers, "span") else -1
+    values = np.full((size, *tail), fill, dtype)
+    weights = np.zeros(size, np.float32)
+    for slot, feature in enumerate(chosen):
+        if feature.labels is not None:
+            value = feature.labels if tail else feature.labels[0]
+            values[slot] = value + starts[slot] if labels.kind == "span" else value
+            weights[slot] = 1.0
+    if labels.kind in ("classes", "choice"):
+        weights = _class_weights(values, labels)
+    return {"labels": values, "label_weights": weights}
+
+
+def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
+    weights = (values >= 0).astype(np.float32)
+    if labels.class_weights is None:
+        return weights
+    return weights * np.asarray(labels.class_weights, np.float32)[np.maximum(values, 0)]
+
+
+class FeatureBatches(grain.MapDataset):
+    """Dataset of batches: element i is (number of rows, local rows) of global batch `first + i`.
+
+    A global batch is the batch of all hosts together; the local rows are the rows that this host
+    needs. The features are shuffled in every epoch. The last batch of an epoch has fewer features
+    if the number of features is not a multiple of the batch size. Every host computes the packing
+    from `sizes`, and so reads only the features in its local rows.
+
+    Args:
+        path: path of an ArrayRecord file of features.
+        sizes: number of tokens of every feature in the file, int [n].
+        batch_size: number of features per global batch.
+        first: index of the first batch to read, counted from the beginning of the run.
+        host_rows_of: converts the number of rows of a global batch to the sorted indices of the
+            local rows; None: all rows are local.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        sizes: np.ndarray,
+        batch_size: int,
+        shape: RowShape,
+        labels: Labels,
+        pad_token_id: int,
+        *,
+        seed: int,
+        first: int = 0,
+        host_rows_of: Callable[[int], np.ndarray] | None = None,
+    ):
+        super().__init__()
+        self._records = ShardReader(path)
+        self._sizes, self._batch_size = sizes, batch_size
+        self._shape, self._labels, self._pad_token_id = shape, labels, pad_token_id
+        self._seed, self._first = seed, first
+        self._host_rows_of = host_rows_of or np.arange
+        self.batches_per_epoch = -(-len(sizes) // batch_size)
+        self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __getitem__(self, index: Any) -> Any:
+        members = self.members(self._first + index)
+        sizes = self._sizes[members].tolist()
+        rows = pack_features(sizes, self._shape, self._labels.num_choices)
+        host_rows = [rows[row] for row in self._host_rows_of(len(rows))]
+        wanted = [item for row in host_rows for item in row]
+        features = {item: decode_feature(self._records[int(members[item])]) for item in wanted}
+        made = [
+            _make_row(features, row, self._shape, self._labels, self._pad_token_id)
+            for row in host_rows
+        ]
+        return len(rows), stack(made)
+
+    def members(self, batch: int) -> np.ndarray:
+        """Returns the features of batch `batch` of the run, int [features]: indices in the file."""
+        epoch, batch = divmod(batch, self.batches_per_epoch)
+        return self._order_of(epoch)[batch * self._batch_size : (batch + 1) * self._batch_size]
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        known, order = self._order
+        if known != epoch:
+            order = np.random.default_rng((self._seed, epoch)).permutation(len(self._sizes))
+            self._order = (epoch, order)  # one assignment, because reader threads share it
+        return order
+
+
+def feature_batches(batches: FeatureBatches, num_threads: int) -> Iterator[tuple[int, Batch]]:
+    """Returns an endless iterator over `batches`, which `num_threads` threads read ahead."""
+    options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
+    return iter(batches.to_iter_dataset(options))

@@ -55,8 +55,6 @@ from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.sources.held_out import Fold
-from bertjax.tasks.sources.official import change_notes
-from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
@@ -246,7 +244,8 @@ def load_run(
     max_length = config.max_length or task.max_length
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
-    if isinstance(task.source, OwnFiles) and (bad := task.source.all_bad_rows()):
+    assert task.source is not None
+    if bad := task.source.all_bad_rows():
         splits = Counter(split for split, _ in bad)
         of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
         hosts.say(
@@ -257,7 +256,7 @@ def load_run(
     part = shots_of(task, data, shots, config.seed) if shots else data
     for line in summary(task, part, config):
         hosts.say(line)
-    for note in change_notes(task.source):
+    for note in task.source.change_notes():
         hosts.say(note)
     return task, loaded, data, teacher
 
@@ -614,7 +613,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             name, run = variant_of(config, f"fold{index + 1}", test=None, select_by=LAST)
             fold = Fold(index, config.folds, config.seed)
             of_fold, scores[name] = _run(name, run, folder, fold, session)
-            assert isinstance(of_fold.source, OwnFiles)  # no other task accepts folds
+            assert of_fold.source is not None
             indices[name] = of_fold.source.held_out_indices()
         whole = {"folds": 0, "dev_fraction": 0.0, "select_by": None}
         name, run = variant_of(config, ALL, **whole)

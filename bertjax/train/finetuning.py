@@ -19,7 +19,6 @@ from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.config.model import DROPOUT_FIELDS
-from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.model import HEADS
@@ -39,9 +38,8 @@ from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.sources.own_files import OwnFiles, TableSource, write_bad_rows
 from bertjax.tasks.temperature import Calibration, HeldOutProbabilities
-from bertjax.tasks.training_data import TrainingData
+from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, distilled_task
@@ -145,10 +143,8 @@ class FinetuningJob(Job):
 
     def claimed(self) -> None:
         """Writes bad_rows.jsonl, which names the rows of the user's files that are left out."""
-        source = self.task.source
-        bad = source.all_bad_rows() if isinstance(source, OwnFiles) else []
-        if bad:
-            write_bad_rows(self.workdir.path / BAD_ROWS, bad)
+        assert self.task.source is not None
+        self.task.source.write_bad_rows(self.workdir.path / BAD_ROWS)
 
     def initial_params(self) -> Any:
         return self.loaded.params
@@ -315,9 +311,8 @@ class FinetuningJob(Job):
         check_finite(params, f"The model of step {self.updates}")
         config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
-        description = self.task.description(self.max_length)
-        if isinstance(self.task.source, TableSource):
-            description |= self.task.source.description
+        assert self.task.source is not None
+        description = self.task.description(self.max_length) | self.task.source.description
         tagger_params = None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)

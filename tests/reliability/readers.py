@@ -19,13 +19,13 @@ from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.sentences import sentences_of
 from bertjax.inference.pretrained import with_task
+from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import OwnKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
 from bertjax.tasks.sources.official import ParquetRows
 from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.tasks import Example
 from bertjax.tasks.classification import ClassificationTask
-from bertjax.tasks.registry import saved_task
+from bertjax.tasks.saved import saved_task
 from bertjax.tasks.temperature import (
     HeldOutProbabilities,
     calibrate,

@@ -13,7 +13,7 @@ from bertjax.tasks.classification import (
     sigmoid,
     softmax,
 )
-from bertjax.tasks.registry import saved_task
+from bertjax.tasks.saved import saved_task
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, TruncatedTexts, windows
 from bertjax.tokenization import train_bpe

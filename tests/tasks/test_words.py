@@ -10,9 +10,8 @@ import pytest
 
 from bertjax.inference.pretrained import from_text
 from bertjax.tasks.metrics import entities
-from bertjax.tasks.sources.conll import read_conll
+from bertjax.tasks.sources.conll import has_columns, read_conll
 from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.rows import has_columns
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tasks.task import Example
 from bertjax.tokenization.wordpiece import WordPieceTokenizer

@@ -10,9 +10,8 @@ import pytest
 
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.data.batches.batch import decode_feature
-from bertjax.data.batches.finetuning_batches import FeatureBatches, row_shape
 from bertjax.tasks import make_task
-from bertjax.tasks.training_data import write_training_data
+from bertjax.tasks.training_data import FeatureBatches, row_shape, write_training_data
 from bertjax.train.experiments import task_options
 from bertjax.train.finetuning import FinetuningJob, load_for_task
 from bertjax.train.workdir import Workdir

@@ -10,9 +10,9 @@ from jax.sharding import Mesh
 
 from bertjax.config import MeshConfig
 from bertjax.data.batches.batch import Feature
-from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.devices import sharding
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.tasks.training_data import Labels, make_batch, row_shape
 from bertjax.train import step
 from bertjax.train.step import Split, make_global_loss_fn
 

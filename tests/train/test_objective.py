@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import Feature
-from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.model import HEADS
+from bertjax.tasks.training_data import Labels, make_batch, row_shape
 from bertjax.train.step import make_loss_fn
 
 LENGTHS = [5, 9, 14, 4, 7, 11]

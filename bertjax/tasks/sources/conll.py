@@ -4,18 +4,27 @@ A line begins with a word and ends with the tag of the word; blank lines separat
 -DOCSTART- lines separate documents. Tags in IOB1, IOBES or BILOU are converted to IOB2.
 """
 
+import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
-from bertjax.tasks.sources.official import DatasetRow, DatasetSource, OfficialFiles, decode
-from bertjax.tasks.sources.tables import read_lines, row_name
-from bertjax.tasks.tagging import TagTask, scheme_of, to_iob2
+from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
+from bertjax.tasks.sources.tables import (
+    NAMED_COLUMNS,
+    Row,
+    read_lines,
+    row_name,
+    shorten,
+    suffix_of,
+)
+from bertjax.tasks.tagging import TagTask, Word, marks_entities, scheme_of, split_words, to_iob2
 from bertjax.tasks.task import Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
@@ -23,12 +32,6 @@ CONLL_LABELS = (
     *("O", "B-PER", "I-PER", "B-ORG", "I-ORG"),
     *("B-LOC", "I-LOC", "B-MISC", "I-MISC"),
 )
-FILES = {
-    "train": ("train.txt", "eng.train", "train.conll"),
-    "dev": ("valid.txt", "dev.txt", "testa.txt", "testa", "eng.testa", "dev.conll"),
-    "test": ("test.txt", "testb.txt", "testb", "eng.testb", "test.conll"),
-}
-TFDS_BUILDER = "conll2003"
 DOCUMENT_START = "-DOCSTART-"
 
 
@@ -54,11 +57,14 @@ class Sentence(NamedTuple):
 class ConllSource(OfficialFiles):
     """Reads the files of CoNLL-2003, which may have their official names or other usual names."""
 
-    def __init__(self, data_dir: Path | str):
-        super().__init__("conll", data_dir, ("conll2003",), FILES)
+    task, folders = "conll", ("conll2003",)
+    names = {
+        "train": ("train.txt", "eng.train", "train.conll"),
+        "dev": ("valid.txt", "dev.txt", "testa.txt", "testa", "eng.testa", "dev.conll"),
+        "test": ("test.txt", "testb.txt", "testb", "eng.testb", "test.conll"),
+    }
 
-    def examples(self, split: str) -> Iterator[Example]:
-        """Reads the sentences of a split; raises ValueError for a malformed row."""
+    def parse(self, split: str) -> Iterator[Example]:
         return read_conll(self.path(split))
 
 
@@ -141,11 +147,180 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
 
 
+# Number of lines of a file that decide whether the file has CoNLL's columns.
+_LINES = 200
+# A text has more words than a line in CoNLL's format has columns.
+_MOST_COLUMNS = 6
+_KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
+
+
+class Span(NamedTuple):
+    """An entity in a text: text[start:end], of a kind such as "PER"."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def has_columns(path: Path, labels: Collection[str]) -> bool:
+    """Returns whether a file has CoNLL's columns, one word and not one text per line.
+
+    CSV, JSON and Parquet files never have CoNLL's columns. Any other file has them if its first 200
+    lines that are not blank all have the same number of fields with spaces between, at most 6, and
+    one of these conditions holds: the number is 1; the last fields are all in `labels`, the tags of
+    the task, or are all entity tags, such as B-PER; or there are blank lines.
+    """
+    if suffix_of(path) in NAMED_COLUMNS or not path.is_file():
+        return False
+    rows: list[list[str]] = []
+    blank = False
+    for _, line in read_lines(path):
+        fields = line.split()
+        blank |= bool(rows) and not fields
+        if fields and fields[0] != DOCUMENT_START:
+            rows.append(fields)
+        if len(rows) == _LINES:
+            break
+    counts = {len(fields) for fields in rows}
+    if len(counts) != 1 or max(counts) > _MOST_COLUMNS:
+        return False
+    tags = {fields[-1] for fields in rows}
+    return counts == {1} or tags <= set(labels) or marks_entities(tags) or blank
+
+
+def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
+    """Converts a row with a running text to a `Sentence`: its words and their IOB2 tags.
+
+    The words depend on the text alone, so that labels do not help a prediction: an entity that
+    starts or ends within a word is taken as whole words. Without a list of entities, the tags are
+    None.
+
+    Raises:
+        ValueError: the text has no words, an entity is malformed or lies outside of the text, or
+            two entities overlap or have a word in common.
+    """
+    text = row.text(text_column)
+    listed = None if entity_column is None else row.values.get(entity_column)
+    spans = None if listed is None else _spans(row, text, listed)
+    words = split_words(text)
+    if not words:
+        raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
+    tags = None if spans is None else _tags(row, words, spans)
+    offsets = tuple((word.start, word.end) for word in words)
+    cut_word = _cut_word(words, spans or ())
+    return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets, cut_word)
+
+
+def _cut_word(words: Sequence[Word], spans: Iterable[Span]) -> str:
+    """Returns the first word within which an entity starts or ends; "" if none does."""
+    edges = sorted({edge for span in spans for edge in span[:2]})
+    for word in words:
+        next_edge = bisect.bisect_right(edges, word.start)
+        if next_edge < len(edges) and edges[next_edge] < word.end:
+            return word.text
+    return ""
+
+
+def _spans(row: Row, text: str, listed: Any) -> list[Span]:
+    """Reads the list of entities of a row, sorted by position."""
+    if not isinstance(listed, list):
+        listed = [listed]
+    spans = sorted(_span(row, text, entity) for entity in listed)
+    for before, span in zip(spans, spans[1:], strict=False):
+        if span.start < before.end:
+            raise ValueError(
+                f"{row.where}: the entities {shorten(text[before.start : before.end])} and "
+                f"{shorten(text[span.start : span.end])} overlap: keep one of them."
+            )
+    return spans
+
+
+def _span(row: Row, text: str, entity: Any) -> Span:
+    start: Any = None
+    end: Any = None
+    kind: Any = None
+    if isinstance(entity, dict):
+        start, end = entity.get("start"), entity.get("end")
+        kind = next((entity[key] for key in _KINDS if key in entity), None)
+    elif isinstance(entity, list) and len(entity) == 3:
+        start, end, kind = entity
+    kind = kind.strip() if isinstance(kind, str) else kind
+    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
+    if not whole or not isinstance(kind, str) or not re.fullmatch(r"\S+", kind):
+        raise ValueError(
+            f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
+            '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '
+            "label without spaces; tags need a list of words."
+        )
+    if start == end:
+        raise ValueError(
+            f"{row.where}: the entity {shorten(entity)} is empty: `end` is the position after its "
+            "last character. Correct or remove it."
+        )
+    if not 0 <= start < end <= len(text):
+        raise ValueError(
+            f"{row.where}: the entity {shorten(entity)} is not within the text, which has "
+            f"{len(text)} characters. {_count_characters(text)}"
+        )
+    # Spaces at the edges of an entity are of no word.
+    inside = text[start:end]
+    said = entity.get("text") if isinstance(entity, dict) else None
+    if isinstance(said, str) and said.strip() != inside.strip():
+        raise ValueError(
+            f"{row.where}: the entity {shorten(said)} has start {start} and end {end}, but there "
+            f"the text is {shorten(inside)}. {_count_characters(text)}"
+        )
+    start += len(inside) - len(inside.lstrip())
+    end -= len(inside) - len(inside.rstrip())
+    if start >= end:
+        raise ValueError(f"{row.where}: the entity {shorten(entity)} has no words: remove it.")
+    return Span(start, end, kind)
+
+
+def utf16_hint(row: Row) -> str:
+    """Returns a question about the positions in a row whose texts have emoji, or ""."""
+    if not any(isinstance(value, str) and _has_pairs(value) for value in row.values.values()):
+        return ""
+    return " (are emoji counted as two UTF-16 units, as in JavaScript? They are one character)"
+
+
+def _has_pairs(text: str) -> bool:
+    """Returns whether a text has characters that JavaScript and Java count as two."""
+    return any(ord(character) > 0xFFFF for character in text)
+
+
+def _count_characters(text: str) -> str:
+    """Returns the remedy for wrong positions in `text`."""
+    if _has_pairs(text):
+        return "Count Unicode characters from 0; an emoji is one, not two UTF-16 units."
+    if not text.isascii():
+        return "Count Unicode characters from 0, not bytes."
+    return "Correct start and end."
+
+
+def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
+    """Returns the IOB2 tag of each word; an entity has all words with any of its characters.
+
+    Two entities in a word raise ValueError, because one of them would be lost or cut.
+    """
+    tags = ["O"] * len(words)
+    starts, ends = [word.start for word in words], [word.end for word in words]
+    free = 0  # the words before it are tagged or passed
+    for start, end, kind in spans:
+        first = bisect.bisect_right(ends, start)
+        if first < free:
+            raise ValueError(
+                f"{row.where}: two entities have the word {shorten(words[first].text)} in common, "
+                "but a word has one tag: separate them by a space, or keep one of them."
+            )
+        free = bisect.bisect_left(starts, end)
+        for index in range(first, free):
+            tags[index] = f"{'B' if index == first else 'I'}-{kind}"
+    return tuple(tags)
+
+
 def _make(options: TaskOptions) -> TagTask:
-    if options.data_dir is not None:
-        source = ConllSource(options.data_dir)
-    else:
-        source = DatasetSource(TFDS_BUILDER, read_dataset_row, options.tfds_data_dir)
+    source = official_source(options, ConllSource, "conll2003", read_dataset_row)
     stride = options.doc_stride
     return TagTask(name="conll", source=source, labels=CONLL_LABELS, doc_stride=stride)
 

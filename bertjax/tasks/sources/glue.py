@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
 from bertjax.tasks.sources.official import (
     DatasetRow,
-    DatasetSource,
     OfficialFiles,
     decode,
     existing,
+    official_source,
 )
 from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
@@ -72,33 +72,27 @@ class GlueSource(OfficialFiles):
 
     def __init__(self, spec: GlueSpec, data_dir: Path | str):
         """Finds the task's files in `data_dir`, which is the folder of the task or of all tasks."""
-        super().__init__(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
-        self.spec = spec
-        is_msr = "dev" in self._paths and self._paths["dev"].suffix == ".txt"
+        self.spec, self.task, self.names = spec, spec.name, spec.files
+        self.folders = (spec.folder, spec.name.upper())
+        super().__init__(data_dir)
+        is_msr = "dev" in self.files and self.files["dev"].suffix == ".txt"
         if is_msr and not existing(self.folder, MRPC_DEV_IDS):
             # Without GLUE's list, the dev rows in Microsoft's train file are unknown.
-            del self._paths["dev"]
-            self.splits = tuple(self._paths)
+            del self.files["dev"]
+            self.splits = tuple(self.files)
 
-    def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily; raises ValueError for a malformed row."""
+    def parse(self, split: str) -> Iterator[Example]:
+        """Parses a split; the dev split of MRPC consists of rows of Microsoft's train file."""
         path = self.path(split)
-        self.counts.reset(split)
-        if path.suffix == ".txt":
-            return self._read_msr(split, path)
-        return read_glue_file(self.spec, path, split, self.counts)
-
-    def _read_msr(self, split: str, path: Path) -> Iterator[Example]:
-        """Reads the rows of a split; the dev split consists of rows of Microsoft's train file."""
         examples = read_glue_file(self.spec, path, split, self.counts)
-        ids = existing(self.folder, MRPC_DEV_IDS)
+        ids = existing(self.folder, MRPC_DEV_IDS) if path.suffix == ".txt" else None
         if split == "test" or ids is None:
             return examples
         dev = {tuple(fields[:2]) for _, fields in read_tsv(ids)}
         rows = read_tsv(path)
         header = _header(rows, path)
         first, second = header.index("#1 ID"), header.index("#2 ID")
-        in_dev = [(fields[first], fields[second]) in dev for _, fields in rows]
+        in_dev = ((fields[first], fields[second]) in dev for _, fields in rows)
         pairs = zip(examples, in_dev, strict=True)
         return (example for example, is_dev in pairs if is_dev == (split == "dev"))
 
@@ -135,13 +129,13 @@ def read_glue_file(
         yield Example(
             id=str(count) if columns.id is None else fields[columns.id],
             where=where,
-            text=legible(spec, fields[columns.text]),
-            pair=None if columns.pair is None else legible(spec, fields[columns.pair]),
+            text=_legible(spec, fields[columns.text]),
+            pair=None if columns.pair is None else _legible(spec, fields[columns.pair]),
             label=None if code is None else read_label(spec, code, where),
         )
 
 
-def legible(spec: GlueSpec, text: str) -> str:
+def _legible(spec: GlueSpec, text: str) -> str:
     """Returns `text`, or "?" for an empty text of a task that `has_broken_rows`."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
@@ -199,23 +193,19 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
     raise ValueError(f"{path} is empty. Restore the official file.")
 
 
-def dataset_reader(spec: GlueSpec) -> Callable[[DatasetRow], Example]:
-    """Returns a function that converts a row of a GLUE task in a dataset to an `Example`."""
-
-    def convert(row: DatasetRow) -> Example:
-        texts = [legible(spec, decode(row.fields[name])) for name in spec.dataset_fields]
-        label = row.fields["label"]
-        # Test splits hold -1 in place of a class or a score.
-        known = label >= 0
-        return Example(
-            id=str(row.fields["idx"]),
-            where=row.where,
-            text=texts[0],
-            pair=texts[1] if len(texts) > 1 else None,
-            label=(spec.labels[label] if spec.labels else float(label)) if known else None,
-        )
-
-    return convert
+def _read_dataset_row(spec: GlueSpec, row: DatasetRow) -> Example:
+    """Converts a row of a GLUE task in a dataset to an `Example`."""
+    text, *pair = (_legible(spec, decode(row.fields[name])) for name in spec.dataset_fields)
+    label = row.fields["label"]
+    # Test splits hold -1 in place of a class or a score.
+    known = label >= 0
+    return Example(
+        id=str(row.fields["idx"]),
+        where=row.where,
+        text=text,
+        pair=pair[0] if pair else None,
+        label=(spec.labels[label] if spec.labels else float(label)) if known else None,
+    )
 
 
 SUBMISSION = "submission.zip"
@@ -503,10 +493,9 @@ GLUE: dict[str, GlueSpec] = {
 
 
 def _make(spec: GlueSpec, options: TaskOptions) -> Task:
-    if options.data_dir is not None:
-        source = GlueSource(spec, options.data_dir)
-    else:
-        source = DatasetSource(f"glue/{spec.name}", dataset_reader(spec), options.tfds_data_dir)
+    convert = functools.partial(_read_dataset_row, spec)
+    files = functools.partial(GlueSource, spec)
+    source = official_source(options, files, f"glue/{spec.name}", convert)
     fields: dict[str, Any] = {
         "name": spec.name,
         "source": source,

@@ -1,4 +1,4 @@
-"""Chooses the examples of the train split that are held out if there is no dev split.
+"""Holds out examples of the train split if there is no dev split.
 
 Either a fraction of the examples is held out, or the examples are divided into folds, each of which
 is held out in one run of a cross-validation. The choices of a fraction are the same in every run.
@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from bertjax.tasks.task import Example, Source, text_digest
 
 
 def _indices_by(keys: Sequence[Hashable]) -> list[list[int]]:
@@ -139,3 +141,84 @@ class Fold:
     index: int
     count: int
     seed: int
+
+
+def divide(
+    source: Source,
+    fraction: float | None,
+    fold: Fold | None,
+    choice: Choice,
+    key: Callable[[Example], Any],
+) -> None:
+    """Holds out a dev split if `source` has none, and tells the user about it and its `note`.
+
+    Examples with the same text (the same pair, choices or words) are either all held out or all
+    trained on, because otherwise the evaluation would reward what was learnt by heart.
+
+    Args:
+        fraction: the fraction of the train split to hold out; 0 or None: nothing.
+        fold: the fold of a cross-validation to hold out, instead of a fraction.
+        key: function (example) -> by what it is chosen, such as its label.
+
+    Raises:
+        ValueError: there are fewer different texts than folds, or a fold is empty.
+    """
+    if source.note:
+        print(source.note)
+    if "train" not in source.splits:
+        return
+    if "dev" in source.splits:
+        known = {text_digest(example) for example in source.usable("train")}
+        repeated = [text_digest(example) in known for example in source.usable("dev")]
+        if any(repeated):
+            print(
+                f"warning: {sum(repeated):,} of the {len(repeated):,} examples in "
+                f"{source.path('dev')} have a text that is trained on, so that the scores on them "
+                "are better than those of new texts would be."
+            )
+    elif fraction or fold:
+        _hold_out(source, fraction or 0.0, fold, choice, key)
+
+
+def _hold_out(
+    source: Source,
+    fraction: float,
+    fold: Fold | None,
+    choice: Choice,
+    key: Callable[[Example], Any],
+) -> None:
+    keys: dict[bytes, Any] = {}  # of the first example with each text
+    digests = []
+    for example in source.usable("train"):
+        digests.append(text_digest(example))
+        keys.setdefault(digests[-1], key(example))
+    total, path = len(digests), source.path("train")
+    if fold is not None:
+        folds = choice.folds([*keys.values()], fold.count, fold.seed)
+        if len(np.unique(folds)) < fold.count:
+            raise ValueError(
+                f"--folds {fold.count}: the {total:,} examples in {path} cannot be divided into so "
+                f"many folds ({choice.words}): give fewer folds."
+            )
+        chosen = set(np.flatnonzero(folds == fold.index).tolist())
+    else:
+        chosen = choice.fraction([*keys.values()], fraction)
+    texts = {digest for index, digest in enumerate(keys) if index in chosen}
+    held_out = frozenset(i for i, digest in enumerate(digests) if digest in texts)
+    if not 0 < len(held_out) < total:
+        return
+    source.hold_out(held_out)
+    message = (
+        f"{len(held_out):,} of the {total:,} examples in {path.name or path.resolve().name} are "
+        "not trained on, but evaluated"
+    )
+    if fold is not None:
+        message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."
+    else:
+        message = (
+            f"There is no --dev file: {message} (chosen {choice.words}; --dev_fraction "
+            f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+        )
+    if copies := total - len(keys):
+        message += f" {copies:,} examples with a text that occurs before stay with it."
+    print(message)

@@ -6,104 +6,52 @@ Parquet files of the Hugging Face Hub are read without TensorFlow, and so are pr
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from bertjax.base.files import did_you_mean
 from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
-from bertjax.tasks.task import Example
+from bertjax.tasks.definition import TaskOptions
+from bertjax.tasks.task import ChangeCounts, Example, Source, error_of
 from bertjax.tokenization.hub import fetch
 
-Value = TypeVar("Value")
 
-
-class OfficialFiles:
+class OfficialFiles(Source):
     """Base class of the sources that read the official files of a task, one file per split.
 
     Attributes:
-        splits: the splits whose files exist.
-        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
+        task: the name of the task.
+        folders: possible names of the folder of the task.
+        names: {split: possible file names}; the first file that exists is read.
     """
 
-    def __init__(
-        self,
-        task: str,
-        data_dir: Path | str,
-        folders: Sequence[str],
-        files: Mapping[str, Sequence[str]],
-    ):
-        """Finds the official file of each split.
+    task: str
+    folders: Sequence[str]
+    names: Mapping[str, Sequence[str]]
 
-        Args:
-            data_dir: the folder of the task, or the parent of this folder.
-            folders: possible names of the folder of the task.
-            files: {split: possible file names}; the first file that exists is read.
+    def __init__(self, data_dir: Path | str):
+        """Finds the file of each split in `data_dir`, the folder of the task or its parent.
 
         Raises:
             FileNotFoundError: no file of the task exists.
         """
-        self.task = task
-        self.counts = ChangeCounts()
         data_dir = Path(data_dir).expanduser()
-        for folder in (*(data_dir / name for name in folders), data_dir):
-            found = {split: existing(folder, names) for split, names in files.items()}
-            self._paths = {split: path for split, path in found.items() if path is not None}
-            if self._paths:
-                self.folder, self.splits = folder, tuple(self._paths)
+        for folder in (*(data_dir / name for name in self.folders), data_dir):
+            found = {split: existing(folder, names) for split, names in self.names.items()}
+            if files := {split: path for split, path in found.items() if path is not None}:
+                self.folder = folder
+                super().__init__(self.task, files)
                 return
-        names = sorted({name for names in files.values() for name in names})
+        names = sorted({name for names in self.names.values() for name in names})
         raise FileNotFoundError(
-            f"No file of {task} ({', '.join(names)}) is in {data_dir} or {data_dir / folders[0]}: "
-            "give --data_dir a folder with the official files."
+            f"No file of {self.task} ({', '.join(names)}) is in {data_dir} or "
+            f"{data_dir / self.folders[0]}: give --data_dir a folder with the official files."
         )
-
-    def path(self, split: str) -> Path:
-        """Returns the path of the file of a split; raises ValueError if there is none."""
-        return value_of_split(self.task, split, self._paths)
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
     """Returns the path of the first of `names` that is a file in `folder`, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns `values[split]`; a wrong split raises ValueError, which suggests the nearest name."""
-    if split in values:
-        return values[split]
-    hint = did_you_mean(split, values)
-    raise ValueError(f"{task} has no split {split!r}. {hint}There are: {', '.join(values)}.")
-
-
-class ChangeCounts(Counter[str]):
-    """Counts changed or omitted examples by "SPLIT: REASON"; `first` has the first row of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: dict[str, str] = {}
-
-    def add(self, reason: str, where: str) -> None:
-        """Counts an example, at `where`, that was changed or left out for `reason`."""
-        if reason not in self:
-            self.first[reason] = where
-        self[reason] += 1
-
-    def reset(self, split: str) -> None:
-        """Deletes the entries of a split, before it is read again."""
-        for reason in [key for key in self if key.startswith(f"{split}: ")]:
-            del self[reason]
-
-
-def change_notes(source: Any) -> list[str]:
-    """Returns a sentence per reason for which a source changed or left out examples so far."""
-    counts = getattr(source, "counts", {})
-    first = counts.first if isinstance(counts, ChangeCounts) else {}
-    return [
-        f"{reason}: {count:,}" + (f" (the first: {first[reason]})" if reason in first else "")
-        for reason, count in counts.items()
-    ]
 
 
 class HubDataset(NamedTuple):
@@ -204,17 +152,15 @@ class DatasetRow(NamedTuple):
     counts: ChangeCounts
 
 
-class DatasetSource:
+class DatasetSource(Source):
     """Reads a dataset, in the order of its files, from TFDS or from the Hugging Face hub.
 
     A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
     files of the Hugging Face hub are downloaded or, if `data_dir`, TFDS's data folder, is
     set, TFDS downloads and prepares the dataset, which requires TensorFlow for glue and conll2003.
 
-    Attributes:
-        name: name of the dataset in TFDS with its version, or its name on the hub.
-        splits: the splits of the dataset, named as in bertjax ("dev" instead of "validation").
-        counts: as in `OfficialFiles`.
+    Its name is that of the dataset in TFDS with its version, or on the hub; its splits are named as
+    in bertjax ("dev" instead of "validation").
     """
 
     def __init__(
@@ -235,28 +181,38 @@ class DatasetSource:
             FileNotFoundError: the dataset cannot be downloaded from the hub.
         """
         self._convert = convert
-        self.counts = ChangeCounts()
         if data_dir is not None or _is_prepared(builder):
-            self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
+            name, data = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
         else:
-            self.name, sources = open_hub(builder)
-        self._sources = {_our_split(split): source for split, source in sources.items()}
-        self.splits = tuple(sorted(self._sources, key=_split_order))
+            name, data = open_hub(builder)
+        data = {_our_split(split): rows for split, rows in data.items()}
+        super().__init__(name, {split: data[split] for split in sorted(data, key=_split_order)})
 
-    def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily; raises ValueError if it does not exist."""
-        source = value_of_split(self.name, split, self._sources)
-        self.counts.reset(split)
-        return self._read(split, source)
-
-    def _read(self, split: str, source: Any) -> Iterator[Example]:
-        for start in range(0, len(source), ROWS_PER_READ):
-            rows = range(start, min(start + ROWS_PER_READ, len(source)))
-            for number, fields in zip(rows, source.__getitems__(rows), strict=True):
+    def parse(self, split: str) -> Iterator[Example]:
+        data = self.files[split]
+        for start in range(0, len(data), ROWS_PER_READ):
+            rows = range(start, min(start + ROWS_PER_READ, len(data)))
+            for number, fields in zip(rows, data.__getitems__(rows), strict=True):
                 where = f"{self.name}, {split} {number}"
                 example = self._convert(DatasetRow(fields, number, where, split, self.counts))
                 if example is not None:
                     yield example
+
+    def refuse(self, split: str, problems: Sequence[str]) -> None:
+        if problems:
+            raise error_of(problems, split)
+
+
+def official_source(
+    options: TaskOptions,
+    files: Callable[[str], Source],
+    builder: str,
+    convert: Callable[[DatasetRow], Example | None],
+) -> Source:
+    """Opens `files` in the folder `options.data_dir`, or else a dataset as `DatasetSource` does."""
+    if options.data_dir is not None:
+        return files(options.data_dir)
+    return DatasetSource(builder, convert, options.tfds_data_dir)
 
 
 def _is_prepared(builder: str) -> bool:

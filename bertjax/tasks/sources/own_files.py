@@ -1,341 +1,46 @@
-"""`OwnFiles`, the base class of the sources that read the user's own files."""
+"""The user's own files: tables with named columns, or CoNLL's columns, as examples.
 
-import abc
+In tagging, a row holds words and tags, or a running text and a list of entities, each of which is
+{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], such that text[start:end] is the entity.
+Texts without such a list can be given to a model for prediction, but not for training or
+evaluation.
+"""
+
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import math
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from bertjax.base.files import brief, writing
+from bertjax.base.files import brief
 from bertjax.base.scratch import scratch_folder
-from bertjax.tasks.sources.columns import (
-    Columns,
-    OwnKind,
-    check_columns,
-    find_columns,
+from bertjax.tasks.sources.columns import Columns, OwnKind, check_columns, find_columns
+from bertjax.tasks.sources.conll import (
+    Sentence,
+    in_iob2,
+    read_conll,
+    tagged_example,
+    text_sentence,
+    utf16_hint,
 )
-from bertjax.tasks.sources.conll import in_iob2, read_conll
-from bertjax.tasks.sources.held_out import Choice, Fold
-from bertjax.tasks.sources.official import ChangeCounts, value_of_split
-from bertjax.tasks.sources.rows import KnownClasses, Row, RowReader
 from bertjax.tasks.sources.tables import (
+    CSV_SUFFIXES,
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
+    Row,
     Table,
     files_in,
     row_name,
     suffix_of,
     unread_files,
 )
-from bertjax.tasks.task import Example, KeptExamples
-
-# refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
-# example whose `problem` is the reason, without content unless only the label is bad.
-BadRows = Literal["refuse", "skip", "report"]
-# The most problems in an error, and the most characters of a problem's rows and description.
-PROBLEMS = 20
-ROWS_LENGTH = 100
-LINE_LENGTH = 200
-# Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
-_VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
-
-
-def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
-    """Returns one ValueError about bad rows of a file or split, `where`.
-
-    Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as similar; the values of the first row are shown. The message describes the
-    `PROBLEMS` most frequent problems; if `can_skip`, it recommends --skip_bad_rows.
-    """
-    if len(problems) == 1:
-        return ValueError(problems[0] + " Or give --skip_bad_rows to leave it out." * can_skip)
-    rows: dict[str, list[str]] = {}  # problem without its values -> rows
-    first: dict[str, str] = {}  # problem without its values -> problem of the first row
-    differ: set[str] = set()  # problems without their values whose values differ between the rows
-    for problem in problems:
-        text = problem.removeprefix(where).lstrip(", ")
-        found = re.match(r"row (\d+):? ?", text)
-        if found:  # which names the question, too
-            text = re.sub(r"^,? ?question \S+:? ", "", text[found.end() :])
-        # Without a row number, the numbers in the text may tell the place.
-        kind = re.sub(_VALUES if found else r'"[^"]*"', _without_value, text)
-        if first.setdefault(kind, text) != text:
-            differ.add(kind)
-        rows.setdefault(kind, []).append(found[1] if found else "")
-    skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
-    message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
-    by_frequency = sorted(rows.items(), key=lambda item: -len(item[1]))
-    for kind, numbers in by_frequency[:PROBLEMS]:
-        line = _rows_of([*filter(None, numbers)], similar=kind in differ)
-        message += line + brief(first[kind], LINE_LENGTH)
-    others = sum(len(numbers) for _, numbers in by_frequency[PROBLEMS:])
-    if others:
-        message += f"\n  and {others:,} rows with other problems"
-    return ValueError(message)
-
-
-def _rows_of(numbers: Sequence[str], *, similar: bool) -> str:
-    if not numbers:
-        return "\n  "
-    if similar and len(numbers) > 1:
-        return f"\n  row {numbers[0]} (similar: {_listed(numbers[1:], ROWS_LENGTH)}): "
-    return f"\n  row {_listed(numbers, ROWS_LENGTH)}: "
-
-
-def _listed(numbers: Sequence[str], length: int) -> str:
-    """Joins the first of `numbers`, in about `length` characters, and counts the others."""
-    for shown in range(len(numbers), 0, -1):
-        rest = f" and {len(numbers) - shown:,} more" if shown < len(numbers) else ""
-        text = ", ".join(numbers[:shown]) + rest
-        if len(text) <= length:
-            return text
-    return brief(", ".join(numbers), length)
-
-
-def _without_value(found: re.Match[str]) -> str:
-    """Replaces a match of `_VALUES` by quotes, unless it is the name of a column."""
-    return found[0] if found[0].startswith("'") else '""'
-
-
-def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes (split, problem) of each bad row to a file of JSON lines."""
-    with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
-        for split, problem in rows:
-            line = {"split": split, "problem": problem}
-            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-class OwnFiles(abc.ABC):
-    """Base class of the sources that read the user's own files, one file or folder per split.
-
-    A file is parsed once: all of its examples are kept, because a fine-tuning reads the train split
-    several times before its first step, and the dev split at each evaluation. Examples that are
-    held out of the train split are kept apart, so that an evaluation reads only them. What is kept
-    of the train split is forgotten after it has been encoded.
-
-    Args:
-        files: {split: path of a file or folder}.
-        bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
-            out; "report": each becomes an example whose `problem` says why.
-        can_skip: whether errors about bad rows recommend --skip_bad_rows.
-        keep: whether examples are kept; else, a split is parsed whenever it is read, so that
-            predictions begin before a file has been read.
-
-    Attributes:
-        splits: the splits that have a file, and "dev" if a part of the train split is held out.
-        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
-        note: a message about the files for the user; it may be empty.
-    """
-
-    note: str
-
-    def __init__(
-        self,
-        task: str,
-        files: Mapping[str, Path | str],
-        bad_rows: BadRows = "refuse",
-        *,
-        can_skip: bool = False,
-        keep: bool = True,
-    ):
-        self.files = {split: Path(path).expanduser() for split, path in files.items()}
-        self.splits = tuple(self.files)
-        self.counts = ChangeCounts()
-        self._task, self._can_skip, self._keeps = task, can_skip, keep
-        self._bad_rows_are: BadRows = bad_rows
-        self._kept: dict[str, KeptExamples] = {}
-        self._bad_rows: dict[str, list[str]] = {}  # split -> problems
-        self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
-        self._held_out: frozenset[int] = frozenset()
-
-    @abc.abstractmethod
-    def parse(self, split: str) -> Iterator[Example]:
-        """Parses the file of a split; a row that cannot be used is an example with a `problem`.
-
-        Raises:
-            ValueError: the split has no file, or the rows after a malformed one cannot be read.
-        """
-
-    def path(self, split: str) -> Path:
-        """Returns the path of the file that has a split; raises ValueError if there is none."""
-        held_out = split == "dev" and self._held_out
-        return value_of_split(self._task, "train" if held_out else split, self.files)
-
-    def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split, in the order of its file, without those left out.
-
-        Raises:
-            ValueError: the split has no file, or a row is malformed; the message names the row.
-        """
-        self.path(split)  # refuses a split without a file
-        held_out = self._held_out if split == "train" else ()
-        left_out = self._left_out.get(split, {})
-        numbered = enumerate(self.usable(split))
-        return (e for i, e in numbered if i not in held_out and e.where not in left_out)
-
-    def all_examples(self, split: str) -> Iterable[Example]:
-        """Returns the examples of a split that `parse` yields, parsed now or kept."""
-        if not self._keeps:
-            return self.parse(split)
-        if split not in self._kept:
-            self._kept[split] = KeptExamples(self.parse(split))
-        return self._kept[split]
-
-    def usable(self, split: str) -> Iterator[Example]:
-        """Yields the examples without a problem, also held-out ones of the train split.
-
-        If `bad_rows` is "report", those with a problem are yielded as well.
-
-        Raises:
-            ValueError: examples have a problem and `bad_rows` is "refuse". After the first problem,
-                nothing is yielded; the error is raised at the end and names the rows.
-        """
-        self._bad_rows[split] = problems = []
-        for example in self.all_examples(split):
-            if example.problem:
-                problems.append(example.problem)
-                if self._bad_rows_are == "report":
-                    yield example
-            elif not problems or self._bad_rows_are != "refuse":
-                yield example
-        if self._bad_rows_are == "refuse":
-            self.refuse(split, problems)
-
-    def forget(self, split: str) -> None:
-        """Frees what is kept of a split, which is parsed again if it is read again."""
-        self._kept.pop(split, None)
-
-    def refuse(self, split: str, problems: Sequence[str]) -> None:
-        """Raises one ValueError about all bad rows of a split, unless `problems` is empty."""
-        if problems:
-            raise error_of(problems, str(self.path(split)), can_skip=self._can_skip)
-
-    def leave_out(self, split: str, example: Example, problem: str) -> bool:
-        """Leaves an example out of later reads if `bad_rows` is "skip"; returns whether it does."""
-        if self._bad_rows_are != "skip":
-            return False
-        self._left_out.setdefault(split, {})[example.where] = problem
-        return True
-
-    def all_bad_rows(self) -> list[tuple[str, str]]:
-        """Returns (split, problem) of each row that could not be read or encoded."""
-        read = [(split, text) for split, texts in self._bad_rows.items() for text in texts]
-        left_out = self._left_out.items()
-        return read + [(split, text) for split, rows in left_out for text in rows.values()]
-
-    def held_out_indices(self) -> list[int]:
-        """Returns the index of each "dev" example among the usable examples of the train file."""
-        if not self._held_out:
-            return []
-        left_out = self._left_out.get("dev", {})
-        numbered = zip(sorted(self._held_out), self.usable("dev"), strict=True)
-        return [index for index, example in numbered if example.where not in left_out]
-
-    def divide(
-        self,
-        fraction: float | None,
-        fold: Fold | None,
-        choice: Choice,
-        key: Callable[[Example], Any],
-    ) -> None:
-        """Holds out a dev split if there is none, and tells the user about it and about `note`.
-
-        Examples with the same text (the same pair, choices or words) are either all held out or
-        all trained on, because otherwise the evaluation would reward what was learnt by heart.
-
-        Args:
-            fraction: the fraction of the train split to hold out; 0 or None: nothing.
-            fold: the fold of a cross-validation to hold out, instead of a fraction.
-            key: function (example) -> by what it is chosen, such as its label.
-
-        Raises:
-            ValueError: there are fewer different texts than folds, or a fold is empty.
-        """
-        if self.note:
-            print(self.note)
-        if "train" not in self.splits:
-            return
-        if "dev" in self.splits:
-            message = self._repeated_in_dev()
-        else:
-            message = self._hold_out(fraction, fold, choice, key) if fraction or fold else ""
-        if message:
-            print(message)
-
-    def _hold_out(
-        self,
-        fraction: float | None,
-        fold: Fold | None,
-        choice: Choice,
-        key: Callable[[Example], Any],
-    ) -> str:
-        keys: dict[bytes, Any] = {}  # of the first example with each text
-        text_of = []  # index of each example's text in `keys`
-        numbers: dict[bytes, int] = {}
-        for example in self.usable("train"):
-            digest = text_digest(example)
-            keys.setdefault(digest, key(example))
-            text_of.append(numbers.setdefault(digest, len(numbers)))
-        total, path = len(text_of), self.path("train")
-        if fold is not None:
-            folds = choice.folds(list(keys.values()), fold.count, fold.seed)
-            if len(np.unique(folds)) < fold.count:
-                raise ValueError(
-                    f"--folds {fold.count}: the {total:,} examples in {path} cannot be divided "
-                    f"into so many folds ({choice.words}): give fewer folds."
-                )
-            chosen = frozenset(np.flatnonzero(folds == fold.index).tolist())
-        else:
-            chosen = choice.fraction(list(keys.values()), fraction or 0.0)
-        held_out = frozenset(i for i, text in enumerate(text_of) if text in chosen)
-        if not 0 < len(held_out) < total:
-            return ""
-        numbered = enumerate(self.usable("train"))
-        self._kept["dev"] = KeptExamples(e for i, e in numbered if i in held_out)
-        deque(self._kept["dev"], maxlen=0)  # now, because the train split will be forgotten
-        self._held_out, self.splits = held_out, (*self.splits, "dev")
-        name = path.name or path.resolve().name
-        message = (
-            f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but "
-            "evaluated"
-        )
-        if fold is not None:
-            message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."
-        else:
-            message = (
-                f"There is no --dev file: {message} (chosen {choice.words}; --dev_fraction "
-                f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
-            )
-        if copies := total - len(keys):
-            message += f" {copies:,} examples with a text that occurs before stay with it."
-        return message
-
-    def _repeated_in_dev(self) -> str:
-        known = {text_digest(example) for example in self.usable("train")}
-        repeated = [text_digest(example) in known for example in self.usable("dev")]
-        if not any(repeated):
-            return ""
-        return (
-            f"warning: {sum(repeated):,} of the {len(repeated):,} examples in {self.path('dev')} "
-            "have a text that is trained on, so that the scores on them are better than those of "
-            "new texts would be."
-        )
-
-
-def text_digest(example: Example) -> bytes:
-    """Returns a hash of the texts of an example, which is small where texts are long."""
-    texts = (example.text, example.pair, example.words, example.choices)
-    return hashlib.blake2b(repr(texts).encode(errors="replace"), digest_size=12).digest()
+from bertjax.tasks.task import BadRows, Example, Source
 
 
 @contextlib.contextmanager
@@ -431,7 +136,7 @@ def _in_json(value: Any) -> Any:
 CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
 
-class TableSource(OwnFiles):
+class TableSource(Source):
     """Reads the user's own tables in several formats or, for tagging, CoNLL's columns.
 
     Attributes:
@@ -456,7 +161,7 @@ class TableSource(OwnFiles):
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
-        `bad_rows`, `can_skip` and `keep` are as for `OwnFiles`.
+        `bad_rows`, `can_skip` and `keep` are as for `Source`.
 
         Args:
             train: the file of the train split, or a folder of files with the same columns; the
@@ -475,21 +180,22 @@ class TableSource(OwnFiles):
                 column cannot be guessed.
         """
         given = {"train": train, "dev": dev, "test": test}
-        files = {split: path for split, path in given.items() if path is not None}
+        files = {x: Path(path).expanduser() for x, path in given.items() if path is not None}
         super().__init__(f"--task={kind}", files, bad_rows, can_skip=can_skip, keep=keep)
         if not files:
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.kind: OwnKind = kind
         self._separator = label_separator
         self._classes: KnownClasses | None = None
-        self._parts = {split: data_files(path, kind) for split, path in self.files.items()}
+        self._cut: dict[str, str] = {}  # split -> why entities are changed, with the first row
+        self._parts = {split: data_files(path, kind) for split, path in files.items()}
         self._tables = {
             split: [Table(part) for part in parts if not self._is_conll(part, conll)]
             for split, parts in self._parts.items()
         }
         tables = [table for tables in self._tables.values() for table in tables]
         notes = self._find_columns(columns or Columns())
-        unread = (unread_files(path, self._parts[split]) for split, path in self.files.items())
+        unread = (unread_files(path, self._parts[split]) for split, path in files.items())
         self.note = "\n".join(filter(None, dict.fromkeys((*notes, _quoted(tables), *unread))))
         self.columns = next(iter(self._columns.values()))
         several = bool(label_separator)
@@ -598,25 +304,19 @@ class TableSource(OwnFiles):
             yield "" if value is None else str(value).strip()
 
     def parse(self, split: str) -> Iterator[Example]:
-        parts = value_of_split(self._task, split, self._parts)
         if not self._tables[split]:
-            return itertools.chain.from_iterable(map(read_conll, parts))
-        self.counts.reset(split)
-        columns = self._columns[split]
-        reader = RowReader(
-            self.kind, columns, self._separator, self.multi_label, labelled=split != "test"
-        )
-        examples = self._converted(split, columns, reader)
+            return itertools.chain.from_iterable(map(read_conll, self._parts[split]))
+        has_tags = self.kind == "tag" and self._columns[split].label is not None
         # The tag scheme depends on all tags, if there are any.
-        return in_iob2(examples) if self.kind == "tag" and columns.label is not None else examples
+        return in_iob2(self._rows(split)) if has_tags else self._rows(split)
 
-    def _converted(self, split: str, columns: Columns, reader: RowReader) -> Iterator[Example]:
+    def _rows(self, split: str) -> Iterator[Example]:
         """Converts each row of a split to an example, a bad row to an example with a `problem`.
 
         If bad rows are reported and only the label is bad, the example has the content of the row,
         so that its text can be predicted. Without a column of ids, the id is the index of the row.
         """
-        reports = self._bad_rows_are == "report"
+        columns, reports = self._columns[split], self._bad_rows_are == "report"
         rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())
         for count, (table, (number, values)) in enumerate(rows):
             if isinstance(values, ValueError):
@@ -628,17 +328,123 @@ class TableSource(OwnFiles):
             row = Row(table.path, number, values)
             id = str(count if columns.id is None else values.get(columns.id, count))
             try:
-                example = reader.example(id, row)
+                yield self._example(split, id, row)
             except ValueError as error:
-                example = Example(id=id, where=row.where, problem=str(error))
+                example = Example(id=id, where=row.where)
                 if reports and columns.label in values:
                     with contextlib.suppress(ValueError):
                         unlabelled = row._replace(values=values | {columns.label: None})
-                        example = reader.example(id, unlabelled)
-                example = dataclasses.replace(example, row=values, problem=str(error))
-            yield example
-        for reason, number in reader.counts.items():
-            self.counts[f"{split}: {reason}"] += number
+                        example = self._example(split, id, unlabelled)
+                yield dataclasses.replace(example, row=values, problem=str(error))
+
+    def _example(self, split: str, id: str, row: Row) -> Example:
+        """Converts `row` to an example; tags are kept as they are written.
+
+        Raises:
+            ValueError: the row is bad; the message names it.
+        """
+        columns, labelled = self._columns[split], split != "test"
+        assert columns.text is not None
+        if self.kind == "tag":
+            sentence = _sentence(row, columns.text, columns.label, labelled=labelled)
+            if sentence.cut_word:
+                reason = (
+                    f"{split}: rows whose entities begin or end within a word (such as "
+                    f"{sentence.cut_word!r} in {row.where}{utf16_hint(row)}) and are taken as "
+                    "whole words, in the scores as well"
+                )
+                self.counts[self._cut.setdefault(split, reason)] += 1
+            return dataclasses.replace(tagged_example(id, row.path, sentence), row=row.values)
+        pair = None if columns.pair is None else row.text(columns.pair)
+        choices = ()
+        if self.kind == "choice":
+            start = "" if pair is None else f"{pair} "
+            choices = tuple(start + choice for choice in row.texts(columns.choices))
+            pair = None
+        elif columns.negatives:
+            is_text = not isinstance(row.values.get(columns.negatives[0]), list)
+            single = len(columns.negatives) == 1 and is_text
+            choices = (row.text(columns.negatives[0]),) if single else row.texts(columns.negatives)
+        return Example(
+            id=id,
+            where=row.where,
+            row=row.values,
+            text=row.text(columns.text),
+            pair=pair,
+            choices=choices,
+            label=self._label(columns, row, len(choices), labelled=labelled),
+        )
+
+    def _label(
+        self, columns: Columns, row: Row, num_choices: int, *, labelled: bool
+    ) -> str | float | int | tuple[str, ...] | None:
+        column = columns.label
+        value = None if column is None else row.values.get(column)
+        empty = value is None or (isinstance(value, str) and not value.strip())
+        if empty and self._separator and column in row.values:
+            return ()  # a DataFrame marks an empty cell of CSV by a missing value
+        if empty and (value is None or not self.multi_label):
+            if not labelled or column is None:
+                return None
+            raise ValueError(
+                f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
+                "the row."
+            )
+        if self.kind == "choice":
+            return row.choice_of(value, columns.choices, num_choices)
+        if self.kind != "classify":
+            return row.number_of(value)
+        if not self.multi_label:
+            return row.name(value)
+        if isinstance(value, str) and self._separator:
+            value = [part for part in value.split(self._separator) if part.strip()]
+        return _distinct(tuple(row.names(value)))
+
+
+def _sentence(row: Row, text: str, label: str | None, *, labelled: bool) -> Sentence:
+    """Converts a row with a list of words, or with a running text."""
+    row = _with_lists(row, text, label)
+    if isinstance(row.values.get(text), str):
+        sentence = text_sentence(row, text, label)
+        if sentence.tags is None and labelled:
+            raise ValueError(
+                f"{row.where} has no list of entities in {brief(label, 60)!r}: write [] for a text "
+                "without entities."
+            )
+        return sentence
+    words = row.listed(text)
+    value = row.values.get(label) if label is not None else None
+    if value is None and labelled:
+        raise ValueError(f"{row.where} has no tags in {brief(label, 60)!r}: write a list of tags.")
+    tags = None if value is None else tuple(row.names(value))
+    if tags is not None and len(tags) != len(words):
+        raise ValueError(
+            f"{row.where} has {len(words)} words, but {len(tags)} tags: write one tag per word."
+        )
+    return Sentence(row.number, words, tags)
+
+
+def _with_lists(row: Row, text: str, label: str | None) -> Row:
+    """Converts the cells of CSV that hold JSON lists, of words, tags or entities, to lists.
+
+    Texts that merely begin with "[" remain; an empty label becomes None.
+    """
+    if suffix_of(row.path) not in CSV_SUFFIXES:
+        return row
+    values = dict(row.values)
+    words = _json_list(values.get(text))
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        values[text] = words
+    if label is not None and isinstance(values.get(label), str):
+        values[label] = _json_list(values[label]) if values[label].strip() else None
+    return row._replace(values=values)
+
+
+def _json_list(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def data_files(path: Path, kind: OwnKind) -> list[Path]:
@@ -666,3 +472,45 @@ def _quoted(tables: Iterable[Table]) -> str:
                 "have no meaning in TSV and are read as text: save the table as CSV."
             )
     return ""
+
+
+# The values of multi-hot lists, as names of labels.
+MULTI_HOT = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
+# A whole number as it is usually written, or as pandas writes it in a column of floats.
+_WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
+
+
+class KnownClasses:
+    """Finds the class, one of `names`, of a label that another program writes in another way.
+
+    It compares whole numbers, such as 1 and 1.0, and truth values, such as true and TRUE.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._names = frozenset(names)
+        written: dict[str, list[str]] = {}  # a number or truth value -> the classes that it may be
+        for name in self._names:
+            if value := _value(name):
+                written.setdefault(value, []).append(name)
+        self._classes = {value: found[0] for value, found in written.items() if len(found) == 1}
+
+    def of(self, label: Any) -> Any:
+        """Returns the class of a label, or of each of a tuple; unknown labels stay as they are."""
+        if isinstance(label, tuple):
+            return _distinct(tuple(map(self.of, label)))
+        if not isinstance(label, str) or label in self._names:
+            return label
+        return self._classes.get(_value(label), label)
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Removes repetitions, but not from multi-hot lists, which are refused for their length."""
+    return names if MULTI_HOT.issuperset(names) else tuple(dict.fromkeys(names))
+
+
+def _value(name: str) -> str:
+    """Returns the whole number or truth value that `name` writes, in one form, or ""."""
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    found = _WHOLE.fullmatch(name)
+    return found[1] if found else ""

@@ -27,15 +27,8 @@ from bertjax.base.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
-from bertjax.tasks.sources.held_out import BY_PASSAGE
-from bertjax.tasks.sources.official import (
-    ChangeCounts,
-    DatasetRow,
-    DatasetSource,
-    decode,
-    value_of_split,
-)
-from bertjax.tasks.sources.own_files import BadRows, OwnFiles
+from bertjax.tasks.sources.held_out import BY_PASSAGE, divide
+from bertjax.tasks.sources.official import DatasetRow, decode, official_source
 from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     JSON_SUFFIXES,
@@ -48,7 +41,7 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
     unread_files,
 )
-from bertjax.tasks.task import Example
+from bertjax.tasks.task import BadRows, ChangeCounts, Example, Source
 
 _TEXT_COLUMNS = ("answer", "answer_text")
 
@@ -190,7 +183,7 @@ FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 _TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true", "yes", "1"), True)
 
 
-class SquadSource(OwnFiles):
+class SquadSource(Source):
     """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions."""
 
     def __init__(
@@ -201,8 +194,9 @@ class SquadSource(OwnFiles):
         can_skip: bool = False,
         keep: bool = True,
     ):
-        """Takes the arguments of `OwnFiles`; raises FileNotFoundError if a file does not exist."""
-        super().__init__("SQuAD", files, bad_rows, can_skip=can_skip, keep=keep)
+        """Takes the arguments of `Source`; raises FileNotFoundError if a file does not exist."""
+        paths = {split: Path(path).expanduser() for split, path in files.items()}
+        super().__init__("SQuAD", paths, bad_rows, can_skip=can_skip, keep=keep)
         for split, path in self.files.items():
             if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
@@ -233,11 +227,9 @@ class SquadSource(OwnFiles):
         )
 
     def parse(self, split: str) -> Iterator[Example]:
-        path = value_of_split(self._task, split, self.files)
-        self.counts.reset(split)
         questions = (
             (self._rows if is_question_table(file) else self._questions)(split, file)
-            for file in files_in(path, SUFFIXES)
+            for file in files_in(self.files[split], SUFFIXES)
         )
         return itertools.chain.from_iterable(questions)
 
@@ -435,10 +427,8 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
 
 
 def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
-    if options.data_dir is not None:
-        source = SquadSource.in_directory(options.data_dir, version)
-    else:
-        source = DatasetSource(f"squad/v{version}", read_dataset_row, options.tfds_data_dir)
+    files = functools.partial(SquadSource.in_directory, version=version)
+    source = official_source(options, files, f"squad/v{version}", read_dataset_row)
     impossible = version == "2.0"
     return SpanTask(
         name=name, source=source, with_impossible=impossible, **options.all_span_options
@@ -450,7 +440,7 @@ def _make_qa(options: TaskOptions) -> SpanTask:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
     source = SquadSource(options.files, bad_rows, can_skip=True)
-    source.divide(options.dev_fraction, options.fold, BY_PASSAGE, lambda example: example.pair)
+    divide(source, options.dev_fraction, options.fold, BY_PASSAGE, lambda example: example.pair)
     counts = {split: _count_impossible(source, split) for split in source.splits}
     impossible = any(without for without, _ in counts.values())
     if impossible:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources import own_files
+from bertjax.tasks import task as tasks_task
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.training_data import check_splits, write_training_data
@@ -159,7 +159,7 @@ def test_every_kind_of_problem_has_a_line_up_to_a_limit(tmp_path, monkeypatch):
     assert sorted(line.split(":")[0].strip() for line in described) == [
         *("row 1, 2, 3", "row 4", "row 5", "row 6", "row 7", "row 8")
     ]
-    monkeypatch.setattr(own_files, "PROBLEMS", 2)
+    monkeypatch.setattr(tasks_task, "PROBLEMS", 2)
     with pytest.raises(ValueError, match="8 rows cannot") as error:
         list(TableSource("tag", train=tmp_path / "a.jsonl").examples("train"))
     _, *described, rest = str(error.value).splitlines()

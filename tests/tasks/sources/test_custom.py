@@ -5,9 +5,9 @@ import pandas
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.task import KeptExamples
 

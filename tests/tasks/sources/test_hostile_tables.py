@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from bertjax.tasks.registry import saved_task
+from bertjax.tasks.registry import learn_labels
+from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.own_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import Table
 

@@ -26,7 +26,7 @@ def test_damaged_files_are_named_with_the_row(tmp_path):
         list(SwagSource(tmp_path).examples("train"))
     path.write_text("sent1,sent2,ending0,ending1,ending2\n")
     with pytest.raises(ValueError, match="train.csv, row 1 lacks the columns ending3 and has"):
-        SwagSource(tmp_path).examples("train")
+        list(SwagSource(tmp_path).examples("train"))
 
 
 @pytest.mark.real

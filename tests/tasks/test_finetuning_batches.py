@@ -5,16 +5,16 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bertjax.data.batches import finetuning_batches
 from bertjax.data.batches.batch import Feature, LabelKind, decode_feature, encode_feature
-from bertjax.data.batches.finetuning_batches import (
+from bertjax.data.records import write_shard
+from bertjax.tasks import training_data
+from bertjax.tasks.training_data import (
     FeatureBatches,
     Labels,
     make_batch,
     plan_rows,
     row_shape,
 )
-from bertjax.data.records import write_shard
 
 
 def feature(length, label, *, first=7, choices=1):
@@ -156,7 +156,7 @@ def test_hosts_read_only_their_rows_of_the_same_global_batch(tmp_path, monkeypat
         read[-1] += 1
         return decode_feature(record)
 
-    monkeypatch.setattr(finetuning_batches, "decode_feature", decode)
+    monkeypatch.setattr(training_data, "decode_feature", decode)
 
     def batches(host_rows_of):
         source = FeatureBatches(
