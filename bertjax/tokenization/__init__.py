@@ -8,12 +8,13 @@ from bertjax.tokenization.bpe import (
     train_modernbert_bpe,
 )
 from bertjax.tokenization.extension import Extension, extend
-from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, load_tokenizer
+from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 
 __all__ = [
     "TOKENIZER_FILES",
+    "VOCABULARY_FILES",
     "ByteLevelBPETokenizer",
     "Extension",
     "ModernBertTokenizer",

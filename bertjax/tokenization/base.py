@@ -3,18 +3,18 @@
 import abc
 import contextlib
 import dataclasses
+import functools
 import hashlib
-import inspect
 import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
-from tokenizers import processors
+from tokenizers import AddedToken, models, processors
 
 from bertjax.base.files import brief, write_bytes
 
@@ -34,6 +34,10 @@ class SpecialTokens(NamedTuple):
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens of BERT and ModernBERT."""
+
+
+GENERIC_CLASS = "PreTrainedTokenizerFast"
+"""The class of transformers that takes a `tokenizer.json` as it is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,16 +60,20 @@ class Layout:
 
 
 class Tokenizer(abc.ABC):
-    """Encodes text with the `tokenizers` library and adds the special tokens of a model family.
+    """Wraps a tokenizer of the `tokenizers` library, and adds the special tokens of a model family.
+
+    The constructor of a subclass builds the wrapped tokenizer from a vocabulary; `wrap` takes one
+    as it is. All settings are read from the wrapped tokenizer.
 
     Args:
-        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
+        backend: the tokenizer to wrap; its n tokens must have the ids 0 to n - 1.
         layout: the special tokens, and their positions in texts and pairs.
         model_max_length: the maximum input length of the model, in tokens, which `save` stores;
             nothing is truncated to it.
         model_input_names: names of the arrays that transformers' tokenizer returns after loading
             the saved files; None: input_ids, attention_mask and, if the layout has two token types,
             token_type_ids.
+        tokenizer_class: replaces the attribute of the class.
 
     Raises:
         ValueError: a special token is missing, the ids are not 0 to n - 1, or the tokenizers
@@ -74,45 +82,106 @@ class Tokenizer(abc.ABC):
 
     tokenizer_class: str
     """The name of the class in transformers that loads the files of a saved tokenizer."""
+    truncation_side = "right"
+    """The side on which long texts are truncated, "right" or "left"."""
 
     def __init__(
         self,
-        vocab: dict[str, int],
+        backend: tokenizers.Tokenizer,
         layout: Layout,
         *,
-        do_lower_case: bool,
-        model_max_length: int,
+        model_max_length: int = 512,
         model_input_names: Sequence[str] | None = None,
+        tokenizer_class: str | None = None,
     ):
-        _check_vocab(vocab, layout.special_tokens)
-        self.vocab = vocab
         self.layout = layout
-        self.do_lower_case = do_lower_case
         self.model_max_length = model_max_length
         if model_input_names is None:
             types = ["token_type_ids"] if layout.second_type else []
             model_input_names = ["input_ids", *types, "attention_mask"]
         self.model_input_names = tuple(model_input_names)
+        self.tokenizer_class = tokenizer_class or self.tokenizer_class
+        self._read(backend)
+
+    def _read(self, backend: tokenizers.Tokenizer) -> None:
+        self.vocab = vocab = backend.get_vocab()
+        special = self.layout.special_tokens
+        _check_vocab(vocab, special)
         self.tokens = sorted(vocab, key=vocab.__getitem__)
-        special = layout.special_tokens
         self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
         self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
-        with _explaining_the_library():
-            self._prompt_backend = self._make_prompt_backend()
+        self._normalizers = steps(state(backend.normalizer))
+        self._pre_tokenizers = steps(state(backend.pre_tokenizer))
+        with explaining_the_library():
+            self._prompt_backend = backend
+            if backend.post_processor is None:
+                backend.post_processor = self._post_processor()
             self._text_backend = self._make_text_backend()
 
-    @abc.abstractmethod
-    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds a `tokenizers.Tokenizer` that reads "[MASK]" in a text as the mask token."""
+    @classmethod
+    def wrap(cls, backend: tokenizers.Tokenizer, layout: Layout, **options: Any) -> Self:
+        """Returns a tokenizer that wraps `backend`; the arguments are those of `Tokenizer`."""
+        tokenizer = cls.__new__(cls)
+        Tokenizer.__init__(tokenizer, backend, layout, **options)
+        return tokenizer
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Any]:
+        """The fields of the model in `tokenizer.json`, lists as the constructors take them."""
+        fields = state(self._prompt_backend.model).items()
+        return {
+            name: list(map(tuple, value)) if isinstance(value, list) else value
+            for name, value in fields
+            if value is not None
+        }
+
+    def _model(self, **changes: Any) -> models.Model:
+        fields = self._fields | changes
+        return getattr(models, fields.pop("type"))(**fields)
+
+    def with_model(self, **changes: Any) -> Self:
+        """Returns a copy whose model has other fields, and all tokens in its vocabulary."""
+        added = self._prompt_backend.get_added_tokens_decoder()
+        backend = self._copied(self._model(**changes), [added[index] for index in sorted(added)])
+        names = ("model_max_length", "model_input_names", "tokenizer_class")
+        copied = self.wrap(backend, self.layout, **{name: getattr(self, name) for name in names})
+        copied.truncation_side = self.truncation_side
+        return copied
+
+    def _copied(self, model: models.Model, added: list[AddedToken]) -> tokenizers.Tokenizer:
+        backend = tokenizers.Tokenizer(model)
+        for part in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+            setattr(backend, part, getattr(self._prompt_backend, part))
+        backend.add_tokens(added)
+        return backend
+
+    def add_tokens(self, tokens: Sequence[AddedToken]) -> None:
+        """Adds tokens that are matched in a text before it is split."""
+        if tokens:
+            self._prompt_backend.add_tokens(list(tokens))
+            self._read(self._prompt_backend)
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
-        backend = self._make_prompt_backend()
+        # In the text of a corpus "[MASK]" is ordinary text, but other added tokens are found.
+        added = self._prompt_backend.get_added_tokens_decoder()
+        for index, token in added.items():
+            token.special = token.content in self.layout.special_tokens
+            if token.special:
+                added[index] = AddedToken(self._hidden(token.content), special=True)
+        backend = self._copied(self._text_model(), [added[index] for index in sorted(added)])
         backend.encode_special_tokens = True
         return backend
 
-    def _template(self) -> processors.TemplateProcessing:
+    @abc.abstractmethod
+    def _text_model(self) -> models.Model:
+        """Returns the model, in which no text is a special token, since `_hidden` renames them."""
+
+    def _hidden(self, token: str) -> str:
+        # U+FFFF is not a character, so that no text contains it.
+        return f"\uffff{token}" if token in self.layout.special_tokens else token
+
+    def _post_processor(self) -> processors.PostProcessor:
         cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
         between = f"{sep}:0 " * self.layout.separators
         second = self.layout.second_type
@@ -123,17 +192,52 @@ class Tokenizer(abc.ABC):
         )
 
     @property
+    def do_lower_case(self) -> bool:
+        """Whether text is lower-cased."""
+        return any(s["type"] == "Lowercase" or s.get("lowercase") for s in self._normalizers)
+
+    @property
+    def added_tokens(self) -> dict[str, dict[str, Any]]:
+        """Maps each added token, except the special tokens of the layout, to its settings."""
+        added = sorted(self._prompt_backend.get_added_tokens_decoder().items())
+        special = self.layout.special_tokens
+        return {t.content: t.__getstate__() for _, t in added if t.content not in special}
+
+    @functools.cached_property
+    def is_usual(self) -> bool:
+        """Whether texts are split as by `tokenizer_class`, which knows few of all settings."""
+        return self._pipeline() == self._tiny()._pipeline()
+
+    def _pipeline(self) -> list[Any]:
+        # The vocabulary is left out, and how unknown bytes are treated: no byte is unknown.
+        left_out = ("vocab", "merges", "fuse_unk") + ("unk_token",) * ("merges" in self._fields)
+        model = {name: x or None for name, x in self._fields.items() if name not in left_out}
+        return [self._normalizers, self._pre_tokenizers, model, list(self.layout.special_tokens)]
+
+    @abc.abstractmethod
+    def _tiny(self) -> "Tokenizer":
+        """Returns a tokenizer of the class and the settings that the class knows."""
+
+    @property
     @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
         """bool [vocab_size]: True for pieces that start a word, False for pieces inside a word."""
 
     @abc.abstractmethod
-    def _identity(self) -> Any:
-        """Returns the vocabulary and settings that determine the ids of a text, as JSON values."""
+    def _usual_identity(self) -> Any:
+        """Returns the vocabulary and settings of a usual tokenizer, as JSON values."""
 
-    @abc.abstractmethod
-    def _settings(self) -> dict[str, Any]:
-        """Returns the fields of `tokenizer_config.json` that are specific to the subclass."""
+    def _identity(self) -> Any:
+        # That of a usual tokenizer stays as it was, and so does the fingerprint of prepared data.
+        usual = self._usual_identity()
+        added = {t: x for t, x in self.added_tokens.items() if not t.endswith(">NOTUSED")}
+        if self.is_usual and not added:
+            return usual
+        return [usual, self._pipeline(), added]
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the fields of `tokenizer_config.json` that determine the ids of a text."""
+        return {"do_lower_case": self.do_lower_case}
 
     @abc.abstractmethod
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
@@ -170,11 +274,6 @@ class Tokenizer(abc.ABC):
                 return f"id {index} was {brief(before, 40)!r} and {now}"
         return _first_difference(old._identity(), self._identity())
 
-    def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the class, which are attributes of the same names."""
-        parameters = inspect.signature(type(self)).parameters.values()
-        return {p.name: getattr(self, p.name) for p in parameters if p.kind is p.KEYWORD_ONLY}
-
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, without special tokens; "[MASK]" is ordinary text."""
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -185,10 +284,11 @@ class Tokenizer(abc.ABC):
 
         The words are normalised, for example lower-cased, and written as in the vocabulary.
         """
-        backend = self._text_backend
-        if backend.normalizer is not None:
-            text = backend.normalizer.normalize_str(text)
-        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]  # type: ignore
+        normalizer, pre_tokenizer = self._text_backend.normalizer, self._text_backend.pre_tokenizer
+        text = normalizer.normalize_str(text) if normalizer is not None else text
+        if pre_tokenizer is None:
+            return [text] if text else []
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
     def split(self, word: str) -> list[int]:
         """Returns the ids of the pieces of a word that is written as in the vocabulary."""
@@ -229,7 +329,7 @@ class Tokenizer(abc.ABC):
         """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
-        return [self.join(encoding.ids[:room])[0] for encoding in encodings]
+        return [self.join(self._cut(encoding.ids, room))[0] for encoding in encodings]
 
     def join(
         self, first: Sequence[int], second: Sequence[int] | None = None
@@ -260,13 +360,15 @@ class Tokenizer(abc.ABC):
         directory.mkdir(parents=True, exist_ok=True)
         special = self.layout.special_tokens
         settings = {
-            "tokenizer_class": self.tokenizer_class,
-            "do_lower_case": self.do_lower_case,
-            **self._settings(),
+            # transformers uses tokenizer.json as it is only for its generic class.
+            "tokenizer_class": self.tokenizer_class if self.is_usual else GENERIC_CLASS,
+            **self.settings(),
             "model_max_length": self.model_max_length,
             "model_input_names": list(self.model_input_names),
             **{f"{name}_token": token for name, token in special._asdict().items()},
         }
+        if self.truncation_side != "right":
+            settings["truncation_side"] = self.truncation_side
         files = {
             **self._vocabulary_files(),
             "tokenizer.json": self._prompt_backend.to_str(pretty=True),
@@ -284,8 +386,17 @@ class Tokenizer(abc.ABC):
         second = None if pair is None else backend.encode(pair, add_special_tokens=False).ids
         if max_length is not None:
             room = self._room(max_length, pair=second is not None)
-            first, second = _cut(first, second, room)
+            if second is not None and len(first) + len(second) > room:
+                # If `room` is odd, the longer text gets one token more, or the second if both are
+                # equally long.
+                half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
+                second = self._cut(second, max(room - len(first), half))
+                room -= len(second)
+            first = self._cut(first, room)
         return self.join(first, second)
+
+    def _cut(self, ids: list[int], keep: int) -> list[int]:
+        return ids[:keep] if self.truncation_side == "right" else ids[max(len(ids) - keep, 0) :]
 
     def _room(self, max_length: int, pair: bool) -> int:
         needed = self.layout.num_special_tokens(pair)
@@ -297,24 +408,38 @@ class Tokenizer(abc.ABC):
         return max_length - needed
 
 
-def settings_of_added(added: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, bool]]:
-    """Returns {added token: its settings}, without id and text, from a tokenizer.json."""
-    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return {t: {flag: bool(x.get(flag, False)) for flag in flags} for t, x in added.items()}
+def state(component: Any) -> Any:
+    """Returns a normalizer, pre-tokenizer, decoder or model as JSON values; None for None."""
+    return None if component is None else json.loads(component.__getstate__())
 
 
-def _cut(
-    first: list[int], second: list[int] | None, room: int
-) -> tuple[list[int], list[int] | None]:
-    """Truncates the ids of one or two texts to `room` ids in total, the longer text first."""
-    if second is None:
-        return first[:room], None
-    if len(first) + len(second) <= room:
-        return first, second
-    # If `room` is odd, the longer text gets one token more, or the second if both are equally long.
-    half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
-    keep = min(len(second), max(room - len(first), half))
-    return first[: room - keep], second[:keep]
+def steps(component: Any) -> list[dict[str, Any]]:
+    """Returns the steps of a normalizer or pre-tokenizer in JSON, with sequences flattened."""
+    found, left = [], [component]
+    while left:
+        step = left.pop()
+        if isinstance(step, list):
+            left.extend(reversed(step))
+        elif isinstance(step, dict):
+            members = [value for value in step.values() if isinstance(value, list)]
+            left.extend(members)
+            if not members:
+                found.append(step)
+    return found
+
+
+def build_backend(
+    model: models.Model, special: SpecialTokens, *, lstrip_mask: bool = True, **parts: Any
+) -> tokenizers.Tokenizer:
+    """Builds a tokenizer with special tokens; `parts` are its normalizer, pre_tokenizer, ..."""
+    backend = tokenizers.Tokenizer(model)
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    known = [token for token in special if model.token_to_id(token) is not None]
+    backend.add_special_tokens(
+        [AddedToken(t, normalized=False, lstrip=lstrip_mask and t == special.mask) for t in known]
+    )
+    return backend
 
 
 def _first_difference(before: Any, now: Any) -> str:
@@ -335,12 +460,6 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
             f"needs {list(special_tokens)}. Add them, or use bertjax.train_tokenizer."
         )
-    wrong = [token for token, index in vocab.items() if type(index) is not int]
-    if wrong:
-        raise ValueError(
-            f"The id of {brief(wrong[0])!r} in the vocabulary is {brief(vocab[wrong[0]])!r}, not "
-            "an integer: download the vocabulary again."
-        )
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError(
             f"The ids of the vocabulary ({len(vocab)} entries, largest id "
@@ -349,7 +468,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 
 
 @contextlib.contextmanager
-def _explaining_the_library() -> Iterator[None]:
+def explaining_the_library() -> Iterator[None]:
     """The tokenizers library raises plain Exceptions and Rust panics, which are no Exceptions."""
     try:
         yield

@@ -7,13 +7,12 @@ and in tokens that are found in a text before it is split, such as runs of space
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import (
-    AddedToken,
     decoders,
     models,
     normalizers,
@@ -25,15 +24,17 @@ from tokenizers import (
 from bertjax.base import progress
 from bertjax.base.files import brief
 from bertjax.tokenization.base import (
+    GENERIC_CLASS,
     SPECIAL_TOKENS,
     VISIBLE_SPACE,
     Layout,
     Report,
     SpecialTokens,
     Tokenizer,
+    build_backend,
     count_words,
+    explaining_the_library,
     repeated,
-    settings_of_added,
 )
 
 ROBERTA = Layout(
@@ -57,6 +58,7 @@ class ByteLevelBPETokenizer(Tokenizer):
     All token type ids are 0. Further arguments are documented in `Tokenizer`.
 
     Args:
+        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         merges: the BPE merges, each a pair of tokens, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
 
@@ -67,6 +69,7 @@ class ByteLevelBPETokenizer(Tokenizer):
 
     tokenizer_class = "RobertaTokenizer"
     layout_of_class = ROBERTA
+    _normalizer: normalizers.Normalizer | None = None
 
     def __init__(
         self,
@@ -86,37 +89,56 @@ class ByteLevelBPETokenizer(Tokenizer):
                 f"({len(vocab)} entries) lacks (first: {brief(unknown[0])}): use the merges.txt "
                 "and vocab.json of the same tokenizer."
             )
-        self.merges = list(merges)
-        self.add_prefix_space = add_prefix_space
+        with explaining_the_library():
+            backend = build_backend(
+                models.BPE(vocab=vocab, merges=list(merges)),
+                self.layout_of_class.special_tokens,
+                normalizer=self._normalizer,
+                pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space),
+                decoder=decoders.ByteLevel(),
+            )
         super().__init__(
-            vocab,
+            backend,
             self.layout_of_class,
-            do_lower_case=False,
             model_max_length=model_max_length,
             model_input_names=model_input_names,
         )
 
-    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        backend = tokenizers.Tokenizer(models.BPE(vocab=self.vocab, merges=self.merges))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        backend.decoder = decoders.ByteLevel()
-        backend.post_processor = processors.RobertaProcessing(
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The BPE merges, each a pair of tokens, in order of rank."""
+        return self._fields["merges"]
+
+    @property
+    def add_prefix_space(self) -> bool:
+        """Whether the first word of a text is encoded as if a space preceded it."""
+        return any(step.get("add_prefix_space") for step in self._pre_tokenizers)
+
+    def _post_processor(self) -> processors.PostProcessor:
+        return processors.RobertaProcessing(
             (self.layout.special_tokens.sep, self.sep_token_id),
             (self.layout.special_tokens.cls, self.cls_token_id),
             trim_offsets=True,
             add_prefix_space=self.add_prefix_space,
         )
-        added = self._added_tokens()
-        backend.add_special_tokens([token for token in added if token.special])
-        backend.add_tokens([token for token in added if not token.special])
+
+    def _make_text_backend(self) -> tokenizers.Tokenizer:
+        backend = super()._make_text_backend()
+        # Offsets leave out the space before a word: some files, such as ModernBERT's, keep it.
+        backend.post_processor = processors.ByteLevel(
+            trim_offsets=True, add_prefix_space=self.add_prefix_space
+        )
         return backend
 
-    def _added_tokens(self) -> list[AddedToken]:
-        # The mask token includes the space before it.
-        return [
-            AddedToken(token, normalized=False, lstrip=token == "<mask>", special=True)
-            for token in self.layout.special_tokens
-        ]
+    def _text_model(self) -> models.Model:
+        return self._prompt_backend.model
+
+    def _hidden(self, token: str) -> str:
+        return token  # no merge leads to a special token
+
+    def _tiny(self) -> Tokenizer:
+        vocab = {token: index for index, token in enumerate(self.layout_of_class.special_tokens)}
+        return type(self)(vocab, [], add_prefix_space=self.add_prefix_space)
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
@@ -147,14 +169,16 @@ class ByteLevelBPETokenizer(Tokenizer):
             text = "<" + " ".join(f"{_BYTES[character]:02X}" for character in token) + ">"
         return text.replace(" ", VISIBLE_SPACE).replace("\n", "↵").replace("\t", "⇥")
 
-    def _identity(self) -> Any:
+    def _usual_identity(self) -> Any:
         return ["bpe", self.tokens, self.merges, self.add_prefix_space]
 
-    def _settings(self) -> dict[str, Any]:
-        return {"add_prefix_space": self.add_prefix_space, "bos_token": "<s>", "eos_token": "</s>"}
+    def settings(self) -> dict[str, Any]:
+        names = {"bos_token": "<s>", "eos_token": "</s>"} if self.layout_of_class is ROBERTA else {}
+        return super().settings() | {"add_prefix_space": self.add_prefix_space, **names}
 
     def _vocabulary_files(self) -> dict[str, str]:
-        vocab = {token: index for index, token in enumerate(self.tokens)}
+        size = self._prompt_backend.get_vocab_size(with_added_tokens=False)
+        vocab = {token: index for index, token in enumerate(self.tokens[:size])}
         merges = "".join(f"{first} {second}\n" for first, second in self.merges)
         return {
             "vocab.json": json.dumps(vocab, ensure_ascii=False),
@@ -230,76 +254,37 @@ def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
             yield [word for word, _ in byte_level.pre_tokenize_str(text)]
 
 
-# [MASK] includes the space before it.
-_SPECIAL = {token: {"lstrip": token == "[MASK]", "special": True} for token in SPECIAL_TOKENS}
-
-
 class ModernBertTokenizer(ByteLevelBPETokenizer):
     """The tokenizer of ModernBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
 
-    All token type ids are 0. Further arguments are documented in `ByteLevelBPETokenizer`.
-
-    Args:
-        added: the tokens that are found in a text before it is split, each with its settings in
-            `tokenizer.json`; None: the special tokens.
-        nfc: whether texts are normalised to NFC.
+    Texts are normalised to NFC. All token type ids are 0. The arguments are documented in
+    `ByteLevelBPETokenizer`.
     """
 
-    tokenizer_class = "PreTrainedTokenizerFast"
+    tokenizer_class = GENERIC_CLASS
     layout_of_class = Layout(special_tokens=SPECIAL_TOKENS, second_type=0)
+    _normalizer = normalizers.NFC()
 
-    def __init__(
-        self,
-        vocab: dict[str, int],
-        merges: Sequence[tuple[str, str]],
-        *,
-        added: Mapping[str, Mapping[str, bool]] | None = None,
-        nfc: bool = True,
-        add_prefix_space: bool = False,
-        model_max_length: int = 8192,
-        model_input_names: Sequence[str] | None = None,
-    ):
-        self.added = settings_of_added(_SPECIAL if added is None else added)
-        self.nfc = nfc
-        super().__init__(
-            vocab,
-            merges,
-            add_prefix_space=add_prefix_space,
-            model_max_length=model_max_length,
-            model_input_names=model_input_names,
-        )
-
-    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        backend = super()._make_prompt_backend()
-        if self.nfc:
-            backend.normalizer = normalizers.NFC()
-        backend.post_processor = self._template()
-        return backend
-
-    def _make_text_backend(self) -> tokenizers.Tokenizer:
-        backend = super()._make_text_backend()
-        # Offsets leave out the space before a word, as RoBERTa's do: ModernBERT's files keep it.
-        backend.post_processor = processors.ByteLevel(trim_offsets=True)
-        return backend
-
-    def _added_tokens(self) -> list[AddedToken]:
-        by_id = sorted(self.added, key=self.vocab.__getitem__)
-        return [AddedToken(token, **self.added[token]) for token in by_id]
+    def _post_processor(self) -> processors.PostProcessor:
+        return Tokenizer._post_processor(self)
 
     @property
     def word_starts(self) -> np.ndarray:
-        return super().word_starts | np.array([token in self.added for token in self.tokens])
+        added = self.added_tokens
+        return super().word_starts | np.array([token in added for token in self.tokens])
 
     def readable(self, token: str) -> str:
-        if token in self.added:
+        if token in self.added_tokens:
             return token.replace(" ", "␣")
         return super().readable(token)
 
     def _identity(self) -> Any:
-        return [super()._identity(), sorted(map(list, self.added.items()), key=str), self.nfc]
-
-    def _settings(self) -> dict[str, Any]:
-        return {"add_prefix_space": self.add_prefix_space}
+        added = self._prompt_backend.get_added_tokens_decoder().values()
+        settings = [[token.content, token.__getstate__()] for token in added]
+        for _, its in settings:
+            del its["content"]
+        usual = [self._usual_identity(), sorted(settings, key=str), True]
+        return usual if self.is_usual else [usual, self._pipeline()]
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}

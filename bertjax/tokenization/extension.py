@@ -20,7 +20,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -209,7 +209,7 @@ def _with_characters(
     if isinstance(tokenizer, ByteLevelBPETokenizer):
         return tokenizer  # bytes stand for all characters
     unknown = {word: count for word, count in counts.items() if not _pieces(tokenizer, word)}
-    inside = "##" if isinstance(tokenizer, WordPieceTokenizer) else ""
+    inside = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
     lacking = {inside * (i > 0) + character for word in unknown for i, character in enumerate(word)}
     everything = _with_entries(tokenizer, sorted(lacking - tokenizer.vocab.keys()))
     needed: Counter[str] = Counter()
@@ -227,9 +227,7 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
     if isinstance(tokenizer, UnigramTokenizer):
         score = float(np.float32(min(s for _, s in tokenizer.pieces) - _UNKNOWN_PENALTY))
         return with_pieces(tokenizer, [(entry, score) for entry in entries])
-    assert isinstance(tokenizer, WordPieceTokenizer)
-    options: dict[str, Any] = {**tokenizer.options(), "num_words": None}
-    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **options)
+    return tokenizer.with_model(vocab=_numbered([*tokenizer.tokens, *entries]))
 
 
 def _extended(
@@ -239,22 +237,23 @@ def _extended(
         return _extended_bpe(tokenizer, counts, add, min_frequency)
     if isinstance(tokenizer, UnigramTokenizer):
         return _extended_unigram(tokenizer, counts, add, min_frequency)
+    assert isinstance(tokenizer, WordPieceTokenizer)
     return _extended_wordpiece(tokenizer, counts, add, min_frequency)
 
 
 def _extended_wordpiece(
-    tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
+    tokenizer: WordPieceTokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
-    vocab = tokenizer.vocab
+    vocab, prefix = tokenizer.vocab, tokenizer.prefix
 
     def resplit(word: str, before: Split, new: str) -> Split:
         if len(new) <= len(before[0]):
             return before
-        rest = longest_matches(word[len(new) :], vocab, continues=True)
+        rest = longest_matches(word[len(new) :], vocab, prefix, continues=True)
         return (new, *rest) if rest else ()
 
     # An entry that begins with "##" would be read as the rest of a word.
-    words = {word: count for word, count in counts.items() if not word.startswith("#")}
+    words = {word: count for word, count in counts.items() if word[:1] != prefix[:1]}
     splits = {word: _pieces(tokenizer, word) for word in words}
     return _with_entries(tokenizer, WordChoice(words, splits, resplit).choose(add, min_frequency))
 
@@ -274,7 +273,7 @@ def _extended_bpe(
             if first + second not in known:
                 tokens.append(first + second)
                 known.add(first + second)
-    return type(tokenizer)(_numbered(tokens), merges, **tokenizer.options())
+    return tokenizer.with_model(vocab=_numbered(tokens), merges=merges)
 
 
 def _new_merges(

@@ -13,8 +13,7 @@ from typing import Any
 from unicodedata import category
 
 import numpy as np
-import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.base import progress
 from bertjax.base.files import MAX_JSON_BYTES, brief, read_bytes
@@ -24,7 +23,9 @@ from bertjax.tokenization.base import (
     Report,
     SpecialTokens,
     Tokenizer,
+    build_backend,
     count_words,
+    explaining_the_library,
 )
 from bertjax.tokenization.bpe import ROBERTA
 
@@ -36,6 +37,8 @@ MODEL_FILES = {
     "XLMRobertaTokenizer": "sentencepiece.bpe.model",
     "CamembertTokenizer": "sentencepiece.bpe.model",
 }
+PRECOMPILED = "Precompiled"
+"""The type of the step that holds `charsmap` in a tokenizer.json."""
 SPACE = "▁"
 """The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 # The number of threads is fixed, because the rounding of sums in training depends on it.
@@ -54,7 +57,7 @@ class UnigramTokenizer(Tokenizer):
     `Tokenizer`.
 
     Args:
-        pieces: the (piece, log probability) pairs, in order of ids.
+        pieces: the (piece, log probability) pairs, in the order of their ids.
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
         charsmap: the precompiled normalization table of a SentencePiece file; b"": no table.
         do_lower_case: whether to lower-case the text; must be False except for ALBERT.
@@ -66,6 +69,8 @@ class UnigramTokenizer(Tokenizer):
         ValueError: see `Tokenizer`; or a piece is empty, occurs twice or has no finite score;
             `charsmap` is damaged; or the class does not admit `do_lower_case` or `keep_accents`.
     """
+
+    model_file: bytes | None = None
 
     def __init__(
         self,
@@ -79,73 +84,74 @@ class UnigramTokenizer(Tokenizer):
         model_max_length: int = 512,
         model_input_names: Sequence[str] | None = None,
     ):
-        self.tokenizer_class = tokenizer_class
-        self.layout = LAYOUTS[tokenizer_class]
-        if self.layout is not ALBERT and (do_lower_case or not keep_accents):
+        layout = LAYOUTS[tokenizer_class]
+        if layout is not ALBERT and (do_lower_case or not keep_accents):
             raise ValueError(
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
                 "keeps capital letters and accents; set do_lower_case=False and keep_accents=True."
             )
-        wrong = [(p, score) for p, score in pieces if not p or not math.isfinite(score)]
-        if wrong:
-            raise ValueError(
-                f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
-                "pieces need a character and a finite score; download or train it again."
-            )
-        vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
-        if len(vocab) != len(pieces):
-            twice = next(p for i, (p, _) in enumerate(pieces) if vocab[p] != i)
-            raise ValueError(
-                f"The vocabulary has {brief(twice)!r} twice: download or train it again."
-            )
-        _check_charsmap(charsmap)
-        self.pieces = list(pieces)
-        self.charsmap = charsmap
-        self.keep_accents = keep_accents
+        check_pieces(pieces)
+        check_charsmap(charsmap)
         self.model_file = model_file
+        normalizer: list[Any] = []
+        if layout is ALBERT:
+            normalizer = steps_of_albert(do_lower_case, keep_accents)
+        if charsmap:
+            normalizer.append(normalizers.Precompiled(charsmap))
+        names = [piece for piece, _ in pieces]
+        unk = layout.special_tokens.unk
+        metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always"}
+        with explaining_the_library():
+            backend = build_backend(
+                models.Unigram(list(pieces), names.index(unk) if unk in names else None, False),
+                layout.special_tokens,
+                normalizer=normalizers.Sequence(normalizer),
+                pre_tokenizer=pre_tokenizers.Sequence(
+                    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
+                ),
+                decoder=decoders.Metaspace(**metaspace),
+            )
         super().__init__(
-            vocab,
-            self.layout,
-            do_lower_case=do_lower_case,
+            backend,
+            layout,
             model_max_length=model_max_length,
             model_input_names=model_input_names,
+            tokenizer_class=tokenizer_class,
         )
 
-    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        backend = self._make_bare_backend(self.pieces)
-        backend.post_processor = self._template()
-        # As in the released models, the mask token includes the space before it.
-        backend.add_special_tokens(
-            [
-                AddedToken(token, normalized=False, lstrip=token == self.layout.special_tokens.mask)
-                for token in self.layout.special_tokens
-            ]
-        )
-        return backend
+    @property
+    def pieces(self) -> list[tuple[str, float]]:
+        """The (piece, log probability) pairs of the model, in the order of their ids."""
+        return self._fields["vocab"]
 
-    def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # A space is added to special tokens such as "[MASK]", so that these pieces match no word.
-        # They are not removed, because the score of unknown characters is computed from the scores
-        # of all pieces.
-        special = set(self.layout.special_tokens)
-        hidden = [(f" {piece}" if piece in special else piece, s) for piece, s in self.pieces]
-        return self._make_bare_backend(hidden)
+    @property
+    def charsmap(self) -> bytes:
+        """The precompiled normalization table of a SentencePiece file; b"": no table."""
+        tables = [s["precompiled_charsmap"] for s in self._normalizers if s["type"] == PRECOMPILED]
+        return base64.b64decode(tables[0]) if tables else b""
 
-    def _make_bare_backend(self, pieces: Sequence[tuple[str, float]]) -> tokenizers.Tokenizer:
-        unk_id = self.vocab[self.layout.special_tokens.unk]
-        backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id, False))
-        steps: list[Any] = []
-        if self.layout is ALBERT:
-            steps = _steps_of_albert(self.do_lower_case, self.keep_accents)
-        if self.charsmap:
-            steps.append(normalizers.Precompiled(self.charsmap))
-        backend.normalizer = normalizers.Sequence(steps)
-        metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), metaspace]
+    @property
+    def keep_accents(self) -> bool:
+        """Whether the marks of all scripts, such as accents, are kept."""
+        return not any(step["type"] == "StripAccents" for step in self._normalizers)
+
+    def _text_model(self) -> models.Model:
+        # The special tokens are renamed and not removed, because the score of unknown characters
+        # is computed from the scores of all pieces.
+        return self._model(vocab=[(self._hidden(piece), score) for piece, score in self.pieces])
+
+    def _tiny(self) -> Tokenizer:
+        pad, unk, cls, sep, mask = LAYOUTS[self.tokenizer_class].special_tokens
+        is_albert = self.tokenizer_class == "AlbertTokenizer"
+        first = [pad, unk, cls] if is_albert else [cls, pad, sep, unk]
+        pieces = [(piece, 0.0) for piece in dict.fromkeys([*first, sep, mask])]
+        return UnigramTokenizer(
+            pieces,
+            tokenizer_class=self.tokenizer_class,
+            charsmap=self.charsmap,
+            do_lower_case=is_albert and self.do_lower_case,
+            keep_accents=not is_albert or self.keep_accents,
         )
-        backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-        return backend
 
     @property
     def word_starts(self) -> np.ndarray:
@@ -161,14 +167,14 @@ class UnigramTokenizer(Tokenizer):
     def readable(self, token: str) -> str:
         return token.replace(SPACE, VISIBLE_SPACE)
 
-    def _identity(self) -> Any:
+    def _usual_identity(self) -> Any:
         charsmap = base64.b64encode(self.charsmap).decode()
-        settings = (self.tokenizer_class, self.do_lower_case, self.keep_accents)
+        settings = [self.tokenizer_class, self.do_lower_case, self.keep_accents]
         return ["unigram", self.pieces, charsmap, settings]
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         special = self.layout.special_tokens
-        return {
+        return super().settings() | {
             "keep_accents": self.keep_accents,
             "bos_token": special.cls,
             "eos_token": special.sep,
@@ -180,7 +186,8 @@ class UnigramTokenizer(Tokenizer):
         return {MODEL_FILES[self.tokenizer_class]: self.model_file}
 
 
-def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
+def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
+    """Returns the normalizers of ALBERT that precede the one of the SentencePiece file."""
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -189,7 +196,21 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
     return steps
 
 
-def _check_charsmap(charsmap: bytes) -> None:
+def check_pieces(pieces: Sequence[tuple[str, float]]) -> None:
+    """Raises ValueError if a piece is empty, has no finite score, or occurs twice."""
+    wrong = [(piece, score) for piece, score in pieces if not piece or not math.isfinite(score)]
+    if wrong:
+        raise ValueError(
+            f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
+            "pieces need a character and a finite score; download or train it again."
+        )
+    ids = {piece: index for index, (piece, _) in enumerate(pieces)}
+    if len(ids) != len(pieces):
+        twice = next(piece for index, (piece, _) in enumerate(pieces) if ids[piece] != index)
+        raise ValueError(f"The vocabulary has {brief(twice)!r} twice: download or train it again.")
+
+
+def check_charsmap(charsmap: bytes) -> None:
     """Raises ValueError if a precompiled normalization table has another size than it says.
 
     The `tokenizers` library would allocate as much memory as it says, or end the process.
@@ -274,20 +295,20 @@ def with_pieces(
     The SentencePiece file gets the pieces as well. It is left out for XLM-RoBERTa and CamemBERT,
     because transformers would give the id of their mask token to a piece at the end of the file.
     """
-    model_file = tokenizer.model_file
-    if model_file is not None and tokenizer.layout is not ALBERT:
-        model_file = None
-    if model_file is not None:
+    # Added tokens become pieces, too, so that the new ones follow them.
+    least = min(score for _, score in tokenizer.pieces)
+    added = [(token, least) for token in tokenizer.tokens[len(tokenizer.pieces) :]]
+    extended = tokenizer.with_model(vocab=[*tokenizer.pieces, *added, *pieces])
+    if tokenizer.model_file is not None and tokenizer.layout == ALBERT:
         from sentencepiece import sentencepiece_model_pb2
 
         model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-        model.ParseFromString(model_file)
-        for piece, score in pieces:
+        model.ParseFromString(tokenizer.model_file)
+        for piece, score in (*added, *pieces):
             model.pieces.add(piece=piece, score=score)
         model.trainer_spec.vocab_size = len(model.pieces)
-        model_file = model.SerializeToString()
-    options: dict[str, Any] = {**tokenizer.options(), "model_file": model_file}
-    return UnigramTokenizer([*tokenizer.pieces, *pieces], **options)
+        extended.model_file = model.SerializeToString()
+    return extended
 
 
 def train_unigram(
@@ -309,7 +330,7 @@ def train_unigram(
     import sentencepiece  # imported here, because only training needs it
 
     keep_accents = not do_lower_case
-    normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents))
+    normalizer = normalizers.Sequence(steps_of_albert(do_lower_case, keep_accents))
     # The trainer gets words with their counts, because it would keep whole texts in memory.
     words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
     written = io.BytesIO()

@@ -6,12 +6,12 @@ another limit; in google-research/bert, the limit is 200 characters.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.base import progress
 from bertjax.tokenization.base import (
@@ -19,9 +19,10 @@ from bertjax.tokenization.base import (
     Layout,
     Report,
     Tokenizer,
+    build_backend,
     count_words,
+    explaining_the_library,
     repeated,
-    settings_of_added,
 )
 
 MAX_CHARACTERS_PER_WORD = 100
@@ -36,13 +37,9 @@ class WordPieceTokenizer(Tokenizer):
     Further arguments are documented in `Tokenizer`.
 
     Args:
+        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
-        num_words: the number of entries that pieces of words may be, the first ones; the others are
-            only added tokens. None: all.
-        max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
-        added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab` that are
-            matched anywhere in a text before it is split into words, except BERT's own.
 
     Raises:
         ValueError: see `Tokenizer`, or `do_lower_case` is True for a cased vocabulary, whose
@@ -58,89 +55,77 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: bool,
         tokenize_chinese_chars: bool = True,
         strip_accents: bool | None = None,
-        num_words: int | None = None,
-        max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD,
-        added_tokens: Mapping[str, Mapping[str, Any]] | None = None,
         model_max_length: int = 512,
         model_input_names: Sequence[str] | None = None,
     ):
-        self.tokenize_chinese_chars = tokenize_chinese_chars
-        self.strip_accents = strip_accents
-        self.num_words = num_words
-        self.max_input_chars_per_word = max_input_chars_per_word
-        added = settings_of_added(added_tokens or {})
-        added = {token: x for token, x in added.items() if token not in SPECIAL_TOKENS}
-        # In order of ids, which the tokenizers library numbers by itself.
-        self.added_tokens = dict(sorted(added.items(), key=lambda item: vocab[item[0]]))
-        super().__init__(
-            vocab,
-            Layout(special_tokens=SPECIAL_TOKENS),
-            do_lower_case=do_lower_case,
-            model_max_length=model_max_length,
-            model_input_names=model_input_names,
-        )
         if do_lower_case and looks_cased(vocab):
             raise ValueError(
                 "do_lower_case=True, but the vocabulary is cased: none of its capitalised entries "
                 "could ever be produced. Set do_lower_case to false in tokenizer_config.json, or "
                 "use the uncased vocabulary."
             )
-
-    def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # Special or not, added tokens are matched in the text of a corpus; "[MASK]" is not.
-        backend = self._make_prompt_backend(special=False)
-        backend.encode_special_tokens = True
-        return backend
-
-    def _make_prompt_backend(self, **changes: bool) -> tokenizers.Tokenizer:
-        backend = tokenizers.Tokenizer(
-            models.WordPiece(
-                {token: index for index, token in enumerate(self.tokens[: self.num_words])},
-                unk_token="[UNK]",
-                max_input_chars_per_word=self.max_input_chars_per_word,
+        with explaining_the_library():
+            backend = build_backend(
+                models.WordPiece(vocab, unk_token="[UNK]"),
+                SPECIAL_TOKENS,
+                lstrip_mask=False,
+                normalizer=_normalizer(do_lower_case, tokenize_chinese_chars, strip_accents),
+                pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
+                decoder=decoders.WordPiece(prefix="##"),
             )
+        super().__init__(
+            backend,
+            Layout(special_tokens=SPECIAL_TOKENS),
+            model_max_length=model_max_length,
+            model_input_names=model_input_names,
         )
-        backend.normalizer = _normalizer(
-            self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents
-        )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece(prefix="##")
-        backend.post_processor = self._template()
-        backend.add_special_tokens(list(SPECIAL_TOKENS))
-        added = {token: {**settings, **changes} for token, settings in self.added_tokens.items()}
-        backend.add_tokens([AddedToken(token, **settings) for token, settings in added.items()])
-        return backend
+
+    @property
+    def prefix(self) -> str:
+        """What an entry begins with that continues a word, `##` in BERT."""
+        return self._prompt_backend.model.continuing_subword_prefix
+
+    @property
+    def _bert_normalizer(self) -> dict[str, Any]:
+        return next((s for s in self._normalizers if s["type"] == "BertNormalizer"), {})
+
+    def _text_model(self) -> models.Model:
+        vocab = {self._hidden(token): index for token, index in self._fields["vocab"].items()}
+        return self._model(vocab=vocab, unk_token=self._hidden(self._fields["unk_token"]))
+
+    def _tiny(self) -> Tokenizer:
+        vocab = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+        return WordPieceTokenizer(vocab, **self.settings())
 
     def split(self, word: str) -> list[int]:
-        """Returns the ids of the pieces of a word or, after `##`, of the rest of a word."""
-        if not word.startswith("##"):
+        """Returns the ids of the pieces of a word or, after `prefix`, of the rest of a word."""
+        if not word.startswith(self.prefix):
             return super().split(word)
-        pieces = longest_matches(word[2:], self.vocab, continues=True)
+        rest = word.removeprefix(self.prefix)
+        pieces = longest_matches(rest, self.vocab, self.prefix, continues=True)
         return [self.vocab[piece] for piece in pieces] or [self.unk_token_id]
 
     @property
     def word_starts(self) -> np.ndarray:
-        return np.array([not token.startswith("##") for token in self.tokens])
+        prefix = self.prefix
+        return np.array([not (prefix and token.startswith(prefix)) for token in self.tokens])
 
-    def _identity(self) -> Any:
-        settings = (self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents)
-        # Left out if they are as usual, so that prepared data keeps its fingerprint.
-        others = [self.max_input_chars_per_word, self.added_tokens]
-        usual = others == [MAX_CHARACTERS_PER_WORD, {}]
-        return [self.tokens, settings, *([] if usual else others)]
+    def _usual_identity(self) -> Any:
+        return [self.tokens, tuple(self.settings().values())]
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "tokenize_chinese_chars": self.tokenize_chinese_chars,
-            "strip_accents": self.strip_accents,
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {
+            "tokenize_chinese_chars": self._bert_normalizer.get("handle_chinese_chars", False),
+            "strip_accents": self._bert_normalizer.get("strip_accents"),
         }
 
     def _vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": "".join(token + "\n" for token in self.tokens[: self.num_words])}
+        words = self.tokens[: self._prompt_backend.get_vocab_size(with_added_tokens=False)]
+        return {"vocab.txt": "".join(token + "\n" for token in words)}
 
 
 def longest_matches(
-    word: str, vocab: Container[str], *, continues: bool = False
+    word: str, vocab: Container[str], prefix: str = "##", *, continues: bool = False
 ) -> tuple[str, ...]:
     """Splits a word from left to right into the longest entries of `vocab`; () if there is none.
 
@@ -148,12 +133,12 @@ def longest_matches(
     """
     pieces, start = [], 0
     while start < len(word):
-        prefix = "##" if start or continues else ""
+        begin = prefix if start or continues else ""
         ends = range(len(word), start, -1)
-        end = next((end for end in ends if prefix + word[start:end] in vocab), None)
+        end = next((end for end in ends if begin + word[start:end] in vocab), None)
         if end is None:
             return ()
-        pieces.append(prefix + word[start:end])
+        pieces.append(begin + word[start:end])
         start = end
     return tuple(pieces)
 

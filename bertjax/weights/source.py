@@ -18,7 +18,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.config import model_at
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
-from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import hf, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
@@ -158,8 +158,7 @@ def _split(
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
-    vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
-    if not required and not any((directory / name).is_file() for name in vocabularies):
+    if not required and not any((directory / name).is_file() for name in VOCABULARY_FILES):
         return None
     return load_tokenizer(directory)
 

@@ -11,7 +11,7 @@ import pytest
 import bertjax
 from bertjax import convert, predict
 from bertjax.inference.embed import Embedder, embed_file
-from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
+from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model, save_hf
 
 
@@ -282,8 +282,7 @@ def test_changes_of_the_text_by_sentence_transformers_are_refused(
 ):
     model = with_modules(folder, tmp_path / "m", MODULES, {"pooling_mode": "mean"})
     (model / file).write_text(json.dumps(content))
-    options = load_tokenizer(folder).options() | {"do_lower_case": False}
-    WordPieceTokenizer(load_tokenizer(folder).vocab, **options).save(model)
+    load_tokenizer(folder, do_lower_case=False).save(model)
     bert = bertjax.load_pretrained(model, None)
     with pytest.raises(ValueError, match=message):
         bert.embed(["Text"])

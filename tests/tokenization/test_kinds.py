@@ -216,21 +216,12 @@ def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_p
         load_tokenizer(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value", "message"),
-    [("bpe", "normalizer", {"type": "Lowercase"}, "preprocesses text by"),
-     ("wordpiece", "normalizer", {"type": "Lowercase"}, "preprocesses text by"),
-     ("albert", "pre_tokenizer", {"type": "Whitespace"}, "preprocesses text by"),
-     ("bpe", "added_tokens", [{"id": 300, "content": "new", "special": False}], "1 added tokens"),
-     ("bpe", "model", {"type": "WordLevel", "vocab": {}}, "specifies the model type WordLevel")],
-)  # fmt: skip
-def test_a_tokenizer_json_that_does_more_than_we_know_is_refused(
-    kinds, tmp_path, name, key, value, message
-):
-    kinds[name].save(tmp_path)
+def test_a_tokenizer_json_of_another_model_is_refused(kinds, tmp_path):
+    kinds["bpe"].save(tmp_path)
     file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
-    with pytest.raises(ValueError, match=message):
+    model = {"type": "WordLevel", "vocab": {}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": model}))
+    with pytest.raises(ValueError, match="specifies the model type WordLevel"):
         load_tokenizer(file)
 
 

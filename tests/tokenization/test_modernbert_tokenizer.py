@@ -68,15 +68,6 @@ def test_composed_and_decomposed_characters_are_one_text(kinds):
     assert offsets.max() == 9
 
 
-def test_normalisation_that_is_not_known_is_refused(kinds, tmp_path):
-    kinds["modernbert"].save(tmp_path)
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    content["normalizer"] = {"type": "Lowercase"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"by \['Lowercase', 'ByteLevel'\]: only \['NFC', 'Byte"):
-        load_tokenizer(tmp_path)
-
-
 @pytest.mark.real
 @pytest.mark.parity
 @pytest.mark.slow

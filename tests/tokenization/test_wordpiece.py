@@ -186,24 +186,6 @@ def test_a_cased_vocabulary_with_a_lower_casing_config_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("do_lower_case", True), ("strip_accents", True), ("tokenize_chinese_chars", False)],
-)
-def test_two_files_that_disagree_are_refused(tmp_path, name, value):
-    WordPieceTokenizer(vocab_of("The", "the"), do_lower_case=False).save(tmp_path)
-    file = tmp_path / "tokenizer_config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"strip_accents": False}))
-    load_tokenizer(tmp_path)  # None means as do_lower_case says
-    file.write_text(json.dumps(config | {name: value}))
-    with pytest.raises(ValueError, match=f"{name} is .* in tokenizer.json, {value} in"):
-        load_tokenizer(tmp_path)
-    del config[name]
-    file.write_text(json.dumps(config))
-    load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("name", "content", "message"),
     [("tokenizer.json", "{}", "no 'model'"), ("tokenizer.json", "[]", "not an object"),
      ("tokenizer.json", '{"model": {}}', "no vocabulary"),

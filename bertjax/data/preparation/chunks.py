@@ -55,6 +55,8 @@ class SentenceEncoder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        is_usual = isinstance(tokenizer, WordPieceTokenizer) and tokenizer.is_usual
+        self._splits_words = is_usual and not tokenizer.added_tokens
         self._words: dict[str, bytes] = {}
         self.typecode = "H" if tokenizer.vocab_size - 1 <= LARGEST_UINT16 else "I"
 
@@ -66,7 +68,7 @@ class SentenceEncoder:
         The words of a sentence are separated by single spaces. `following` says of each sentence if
         it follows another one and a space, which byte-level BPE encodes with its first word.
         """
-        if not isinstance(self._tokenizer, WordPieceTokenizer) or self._tokenizer.added_tokens:
+        if not self._splits_words:
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
             return self._encode_whole(sentences, following or [False] * len(sentences))
         if self._tokenizer.do_lower_case:

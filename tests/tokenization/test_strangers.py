@@ -1,0 +1,434 @@
+"""Files of other programs: a setting is followed as the libraries do, refused or named."""
+
+import json
+
+import pytest
+import tokenizers
+
+from bertjax.tokenization import load_tokenizer
+
+KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "modernbert"]
+TEXTS = [
+    "see <url> now: x<url>y, <url>s",
+    "Abc [E1] déf [E1]ghi  two   spaces ",
+    "a [unused1] b\tc, [MASK] <mask> d",
+    "ABCDEFGHIJ abc-def 你好 ``x'' e\u0301 ﬁ\u0000\u200b .",
+    "",
+]
+PLAIN = {
+    "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False,
+}  # fmt: skip
+
+
+def edit(folder, name, change):
+    """Rewrites a JSON file: `change` takes its content and returns the new one, or changes it."""
+    file = folder / name
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(change(content) or content))
+
+
+def saved(kinds, name, folder):
+    kinds[name].save(folder)
+    return len(kinds[name].tokens)
+
+
+def added(*tokens, **settings):
+    """Returns a change that appends tokens to those of a tokenizer.json."""
+
+    def change(content):
+        content["added_tokens"] += [
+            {"id": content["size"] + i, "content": token, **PLAIN, **settings}
+            for i, token in enumerate(tokens)
+        ]
+        del content["size"]
+
+    return change
+
+
+def check(tokenizer, theirs, folder, copy):
+    """Compares ids with a tokenizer of the library, before and after copying."""
+    tokenizer.save(copy)
+    copies = [load_tokenizer(copy), tokenizers.Tokenizer.from_file(str(copy / "tokenizer.json"))]
+    assert copies[0].fingerprint == tokenizer.fingerprint == load_tokenizer(folder).fingerprint
+    for text in TEXTS:
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        for found in (tokenizer, copies[0]):
+            assert found.encode_prompt(text)[0] == found.join(expected)[0], text
+        assert copies[1].encode(text, add_special_tokens=False).ids == expected
+        special = set(tokenizer.special_ids) - {tokenizer.unk_token_id}
+        if not special & set(expected):
+            assert tokenizer.encode([text]) == [expected], text
+        assert not special & set(tokenizer.encode([text])[0])
+    a, b = (theirs.encode(text, add_special_tokens=False).ids for text in TEXTS[:2])
+    assert tokenizer.encode_prompt(TEXTS[0], TEXTS[1])[0] == tokenizer.join(a, b)[0]
+
+
+SETTINGS = [
+    {},
+    {"special": True, "normalized": False},
+    {"normalized": False, "lstrip": True, "rstrip": True},
+    {"single_word": True},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", KINDS)
+def test_added_tokens_of_a_tokenizer_json_are_found(kinds, tmp_path, name, settings):
+    size = saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", lambda content: content | {"size": size})
+    edit(tmp_path, "tokenizer.json", added("<url>", "[E1]", "[unused1]", **settings))
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab["<url>"] == size and tokenizer.added_tokens["<url>"]["content"]
+    assert size in tokenizer.encode(["see <url> now"])[0]
+    check(tokenizer, theirs, tmp_path, tmp_path / "copy")
+    places = [TEXTS[0][a:b].strip() for a, b in tokenizer.encode_with_offsets(TEXTS[0])[1]]
+    assert "<url>" in places
+
+
+# Where tokens are declared beside the vocabulary: (file, entries by the next free id).
+TOKEN = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+BESIDE = {
+    "added_tokens.json": lambda n: ("added_tokens.json", {"<url>": n, "[E1]": n + 1}),
+    "added_tokens_decoder": lambda n: (
+        "tokenizer_config.json",
+        {
+            "added_tokens_decoder": {
+                str(n + 1): {"content": "[E1]", "special": False, **TOKEN},
+                str(n): {"content": "<url>", "special": True, **TOKEN},
+            }
+        },
+    ),
+    "additional_special_tokens": lambda n: (
+        "tokenizer_config.json",
+        {"additional_special_tokens": ["<url>", "[E1]"]},
+    ),
+    "extra_special_tokens": lambda n: (
+        "tokenizer_config.json",
+        {"extra_special_tokens": {"url_token": "<url>", "e1_token": "[E1]"}},
+    ),
+    "special_tokens_map.json": lambda n: (
+        "special_tokens_map.json",
+        {"extra_special_tokens": [{"content": "<url>", **TOKEN}, "[E1]"]},
+    ),
+    "a named token": lambda n: (
+        "tokenizer_config.json",
+        {"e1_token": "[E1]", "url_token": {"__type": "AddedToken", "content": "<url>", **TOKEN}},
+    ),
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("form", BESIDE)
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_added_tokens_beside_the_vocabulary_are_those_of_transformers(
+    kinds, tmp_path, name, bare, form
+):
+    transformers = pytest.importorskip("transformers")
+    size = saved(kinds, name, tmp_path)
+    if bare and name not in ("wordpiece", "bpe", "albert"):
+        pytest.skip("there is no other vocabulary file")
+    if bare:
+        (tmp_path / "tokenizer.json").unlink()
+    file, entries = BESIDE[form](size)
+    edit(tmp_path, file, lambda content: content | entries)
+    tokenizer = load_tokenizer(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.vocab["<url>"] == theirs.convert_tokens_to_ids("<url>") == size
+    tokenizer.save(tmp_path / "copy")
+    copy = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    again = load_tokenizer(tmp_path / "copy")
+    for text in TEXTS[:2]:
+        ids = theirs(text)["input_ids"]
+        assert tokenizer.encode_prompt(text)[0] == ids == copy(text)["input_ids"], text
+        assert again.encode_prompt(text)[0] == ids and size in tokenizer.encode(TEXTS)[0]
+
+
+def bert(**fields):
+    return lambda content: content["normalizer"].update(fields)
+
+
+def model(**fields):
+    return lambda content: content["model"].update(fields)
+
+
+def part(**parts):
+    return lambda content: content.update(parts)
+
+
+def other_prefix(content):
+    vocab = content["model"]["vocab"]
+    content["model"]["continuing_subword_prefix"] = "@@"
+    content["model"]["vocab"] = {
+        "@@" + token[2:] if token.startswith("##") else token: i for token, i in vocab.items()
+    }
+
+
+def other_unknown(content):
+    content["model"]["vocab"]["<oov>"] = content["model"]["vocab"].pop("[UNK]")
+    content["model"]["unk_token"] = "<oov>"
+    content["added_tokens"][1]["content"] = "<oov>"
+
+
+LOWERCASE = {"type": "Lowercase"}
+NFC = {"type": "NFC"}
+# As transformers 4 wrote XLM-R.
+STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
+SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+def before_lower(content):
+    steps = [LOWERCASE, content["normalizer"]] if content["normalizer"] else [LOWERCASE]
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+
+
+def as_transformers_4(content):
+    table = [s for s in content["normalizer"]["normalizers"] if s["type"] == "Precompiled"]
+    content["normalizer"] = {"type": "Sequence", "normalizers": [*table, STRIP, SPACES]}
+    content["pre_tokenizer"] = METASPACE
+
+
+def saved_lengths(content):
+    content["truncation"] = {
+        "max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right",
+    }  # fmt: skip
+    content["padding"] = {
+        "strategy": {"Fixed": 16}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "[PAD]",
+    }  # fmt: skip
+
+
+CHANGES = {
+    "clean_text": ("wordpiece", bert(clean_text=False)),
+    "lowercase": ("wordpiece", bert(lowercase=False)),
+    "strip_accents": ("wordpiece", bert(strip_accents=False)),
+    "handle_chinese_chars": ("wordpiece", bert(handle_chinese_chars=False)),
+    "no normalizer": ("wordpiece", part(normalizer=None)),
+    "NFC": ("wordpiece", part(normalizer=NFC)),
+    "Lowercase": ("wordpiece", part(normalizer=LOWERCASE)),
+    "Lowercase before": ("wordpiece", before_lower),
+    "no pre-tokenizer": ("wordpiece", part(pre_tokenizer=None)),
+    "Whitespace": ("wordpiece", part(pre_tokenizer={"type": "Whitespace"})),
+    "WhitespaceSplit": ("wordpiece", part(pre_tokenizer={"type": "WhitespaceSplit"})),
+    "max_input_chars_per_word": ("wordpiece", model(max_input_chars_per_word=5)),
+    "prefix": ("wordpiece", other_prefix),
+    "unknown": ("wordpiece", other_unknown),
+    "lengths": ("wordpiece", saved_lengths),
+    "no template": ("wordpiece", part(post_processor=None)),
+    "Lowercase of a BPE": ("bpe", part(normalizer=LOWERCASE)),
+    "NFC of a BPE": ("bpe", part(normalizer=NFC)),
+    "prefix space": ("bpe", lambda c: c["pre_tokenizer"].update(add_prefix_space=True)),
+    "no regex": ("bpe", lambda c: c["pre_tokenizer"].update(use_regex=False)),
+    "lengths of a BPE": ("bpe", saved_lengths),
+    "digits": (
+        "modernbert",
+        lambda c: c.update(
+            pre_tokenizer={
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Digits", "individual_digits": True},
+                    c["pre_tokenizer"],
+                ],
+            }
+        ),
+    ),
+    "Lowercase of ModernBERT": ("modernbert", before_lower),
+    "no NFC": ("modernbert", part(normalizer=None)),
+    "XLM-R of transformers 4": ("xlm-roberta", as_transformers_4),
+    "CamemBERT of transformers 4": ("camembert", as_transformers_4),
+    "Lowercase of XLM-R": ("xlm-roberta", before_lower),
+    "Whitespace of ALBERT": ("albert", part(pre_tokenizer={"type": "Whitespace"})),
+    "no normalizer of ALBERT": ("albert", part(normalizer=None)),
+    "no pre-tokenizer of XLM-R": ("xlm-roberta", part(pre_tokenizer=None)),
+    "lengths of XLM-R": ("xlm-roberta", saved_lengths),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_tokenizer_json_is_loaded_as_it_is(kinds, tmp_path, change):
+    name, edited = CHANGES[change]
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", edited)
+    # A generic class takes the file as it is; no other says what the file does not.
+    edit(
+        tmp_path,
+        "tokenizer_config.json",
+        lambda content: {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 9},
+    )
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    theirs.no_truncation()
+    theirs.no_padding()
+    tokenizer = load_tokenizer(tmp_path)
+    check(tokenizer, theirs, tmp_path, tmp_path / "copy")
+    if change not in ("no template", "lengths", "lengths of a BPE", "lengths of XLM-R"):
+        assert tokenizer.fingerprint != kinds[name].fingerprint
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("change", CHANGES)
+def test_transformers_reads_the_copy_of_a_strange_tokenizer(kinds, tmp_path, change):
+    transformers = pytest.importorskip("transformers")
+    name, edited = CHANGES[change]
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", edited)
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "copy")
+    copy = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    for text in TEXTS:
+        assert copy(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
+    found = copy(TEXTS[0], TEXTS[1], return_token_type_ids=True)
+    ids, types = tokenizer.encode_prompt(TEXTS[0], TEXTS[1])
+    assert (found["input_ids"], found["token_type_ids"]) == (ids, types)
+
+
+# Settings of tokenizer_config.json that contradict tokenizer.json.
+CONFLICTS = [
+    ("wordpiece", {"do_lower_case": False}),
+    ("wordpiece", {"strip_accents": False}),
+    ("wordpiece", {"tokenize_chinese_chars": False}),
+    ("wordpiece", {"do_lower_case": False, "tokenizer_class": "BertTokenizerFast"}),
+    ("wordpiece", {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
+    ("wordpiece", {"strip_accents": False, "tokenizer_class": "TokenizersBackend"}),
+    ("wordpiece", {"tokenizer_class": "DistilBertTokenizer", "do_lower_case": False}),
+    ("bpe", {"add_prefix_space": True}),
+    ("bpe", {"add_prefix_space": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
+    ("albert", {"do_lower_case": False}),
+    ("albert", {"keep_accents": True}),
+    ("albert", {"keep_accents": True, "do_lower_case": False}),
+    ("albert", {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
+    ("albert", {"add_prefix_space": False}),
+    ("xlm-roberta", {"add_prefix_space": False}),
+    ("camembert", {"add_prefix_space": False}),
+    ("modernbert", {"add_prefix_space": True}),
+    ("xlm-roberta", {"do_lower_case": True}),
+]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("name", "entries"), CONFLICTS, ids=str)
+def test_settings_that_contradict_tokenizer_json_are_followed_as_by_transformers(
+    kinds, tmp_path, name, entries
+):
+    transformers = pytest.importorskip("transformers")
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer_config.json", lambda content: content | entries)
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "copy")
+    assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+    for folder in (tmp_path, tmp_path / "copy"):
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        for text in TEXTS:
+            assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("saved_in", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", KINDS)
+def test_texts_are_truncated_on_the_side_of_the_files(kinds, texts, tmp_path, name, saved_in):
+    transformers = pytest.importorskip("transformers")
+    saved(kinds, name, tmp_path)
+    if saved_in == "tokenizer.json":
+        edit(tmp_path, "tokenizer.json", saved_lengths)
+        edit(tmp_path, "tokenizer.json", lambda c: c["truncation"].update(direction="Left"))
+    else:
+        edit(tmp_path, saved_in, lambda c: c | {"truncation_side": "left"})
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "copy")
+    for folder in (tmp_path, tmp_path / "copy"):
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        for length in (6, 9, 12, 99):
+            cut = {"truncation": True, "max_length": length}
+            assert (
+                theirs(texts[0], **cut)["input_ids"]
+                == (load_tokenizer(folder).encode_prompts(texts[:1], length)[0])
+            )
+            pair = tokenizer.encode_prompt(texts[0], texts[1], length)[0]
+            assert theirs(texts[0], texts[1], **cut)["input_ids"] == pair
+
+
+def test_blank_lines_of_a_vocabulary_keep_the_ids_of_the_others(kinds, tmp_path):
+    tokens = kinds["wordpiece"].tokens
+    lines = [*tokens[:20], "", *tokens[20:30], "", "", *tokens[30:]]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n\n")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == len(tokens) + 3
+    moved = [lines.index(token) for token in tokens]
+    for text in TEXTS:
+        expected = [moved[i] for i in kinds["wordpiece"].encode([text])[0]]
+        assert tokenizer.encode([text]) == [expected]
+    tokenizer.save(tmp_path / "copy")
+    copied = (tmp_path / "copy" / "vocab.txt").read_bytes().decode().split("\n")
+    assert [line.rstrip("\r") for line in copied] == [*lines, ""]
+    (tmp_path / "copy" / "tokenizer.json").unlink()
+    assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+
+REFUSED = [
+    ("tokenizer_config.json", {"truncation_side": "both"}, "truncation_side=both: .*right or left"),
+    ("tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": "<url>"}}}, "the id 7"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"90": {"contents": "<url>"}}}, "the id 90"),
+    ("added_tokens.json", {"<url>": 7}, "the id 7"),
+    ("tokenizer_config.json", {"mask_token": "<mask>"}, "<mask>"),
+    ("tokenizer.json", {"post_processor": {"type": "BertProcessing", "sep": ["a", 9],
+                                           "cls": ["b", 8]}}, "post_processor"),
+    ("tokenizer.json", {"something": 1}, "cannot use"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "entries", "message"), REFUSED, ids=lambda x: str(x)[:30])
+def test_what_cannot_be_followed_is_refused_by_name(kinds, tmp_path, file, entries, message):
+    saved(kinds, "wordpiece", tmp_path)
+    edit(tmp_path, file, lambda content: content | entries)
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dropout", "no ByteLevel"])
+def test_a_bpe_that_is_random_or_has_no_bytes_is_refused(kinds, tmp_path, name):
+    saved(kinds, "bpe", tmp_path)
+    change = {"dropout": model(dropout=0.1), "no ByteLevel": part(pre_tokenizer=METASPACE)}[name]
+    edit(tmp_path, "tokenizer.json", change)
+    with pytest.raises(ValueError, match="only a BPE with ByteLevel, without dropout"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("tokenizer_config.json", lambda c: c | {"new_setting": 1}, "new_setting"),
+        ("tokenizer_config.json", lambda c: c | {"auto_map": {}}, "auto_map"),
+        ("tokenizer.json", bert(new_step=1), "normalizer.new_step"),
+        ("tokenizer.json", model(new_size=7), "model.new_size"),
+        ("tokenizer_config.json", lambda c: c | {"padding_side": "left", "errors": "strict"}, ""),
+        ("tokenizer_config.json", lambda c: c | {"clean_up_tokenization_spaces": True}, ""),
+    ],
+)
+def test_a_field_of_unknown_meaning_is_named_once(kinds, tmp_path, capsys, file, change, named):
+    saved(kinds, "wordpiece", tmp_path)
+    edit(tmp_path, file, change)
+    load_tokenizer(tmp_path)
+    load_tokenizer(tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("unknown meaning") == said.count("\n") == bool(named) and named in said
+
+
+def test_special_tokens_of_other_names_are_those_of_the_files(kinds, tmp_path):
+    saved(kinds, "wordpiece", tmp_path)
+    names = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}
+
+    def renamed(text):
+        for old, new in names.items():
+            text = text.replace(old, new)
+        return text
+
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_text(renamed((tmp_path / file).read_text()))
+    tokenizer = load_tokenizer(tmp_path)
+    assert list(tokenizer.layout.special_tokens) == ["<pad>", "[UNK]", "<s>", "</s>", "<mask>"]
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode_prompt("a <mask> b", "c")[0] == theirs.encode("a <mask> b", "c").ids
+    check(tokenizer, theirs, tmp_path, tmp_path / "copy")
