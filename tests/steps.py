@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.base.signals import Interrupted
 from bertjax.train.program import Program
-from bertjax.train.save import Saver
+from bertjax.train.run import Saver
 
 
 def after_each_step(patch, function):

@@ -5,15 +5,14 @@ final name, and compared with the files before they are used. In a bucket, the c
 ones that the bucket lists, so that no file is read for them.
 """
 
-import contextlib
 import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.base.addresses import listed, move_folder, remove_folder
+from bertjax.base.addresses import listed
 from bertjax.base.files import is_remote, read_json, write_json
-from bertjax.base.workdir_files import CHECKPOINTS, DAMAGED, REPLACED
+from bertjax.base.workdir_files import CHECKPOINTS
 
 CHECKSUMS = "checksums.json"
 _CHUNK_BYTES = 1 << 24
@@ -75,7 +74,7 @@ def find_damage(folder: Path) -> str | None:
 
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _COMMITTED = "commit_success.txt"
-_WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
+WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
@@ -103,7 +102,7 @@ def _is_complete(folder: Path) -> bool:
 def without_older_checkpoints(names: list[str]) -> list[str]:
     """Returns the files of a run's workdir without the files of all but the newest checkpoint."""
     step_of = {name: _step_of(name) for name in names}
-    complete = [step for name, step in step_of.items() if name.endswith(_WRITTEN_LAST[0])]
+    complete = [step for name, step in step_of.items() if name.endswith(WRITTEN_LAST[0])]
     newest = max((step for step in complete if step is not None), default=None)
     return [name for name, step in step_of.items() if step is None or step == newest]
 
@@ -112,11 +111,6 @@ def _step_of(name: str) -> int | None:
     folder, _, rest = name.partition("/")
     step = rest.partition("/")[0]
     return int(step) if folder == CHECKPOINTS and step.isdigit() else None
-
-
-def add_checksums(folder: Path) -> None:
-    """Writes `checksums.json` to `folder`, the temporary folder of an unfinished checkpoint."""
-    write_checksums(folder, without=_WRITTEN_LAST)
 
 
 def damage_of(folder: Path) -> str | None:
@@ -131,16 +125,10 @@ def damage_of(folder: Path) -> str | None:
             return None
         if damage := find_damage(folder):
             return damage
-        read_json(folder / _WRITTEN_LAST[0])
+        read_json(folder / WRITTEN_LAST[0])
     except (ValueError, OSError) as error:
         return str(error)
     return None
-
-
-def newest_whole_step(directory: Path) -> int | None:
-    """Returns the step of the newest undamaged checkpoint in `directory`; None if there is none."""
-    damaged = damaged_steps(directory)
-    return max((step for step in steps_in(directory) if step not in damaged), default=None)
 
 
 def damaged_steps(directory: Path) -> dict[int, str]:
@@ -157,59 +145,3 @@ def damaged_steps(directory: Path) -> dict[int, str]:
         if with_checksums and step > with_checksums[0] and step not in with_checksums:
             damaged.setdefault(step, f"{CHECKSUMS} is missing")
     return damaged
-
-
-def set_aside(directory: Path, step: int, folder: str) -> Path:
-    """Moves the checkpoint of `step` to `folder` beside `directory`; returns its new path."""
-    place = directory.parent / folder
-    names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
-    target = next(place / name for name in names if not (place / name).exists())
-    move_folder(directory / str(step), target)
-    return target
-
-
-def restore_replaced(directory: Path) -> None:
-    """Deletes or restores the checkpoints in the folder `replaced` beside `directory`.
-
-    A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
-    new one is complete and undamaged, the old one is deleted. Otherwise, the old one is moved back
-    to `directory`, and a damaged new one to the folder `damaged` beside `directory`.
-    """
-    replaced = directory.parent / REPLACED
-    # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
-    for old in sorted(replaced.glob("[0-9]*"), reverse=True):
-        new = directory / old.name.partition("-")[0]
-        if new.exists() and damage_of(new) is None:
-            remove_folder(old)
-            continue
-        if new.exists():
-            set_aside(directory, int(new.name), DAMAGED)
-        move_folder(old, new)
-    if not is_remote(replaced):  # buckets have no empty folders
-        with contextlib.suppress(OSError):  # it does not exist, or holds something else
-            replaced.rmdir()
-
-
-def set_damaged_aside(directory: Path) -> None:
-    """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
-
-    First, `restore_replaced` restores checkpoints whose replacement was interrupted. Raises
-    ValueError if all checkpoints in `directory` are damaged; they stay in `directory`.
-    """
-    restore_replaced(directory)
-    damaged = damaged_steps(directory)
-    whole = [step for step in steps_in(directory) if step not in damaged]
-    if damaged and not whole:
-        step, damage = max(damaged.items())
-        raise ValueError(
-            f"All checkpoints in {directory} ({len(damaged)}) are damaged; in the newest, of step "
-            f"{step}, {damage.rstrip('.')}. Restore them from a copy or, to train from the "
-            "beginning, give --overwrite."
-        )
-    for step, damage in damaged.items():
-        place = set_aside(directory, step, DAMAGED)
-        print(
-            f"warning: the checkpoint of step {step} is damaged ({damage}): it is now in {place}, "
-            f"and the run resumes from step {max(whole)}",
-            flush=True,
-        )

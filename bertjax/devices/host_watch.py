@@ -3,29 +3,36 @@
 The other hosts print the error of the host that failed. Without this module, they would wait in a
 collective operation for many minutes, and then end with a C++ stack trace. Hosts exchange messages
 through the key-value store of `jax.distributed`.
+
+A run that makes no progress for `--stall_seconds` prints the stack of each thread and, in a run of
+several processes, which of them have not arrived and what they are doing.
 """
 
 import contextlib
+import faulthandler
+import json
 import os
 import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from bertjax.base.signals import STOPPED, Interrupted
-from bertjax.devices import stall_watch
 from bertjax.devices.activity import Clock
-from bertjax.devices.hosts import coordination_client
+from bertjax.devices.hosts import any_host, coordination_client
 
 # The interval at which every host writes a sign of life.
 BEAT_SECONDS = 3.0
 # A host without a sign of life for this time was killed, is stopped, or has lost its network.
 SILENCE_SECONDS = 40.0
+# The interval at which a single process looks at its own progress, and the seconds without a new
+# state after which a process counts as not responding.
+POLL_SECONDS, SILENT_SECONDS = 1.0, 10.0
 # The time that a host which learns of another host's error has to end by itself with its own error.
 GRACE_SECONDS = 5.0
 # How error messages of XLA and its collective operations begin; jax raises them as several types.
@@ -34,19 +41,102 @@ _FOLDER = "bertjax"
 _FINISHED = "finished"
 
 
+def state(clock: Clock, beat: int) -> str:
+    """Returns what this process is doing, as JSON for the other processes of the run."""
+    return json.dumps(
+        {"beat": beat, "activity": clock.activity, "step": clock.step, "count": clock.count}
+    )
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Returns the dictionary of a state; {} if it is damaged or not written yet."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict) and {"activity", "step", "count"} <= found.keys():
+            return found
+    return {}
+
+
+def described(text: str) -> str:
+    """Returns what a process was doing when it wrote the state `text`, for a message."""
+    found = _parsed(text)
+    return f"{found['activity']}, after step {found['step']}" if found else "starting"
+
+
+class StallWatch:
+    """Prints, after `seconds` without progress, what this and other processes are doing.
+
+    This is said once, and again if another process stops to respond. If `seconds` is 0, nothing is
+    said. `seen` is {rank: (last state, time of its arrival)}.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, rank: int = 0):
+        self._clock, self._seconds, self._rank = clock, seconds, rank
+        # The last progress of this process, and the silent processes, when it was said.
+        self._said: tuple[float, list[int]] | None = None
+        self.seen: dict[int, tuple[str, float]] = {}
+
+    def check(self, states: Mapping[int, str] | None = None) -> None:
+        """Compares the time of the last progress with the limit; `states` are {rank: state}."""
+        now, clock = time.monotonic(), self._clock
+        for rank, text in (states or {}).items():
+            if rank not in self.seen or self.seen[rank][0] != text:
+                self.seen[rank] = (text, now)
+        waited = now - clock.progress_at
+        silent = [rank for rank, (_, at) in self.seen.items() if now - at > SILENT_SECONDS]
+        stall = clock.progress_at, silent
+        if not self._seconds or waited < self._seconds or self._said == stall:
+            return
+        self._said = stall
+        who = f"process {self._rank}" if states else "the run"
+        lines = [
+            f"warning: {who} has made no progress for {waited:.0f} s; it is {clock.activity}, "
+            f"after step {clock.step}.",
+            *self._behind(now, silent),
+            "The stacks of its threads:",
+        ]
+        os.write(2, ("\n".join(lines) + "\n").encode())
+        sys.stderr.flush()
+        faulthandler.dump_traceback(2, all_threads=True)  # a thread that hangs cannot print
+
+    def _behind(self, now: float, silent: list[int]) -> list[str]:
+        """Returns sentences about the processes that are `silent` or have done less."""
+        counts = {rank: _parsed(text).get("count", 0) for rank, (text, _) in self.seen.items()}
+        lines = []
+        for rank, (text, at) in sorted(self.seen.items()):
+            if rank in silent:
+                lines.append(
+                    f"Process {rank} does not respond since {now - at:.0f} s; it was "
+                    f"{described(text)}."
+                )
+            elif counts[rank] < max(counts.values()) and not silent:
+                lines.append(f"Process {rank} has not arrived: it is {described(text)}.")
+        if len(self.seen) > 1 and not lines:
+            lines.append("All processes are at the same point of the program.")
+        return lines
+
+
 class HostWatch:
     """Watches the hosts of a run, and tells them why this host ends; `watching` makes one.
 
     `stall_seconds` are the seconds without progress after which this process says so; 0: never.
     """
 
+    any = staticmethod(any_host)
+
     def __init__(self, clock: Clock, stall_seconds: float = 0):
-        self._clock, self._stall_seconds = clock, stall_seconds
-        self._over = threading.Event()
+        self._clock = clock
+        self._stall = StallWatch(clock, stall_seconds, jax.process_index())
+        self.over = threading.Event()
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
-        if self.is_watching:
-            threading.Thread(target=self._watch, daemon=True).start()
+        if self.is_watching or stall_seconds:
+            watch = self._watch if self.is_watching else self._watch_alone
+            threading.Thread(target=watch, daemon=True).start()
+
+    def _watch_alone(self) -> None:
+        while not self.over.wait(POLL_SECONDS):
+            self._stall.check()
 
     def announce(self, message: str) -> None:
         """Tells the other hosts by `message` why this host ends, which makes them end, too.
@@ -55,7 +145,7 @@ class HostWatch:
         hosts to stop, and the other hosts end by themselves.
         """
         if self.is_watching:
-            self._over.set()
+            self.over.set()
             self.is_watching = message != _FINISHED
             try:
                 coordination_client().key_value_set(
@@ -70,7 +160,7 @@ class HostWatch:
         Call this before any operation that waits for the other hosts, such as finishing the save of
         a checkpoint. The result is False for a single process, or if all hosts have agreed to stop.
         """
-        if not self.is_watching or self._over.is_set():
+        if not self.is_watching or self.over.is_set():
             return self.is_watching
         if _STATUS.search(str(error)):
             # Probably another host has failed. The thread of `_watch` finds out which one.
@@ -80,23 +170,15 @@ class HostWatch:
         return self.is_watching
 
     def _watch(self) -> None:
-        rank, count = jax.process_index(), jax.process_count()
-        stall = stall_watch.StallWatch(self._clock, self._stall_seconds, rank)
-        seen: dict[int, tuple[str, float]] = {}
-        beat = 0
+        rank, beat = jax.process_index(), 0
         failed_since: float | None = None
-        while not self._over.wait(BEAT_SECONDS):
+        while not self.over.wait(BEAT_SECONDS):
             beat += 1
             now = time.monotonic()
             try:
-                client = coordination_client()
-                client.key_value_set(
-                    f"{_FOLDER}/alive/{rank}",
-                    stall_watch.state(self._clock, beat),
-                    allow_overwrite=True,
-                )
-                ended = _values(client, "ended")
-                alive = _values(client, "alive")
+                client, own = coordination_client(), state(self._clock, beat)
+                client.key_value_set(f"{_FOLDER}/alive/{rank}", own, allow_overwrite=True)
+                ended, alive = _values(client, "ended"), _values(client, "alive")
                 failed_since = None
             except Exception as error:
                 failed_since = failed_since or now
@@ -105,27 +187,27 @@ class HostWatch:
                         f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
                     )
                 continue
-            stall.check(alive)
+            self._stall.check({other: "" for other in range(jax.process_count())} | alive)
             for other, message in ended.items():
                 if other != rank and message != _FINISHED:
                     self._end_with(f"process {other} ended: {message}")
-            for other in range(count):
-                if other == rank or other in ended:
-                    continue
-                value = alive.get(other, "")
-                if other not in seen or seen[other][0] != value:
-                    seen[other] = (value, now)
-                elif now - seen[other][1] > SILENCE_SECONDS:
+            for other, (text, at) in self._stall.seen.items():
+                if other != rank and other not in ended and now - at > SILENCE_SECONDS:
                     self._end_with(
                         f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: "
                         "it was killed, is stopped, or has lost its network (it was "
-                        f"{stall_watch.described(value)})"
+                        f"{described(text)})"
                     )
 
     def _end_with(self, message: str) -> None:
         """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it."""
-        if not self._over.wait(GRACE_SECONDS):
-            _exit_with(message)
+        if not self.over.wait(GRACE_SECONDS):
+            os.write(
+                2,
+                f"error: {message}. Process {jax.process_index()} ends, too; run the same command "
+                "again on all hosts to resume.\n".encode(),
+            )
+            os._exit(1)
 
 
 @contextlib.contextmanager
@@ -141,14 +223,14 @@ def watching(clock: Clock, stall_seconds: float = 0) -> Iterator[HostWatch]:
     """
     watch = HostWatch(clock, stall_seconds)
     try:
-        with stall_watch.watching(clock, 0 if watch.is_watching else stall_seconds):
-            yield watch
+        yield watch
+        watch.announce(_FINISHED)
     except BaseException as error:
-        watch.announce_error(error)
-        if watch.is_watching:
+        if watch.announce_error(error):
             _end(error)
         raise
-    watch.announce(_FINISHED)
+    finally:
+        watch.over.set()
 
 
 def _end(error: BaseException) -> None:
@@ -167,7 +249,7 @@ def _end(error: BaseException) -> None:
 def _values(client: Any, kind: str) -> dict[int, str]:
     """Returns {rank: text} of the texts of a `kind` that hosts wrote to the key-value store.
 
-    For "alive", it is `stall_watch.state`; for "ended", the message to `announce`.
+    For "alive", it is `state`; for "ended", the message to `announce`.
     """
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")
@@ -180,12 +262,3 @@ def _values(client: Any, kind: str) -> dict[int, str]:
 
 def _line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:200]
-
-
-def _exit_with(message: str) -> None:
-    os.write(
-        2,
-        f"error: {message}. Process {jax.process_index()} ends, too; run the same command again "
-        "on all hosts to resume.\n".encode(),
-    )
-    os._exit(1)

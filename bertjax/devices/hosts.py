@@ -4,6 +4,7 @@ Every host runs the same program with the same config. Only process 0 writes fil
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import itertools
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.base import progress
 from bertjax.base.files import is_remote
@@ -54,7 +57,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     arrived = threading.Event()
     detection = None if config.coordinator_address is None else "deactivate"
     threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True).start()
-    # jax's preemption service would handle SIGTERM, which `stop.StopSignal` does here.
+    # jax's preemption service would handle SIGTERM, which `signals.StopSignal` does here.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -281,6 +284,20 @@ def code_fingerprint() -> str:
         found.update(str(file.relative_to(PACKAGE)).encode())
         found.update(file.read_bytes())
     return found.hexdigest()
+
+
+def any_host(flag: bool) -> jax.Array:
+    """Starts to compute whether `flag` is True on any host; returns the result as a jax scalar."""
+    hosts, maximum = _maximum_over_hosts()
+    flags = jax.make_array_from_process_local_data(hosts, np.array([flag]))
+    return maximum(flags).addressable_data(0)
+
+
+@functools.cache
+def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
+    return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=replicated(mesh))
 
 
 def fetch(tree: Any, mesh: Mesh) -> Any:

@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.base.checksums import newest_whole_step, set_aside, steps_in
+from bertjax.base.checksums import steps_in
 from bertjax.base.files import read_json, write_json
 from bertjax.base.workdir_files import ROLLBACKS, ROLLED_BACK
 from bertjax.config import Phase, TrainingConfig
 from bertjax.devices import hosts
 from bertjax.record.logger import STEPS_AHEAD
+from bertjax.train.checkpoint import move_checkpoint
 
 
 class NotFinite(ValueError):
@@ -28,6 +29,8 @@ class NotFinite(ValueError):
         first_step: the first of the steps whose updates were skipped; 0 if an array is not finite.
         last_step: the last of these steps; None if an array is not finite.
     """
+
+    on_all_hosts = True  # all hosts see the same numbers
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
         super().__init__(message)
@@ -178,37 +181,39 @@ class Rollbacks:
         return [record["to_step"] for record in self.records if record["phase"] == phase]
 
     def roll_back(
-        self, checkpoints: Path, phases: Sequence[Phase], first_bad: int, last_bad: int, steps: int
-    ) -> int | None:
-        """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
+        self, checkpoints: Path, phases: Sequence[Phase], bad: NotFinite, steps: int
+    ) -> bool:
+        """Rolls the run back to the last checkpoint at least `steps` steps before the bad ones.
 
         Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
-        this method; only the first host changes files. `first_bad` and `last_bad` are the first and
-        the last of the consecutive steps whose updates were skipped.
+        this method; only the first host changes files.
 
         Returns:
-            The step that the run returns to, 0: the start; None, and nothing is changed, after
-            `MAX_ROLLBACKS` rollbacks.
+            False, and nothing is changed, after `MAX_ROLLBACKS` rollbacks, if `steps` is 0, or if
+            no step was bad, but an array is not finite.
         """
+        if not steps or bad.last_step is None:
+            return False
+        hosts.say(f"warning: {bad}")
         if self.count >= MAX_ROLLBACKS:
-            return None
-        target = max((s for s in steps_in(checkpoints) if s <= first_bad - steps), default=0)
-        left_out = self._leave_out(phases, last_bad, target)
+            return False
+        before = [step for step in steps_in(checkpoints) if step <= bad.first_step - steps]
+        target = max(before, default=0)
+        left_out = self._leave_out(phases, bad.last_step, target)
         self.count += 1
 
         def write() -> None:
             write_json(self._file, {"count": self.count, "rollbacks": self.records})
             for step in steps_in(checkpoints):
                 if step > target:
-                    set_aside(checkpoints, step, ROLLED_BACK)
+                    move_checkpoint(checkpoints, step, ROLLED_BACK)
 
         hosts.on_first(write)
-        newest = newest_whole_step(checkpoints)
         hosts.say(
-            f"rollback: the run continues from step {newest or 0}, and leaves out "
-            f"{left_out} batches, up to and including the batch of step {last_bad}"
+            f"rollback: the run continues from step {target}, and leaves out {left_out} batches, "
+            f"up to and including the batch of step {bad.last_step}"
         )
-        return target
+        return True
 
     def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
         """Adds a rollback to `records`; returns how many batches of the bad step's phase it leaves

@@ -1,4 +1,9 @@
-"""Orbax checkpoints of the training state and of the position in the data."""
+"""Orbax checkpoints of the training state and of the position in the data: save, check, restore.
+
+The functions at the end put the folder of the checkpoints in order before a run resumes: a
+replacement that was interrupted is undone, and damaged checkpoints are moved away, so that the
+newest one is whole.
+"""
 
 import contextlib
 import logging
@@ -11,15 +16,21 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bertjax.base.addresses import place
-from bertjax.base.checksums import add_checksums, damage_of, restore_replaced, set_aside, unfinished
+from bertjax.base.addresses import move_folder, place, remove_folder
+from bertjax.base.checksums import (
+    WRITTEN_LAST,
+    damage_of,
+    damaged_steps,
+    steps_in,
+    unfinished,
+    write_checksums,
+)
 from bertjax.base.files import is_remote
 from bertjax.base.signals import signals_deferred
-from bertjax.base.workdir_files import REPLACED
+from bertjax.base.workdir_files import DAMAGED, REPLACED
 from bertjax.devices import hosts
 from bertjax.devices.activity import SAVING, Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.train.bad_steps import NotFinite
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
 logging.getLogger("absl").addFilter(
@@ -62,21 +73,14 @@ class Checkpointer:
         # The step of the newest complete checkpoint, as far as known without waiting; 0: none.
         # None while it is replaced. A thread reads it.
         self.saved_step: int | None = None
-        self._keep = keep
-        self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
-        policy = checkpoint_managers.AnyPreservationPolicy(
-            [
-                checkpoint_managers.LatestN(keep),
-                checkpoint_managers.BestN(
-                    get_metric_fn=self._badness,
-                    reverse=True,
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                ),
-            ]
+        self._keep, self._metric, self._sign = keep, metric, -1.0 if higher_is_better else 1.0
+        best = checkpoint_managers.BestN(
+            get_metric_fn=self._badness, reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy,
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(
+                [checkpoint_managers.LatestN(keep), best]
+            ),
             # Without `best_fn`, Orbax stores no metrics, so a resumed run could not find the best.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
@@ -93,7 +97,7 @@ class Checkpointer:
         """
         if hosts.is_first():
             for folder in unfinished(self._directory):
-                add_checksums(folder)
+                write_checksums(folder, without=WRITTEN_LAST)
 
     def _badness(self, metrics: Any) -> float:
         """Returns a number that is lower for a better checkpoint; infinite without a finite metric.
@@ -123,8 +127,7 @@ class Checkpointer:
         Raises:
             OSError: the save in progress failed.
         """
-        known = self._graded()
-        return -min(known)[1] if known else None
+        return -min(self._graded(), default=(0, 0))[1] or None
 
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
         """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
@@ -166,8 +169,8 @@ class Checkpointer:
 
         Superseded checkpoints remain if a process is killed between a save and Orbax's deletion.
         """
-        best, steps = self.best_step, sorted(self._manager.all_steps())
-        for step in steps[: -self._keep]:
+        best = self.best_step
+        for step in sorted(self._manager.all_steps())[: -self._keep]:
             if step != best:
                 self._manager.delete(step)
 
@@ -177,10 +180,9 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            summary = str(error).strip().partition("\n")[0][:300]
             raise OSError(
-                f"{what} in {self._directory} failed ({summary}): is the disk full? Earlier "
-                "checkpoints are complete; make room, then run the same command again."
+                f"{what} in {self._directory} failed ({_summary(error)}): is the disk full? "
+                "Earlier checkpoints are complete; make room, then run the same command again."
             ) from error
 
     def save(
@@ -202,9 +204,9 @@ class Checkpointer:
         Raises:
             OSError: this save or the previous one failed, for example because the disk is full.
         """
-        copied = jax.tree.map(_kept, state)
         items = ocp.args.Composite(
-            state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
+            state=ocp.args.StandardSave(jax.tree.map(_kept, state)),
+            progress=ocp.args.JsonSave(dict(progress)),
         )
         # Orbax would warn if `metrics` were None, and JSON has neither NaN nor infinity.
         kept = {key: value for key, value in (metrics or {}).items() if math.isfinite(value)}
@@ -226,11 +228,11 @@ class Checkpointer:
         self.wait()
         self.saved_step = None  # a signal must not interrupt the replacement
         with self._explained():
-            hosts.on_first(lambda: set_aside(self._directory, step, REPLACED))
+            hosts.on_first(lambda: move_checkpoint(self._directory, step, REPLACED))
             self._manager.reload()
         self.save(step, state, progress, metrics)
         self.wait()
-        hosts.on_first(lambda: restore_replaced(self._directory))
+        hosts.on_first(lambda: undo_replacements(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Returns (state, progress) of the checkpoint of `step`; None: the newest one.
@@ -244,30 +246,29 @@ class Checkpointer:
         step = self.latest_step if step is None else step
         if step is None:
             raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
-        hosts.on_first(lambda: self._check(step))
+        which = f"The checkpoint of step {step} in {self._directory}"
+
+        def check() -> None:
+            if damage := damage_of(self._directory / str(step)):
+                raise ValueError(
+                    f"{which} is damaged: {damage}. Run the same command again: it moves this "
+                    "checkpoint to the folder 'damaged' and resumes from the newest undamaged "
+                    "checkpoint."
+                )
+
+        hosts.on_first(check)
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(like), progress=ocp.args.JsonRestore()
         )
         try:
             restored = self._manager.restore(step, args=items)
         except Exception as error:  # Orbax raises many types, with long messages.
-            summary = str(error).strip().partition("\n")[0][:300]
             raise ValueError(
-                f"The checkpoint of step {step} in {self._directory} cannot be read ({summary}). "
-                "If another version of bertjax wrote the workdir, use that version; if not, move "
-                "this checkpoint to another folder and run the same command again, which then uses "
-                "the previous checkpoint."
+                f"{which} cannot be read ({_summary(error)}). If another version of bertjax wrote "
+                "the workdir, use that version; if not, move this checkpoint to another folder and "
+                "run the same command again, which then uses the previous checkpoint."
             ) from error
         return restored["state"], restored["progress"]
-
-    def _check(self, step: int) -> None:
-        damage = damage_of(self._directory / str(step))
-        if damage is not None:
-            raise ValueError(
-                f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run the "
-                "same command again: it moves this checkpoint to the folder 'damaged' and resumes "
-                "from the newest undamaged checkpoint."
-            )
 
     def close(self) -> None:
         """Waits for the save in progress and closes Orbax's manager.
@@ -288,13 +289,11 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
-        # Of steps that are not finite, all hosts know. After another error on one host, `close`
-        # would wait for the other hosts.
-        if error is None or isinstance(error, NotFinite) or not self._ends_hosts(error):
+        # After an error on one host alone, `close` would wait for the other hosts.
+        if self._watch is None or getattr(error, "on_all_hosts", error is None):
             self.close()
-
-    def _ends_hosts(self, error: BaseException) -> bool:
-        return self._watch is not None and self._watch.announce_error(error)
+        elif not self._watch.announce_error(error):
+            self.close()
 
 
 def _kept(x: jax.Array) -> jax.Array:
@@ -303,15 +302,68 @@ def _kept(x: jax.Array) -> jax.Array:
     On CPUs this is a copy, because the step donates `x`. From accelerators, Orbax copies the arrays
     to the host before `save` returns.
     """
-    single = _single(x)
-    on_cpu = next(iter(single.sharding.device_set)).platform == "cpu"
-    return single.copy() if on_cpu else single
+    if x.is_fully_addressable and x.is_fully_replicated:
+        # Orbax would split it into one slice per device and write them slowly, one after another.
+        x = x.addressable_data(0)
+    on_cpu = next(iter(x.sharding.device_set)).platform == "cpu"
+    return x.copy() if on_cpu else x
 
 
-def _single(x: jax.Array) -> jax.Array:
-    """Returns one device's copy of an array that is replicated within this process.
+def _summary(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
 
-    Orbax would split it into one slice per device and write them slowly, one after another.
+
+def move_checkpoint(directory: Path, step: int, folder: str) -> Path:
+    """Moves the checkpoint of `step` to `folder` beside `directory`; returns its new path."""
+    moved = directory.parent / folder
+    names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
+    target = next(moved / name for name in names if not (moved / name).exists())
+    move_folder(directory / str(step), target)
+    return target
+
+
+def undo_replacements(directory: Path) -> None:
+    """Deletes or restores the checkpoints in the folder `replaced` beside `directory`.
+
+    A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
+    new one is complete and undamaged, the old one is deleted. Otherwise, the old one is moved back
+    to `directory`, and a damaged new one to the folder `damaged` beside `directory`.
     """
-    whole = x.is_fully_addressable and x.is_fully_replicated
-    return x.addressable_data(0) if whole else x
+    replaced = directory.parent / REPLACED
+    # `move_checkpoint` names a second checkpoint of step 100 "100-2"; the last one comes first.
+    for old in sorted(replaced.glob("[0-9]*"), reverse=True):
+        new = directory / old.name.partition("-")[0]
+        if new.exists() and damage_of(new) is None:
+            remove_folder(old)
+            continue
+        if new.exists():
+            move_checkpoint(directory, int(new.name), DAMAGED)
+        move_folder(old, new)
+    if not is_remote(replaced):  # buckets have no empty folders
+        with contextlib.suppress(OSError):  # it does not exist, or holds something else
+            replaced.rmdir()
+
+
+def move_damaged(directory: Path) -> None:
+    """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
+
+    First, `undo_replacements` restores checkpoints whose replacement was interrupted. Raises
+    ValueError if all checkpoints in `directory` are damaged; they stay in `directory`.
+    """
+    undo_replacements(directory)
+    damaged = damaged_steps(directory)
+    whole = [step for step in steps_in(directory) if step not in damaged]
+    if damaged and not whole:
+        step, damage = max(damaged.items())
+        raise ValueError(
+            f"All checkpoints in {directory} ({len(damaged)}) are damaged; in the newest, of step "
+            f"{step}, {damage.rstrip('.')}. Restore them from a copy or, to train from the "
+            "beginning, give --overwrite."
+        )
+    for step, damage in damaged.items():
+        moved = move_checkpoint(directory, step, DAMAGED)
+        print(
+            f"warning: the checkpoint of step {step} is damaged ({damage}): it is now in {moved}, "
+            f"and the run resumes from step {max(whole)}",
+            flush=True,
+        )

@@ -60,8 +60,7 @@ from bertjax.tasks.training_data import TrainingData, check_splits, write_traini
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
 from bertjax.train.hub_pushes import create_repository_of
-from bertjax.train.job import identity_of
-from bertjax.train.run import train
+from bertjax.train.run import identity_of, train
 from bertjax.train.workdir import Workdir, connect, opened
 from bertjax.weights import LoadedModel
 
@@ -235,7 +234,7 @@ def load_run(
     loaded = load_for_task(config, task)
     teacher = load_task_teacher(config, task, loaded)
     runs = [Workdir(Path(workdir)) for workdir in workdirs]
-    if not any(run.has_checkpoints or (run.path / SCORES).is_file() for run in runs):
+    if not any(run.newest_step or (run.path / SCORES).is_file() for run in runs):
         for part in loaded.absent:  # a resumed run has trained these parts
             hosts.say(
                 f"{config.init} has no {part} for this task: it is initialised at random, as is "

@@ -43,8 +43,8 @@ from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_ba
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, distilled_task
-from bertjax.train.job import Job, identity_of, never_stopped
 from bertjax.train.program import Program
+from bertjax.train.run import Job, identity_of, never_stopped
 from bertjax.train.step import TrainState, split_params
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -122,7 +122,7 @@ class FinetuningJob(Job):
             teacher and teacher.params,
             config.accumulation_steps,
         )
-        super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
+        super().__init__(config, program, (phase,), loaded.tokenizer)
         every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
         self.eval_every, self.save_every = every, every
         if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
@@ -198,17 +198,6 @@ class FinetuningJob(Job):
 
     def stops_early(self) -> bool:
         return self.early_stopping()
-
-    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        del params, phase
-        return False
-
-    def flops_per_step(self, phase: Phase) -> float:
-        del phase
-        return 0.0
-
-    def push(self, step: int, state: TrainState) -> None:
-        del step, state
 
     def evaluate(
         self,

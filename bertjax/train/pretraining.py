@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,12 @@ from bertjax.record.session import Session
 from bertjax.record.trackers import check_installed
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
-from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, load_masked_lm_teacher, student_of_teacher
 from bertjax.train.held_out import HeldOutEvaluation, epochs_of_sources, other_data
 from bertjax.train.hub_pushes import HubPushes, create_repository_of
-from bertjax.train.job import Job, identity_of, never_stopped
 from bertjax.train.optimizer import difference_before
 from bertjax.train.program import PretrainingProgram, row_format, with_head
-from bertjax.train.run import train
+from bertjax.train.run import Job, identity_of, never_stopped, train
 from bertjax.train.run_data import RunData
 from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir, connect, opened
@@ -72,7 +70,7 @@ class PretrainingJob(Job):
         # The model will read rows of this length, so that programs must not truncate to fewer.
         longest = max(phase.max_length for phase in config.phases)
         tokenizer.model_max_length = max(tokenizer.model_max_length, longest)
-        resumes = workdir.has_checkpoints
+        resumes = workdir.newest_step > 0
         config = with_head(config, self.metadata.has_sentence_pairs)
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
@@ -90,7 +88,7 @@ class PretrainingJob(Job):
         program = PretrainingProgram(
             config, mesh, teacher and teacher.model, teacher and teacher.params
         )
-        super().__init__(config, program, config.phases, tokenizer, teacher)
+        super().__init__(config, program, config.phases, tokenizer)
         self.workdir, self.identity = workdir, _identity(config, teacher)
         self.data_fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
         self.eval_every, self.save_every = config.eval_every, config.save_every
@@ -247,19 +245,6 @@ class PretrainingJob(Job):
         """Returns {"phase": index, "row": first row, within the phase, of the next batch}."""
         _, row, _ = self.config.phases[index].stage_of(next_batch)
         return {"phase": index, "row": row}
-
-    def resume(self, progress: Mapping[str, Any]) -> None:
-        del progress
-
-    def stops_early(self) -> bool:
-        return False
-
-    def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
-        del checkpoints
-        return state
-
-    def claimed(self) -> None:
-        pass
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """The phases may differ if rows and learning rates of all finished steps stay the same."""

@@ -2,38 +2,211 @@
 
 `train` trains a `Job`, a pretraining or a fine-tuning, from the newest checkpoint (or from the
 start) to the last step, early stopping or a stop signal. Everything that a run does in time stands
-here in its order. Evaluations and checkpoints are the business of `Saver`, and updates that were
-not finite the business of `BadSteps`.
+here in its order: after each step, `Saver` evaluates and saves where that is due, and `BadSteps`
+reports updates that were skipped. What differs between jobs stands first.
 """
 
-import collections
+import abc
 import contextlib
+import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from bertjax.base.signals import Interrupted
-from bertjax.config import defaults_of
+from bertjax.base.run_file import holds_run
+from bertjax.base.signals import Interrupted, StopSignal
+from bertjax.config import Phase, TrainingConfig, defaults_of
 from bertjax.devices import activity, hosts
 from bertjax.devices.flops import peak_flops
-from bertjax.devices.stop import StopSignal
 from bertjax.record import journal
-from bertjax.record.logger import STEPS_AHEAD, MetricLogger
+from bertjax.record.logger import MetricLogger
 from bertjax.record.metrics import MetricWriter
 from bertjax.record.session import Session
 from bertjax.record.trackers import Listener, open_trackers
-from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks
-from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.job import Job, segments
-from bertjax.train.save import Saver
+from bertjax.tokenization import Tokenizer
+from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
+from bertjax.train.checkpoint import Checkpointer, move_damaged
+from bertjax.train.distillation import Teacher
+from bertjax.train.program import Program
 from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir
 
 # Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
 NOTHING = contextlib.nullcontext()
+
+
+class EvaluationStopped(Exception):
+    """Raised to end an evaluation early because a stop signal (such as SIGTERM) has come."""
+
+
+def never_stopped() -> None:
+    """The `check` of an evaluation that no stop signal ends."""
+
+
+class Job(abc.ABC):
+    """What a run trains: the members in which pretraining and fine-tuning differ.
+
+    Attributes:
+        settings: the config that pretraining and fine-tuning have in common.
+        program: the model, the optimizer and the compiled steps.
+        phases: the phases of the run; fine-tuning has one.
+        name: the name of the run in the progress bar.
+        identity: the config as stored in run.json, with a hash of the teacher's weights, if any.
+        data_fingerprint: a hash of the training data.
+        best_metric: the name of the evaluation metric that determines the best checkpoint.
+        higher_is_better: whether its highest value is the best.
+        keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
+        eval_every: number of steps between evaluations; 0: only at the end of each phase.
+        save_every: number of steps between checkpoints.
+        evaluates_at_start: whether the state before the first step is evaluated.
+        push_every: number of steps between uploads of the model; 0: it is not uploaded.
+    """
+
+    name: str
+    identity: dict[str, Any]
+    data_fingerprint: str
+    best_metric: str
+    higher_is_better: bool
+    keep_checkpoints: int
+    eval_every: int
+    save_every: int
+    evaluates_at_start: bool = False
+    push_every: int = 0
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        program: Program,
+        phases: tuple[Phase, ...],
+        tokenizer: Tokenizer,
+    ):
+        self.settings, self.program, self.phases = config, program, phases
+        self.tokenizer = tokenizer
+        self.num_steps = sum(phase.num_steps for phase in phases)
+
+    @abc.abstractmethod
+    def initial_params(self) -> Any:
+        """Returns the initial parameters (numpy); None if they are to be initialised at random."""
+
+    @abc.abstractmethod
+    def batches(self, index: int, first_batch: int) -> Iterator[Any]:
+        """Yields the global batches of phase `index` on the devices, from `first_batch` on.
+
+        Batches and phases are counted from 0. If the batch size changes in the phase
+        (`Phase.stages`), all yielded batches have the size of `first_batch`.
+        """
+
+    @abc.abstractmethod
+    def rows_of_batch(self, index: int, batch: int) -> tuple[int, int]:
+        """Returns (first row, last row), both inclusive, of the batch number `batch` of a phase."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self, params: Any, phase: Phase, check: Callable[[], None] = never_stopped
+    ) -> dict[str, float]:
+        """Evaluates `params`; returns {"eval/...": value}, or {} if there is no evaluation data.
+
+        `phase` is the phase of the run, whose row length the evaluation has. `check` is called
+        before each batch, equally often on all hosts, and ends the evaluation by
+        `EvaluationStopped` if a stop signal has come.
+        """
+
+    @abc.abstractmethod
+    def progress(self, index: int, next_batch: int) -> dict[str, Any]:
+        """Returns the JSON values that a checkpoint stores, such as the position in the data.
+
+        `next_batch` is the first batch of phase `index` after the checkpoint.
+        """
+
+    @abc.abstractmethod
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """Returns those of `changed` config fields that prevent the run from resuming, and why.
+
+        `changed` describes the differences from `saved`, the config in run.json; `step` is the step
+        of the newest checkpoint.
+        """
+
+    def claimed(self) -> None:  # noqa: B027
+        """Is called on the first host when the workdir is locked, before the first step."""
+
+    def resume(self, progress: Mapping[str, Any]) -> None:  # noqa: B027
+        """Restores what `progress` returned; the step alone determines the position in the data."""
+
+    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+        """Compiles the evaluation of a phase, before its first step, if that is possible.
+
+        Returns whether later evaluations of the phase need no compilation.
+        """
+        return False
+
+    def flops_per_step(self, phase: Phase) -> float:
+        """Returns the number of FLOP per update, to compute the MFU; 0 if the number is unknown."""
+        return 0.0
+
+    def stops_early(self) -> bool:
+        """Returns whether training should end now, before the last step."""
+        return False
+
+    def push(self, step: int, state: TrainState) -> None:  # noqa: B027
+        """Uploads the model of `step`, every `push_every` steps."""
+
+    def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
+        """Returns the state to export: the last `state`, or one of `checkpoints`."""
+        return state
+
+    def new_state(self) -> TrainState:
+        """Creates the training state before the first step, placed on the devices."""
+        return self.program.new_state(self.initial_params())
+
+
+class Segment(NamedTuple):
+    """A part of a phase with one batch size, in which no rollback leaves out batches.
+
+    Attributes:
+        phase_index: the index of the phase.
+        phase: the phase.
+        stage: the phase with the batch size and the microbatches of the segment.
+        first: the step after which the segment begins.
+        last: the last step of the segment.
+        end: the last step of the phase.
+        first_batch: the batch, within the data of the phase, after step `first`.
+    """
+
+    phase_index: int
+    phase: Phase
+    stage: Phase
+    first: int
+    last: int
+    end: int
+    first_batch: int
+
+    def batch_after(self, step: int) -> int:
+        """Returns the batch, within the data of the phase, that follows `step`."""
+        return self.first_batch + step - self.first
+
+
+def segments(phases: Sequence[Phase], rollbacks: Rollbacks, step: int) -> Iterator[Segment]:
+    """Yields the segments of a run from `step` to its last step."""
+    start = 0
+    for index, phase in enumerate(phases):
+        end = start + phase.num_steps
+        while step < end:
+            batch = step - start + rollbacks.left_out(index, step)
+            stage, _, batches_left = phase.stage_of(batch)
+            cuts = [to for to in rollbacks.targets(index) if step < to < end]
+            last = min(end, step + batches_left, *cuts)
+            yield Segment(index, phase, stage, step, last, end, batch)
+            step = last
+        start = end
+
+
+def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
+    """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any."""
+    identity = dataclasses.asdict(config)
+    return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
 
 
 SomeJob = TypeVar("SomeJob", bound=Job)
@@ -59,18 +232,43 @@ def train(
             differ in code, config or data.
     """
     while True:
-        hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=overwrite))
-        job = hosts.on_all(make_job)
         try:
+            hosts.on_first(lambda: put_in_order(workdir, overwrite=overwrite))
+            job = hosts.on_all(make_job)
             claim(job, workdir)
-            return job, _train(job, workdir, session)
-        except NotFinite as bad:
-            if not _roll_back(job, workdir, bad):
-                raise
+            try:
+                return job, _train(job, workdir, session)
+            except NotFinite as bad:
+                steps = job.settings.rollback_steps
+                if not Rollbacks(workdir.path).roll_back(
+                    workdir.checkpoints, job.phases, bad, steps
+                ):
+                    raise
         finally:
             workdir.release()
         hosts.on_first(workdir.publish)
         hosts.on_all(workdir.refresh)
+
+
+def put_in_order(workdir: Workdir, *, overwrite: bool = False) -> None:
+    """Locks the workdir, if it holds a run, and moves damaged checkpoints of the run away.
+
+    If all of them are damaged and `overwrite` is True, the run is deleted.
+
+    Raises:
+        Locked: another process has locked the workdir.
+        ValueError: all checkpoints of the run are damaged, and `overwrite` is False.
+    """
+    if not holds_run(workdir.path):
+        return
+    workdir.lock()
+    try:
+        move_damaged(workdir.checkpoints)
+    except ValueError as error:
+        if not overwrite:
+            raise
+        print(error, flush=True)
+        workdir.delete_run()
 
 
 def claim(job: Job, workdir: Workdir) -> None:
@@ -102,9 +300,10 @@ def claim(job: Job, workdir: Workdir) -> None:
 
 
 def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
+    clock = session.clock
     checkpointer = Checkpointer(
         workdir.checkpoints,
-        clock=session.clock,
+        clock=clock,
         watch=session.watch,
         keep=job.keep_checkpoints,
         metric=job.best_metric,
@@ -113,17 +312,67 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
     # Trackers may wait for a server, so that the last checkpoint is finished before.
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
         with StopSignal(checkpoints, session.watch) as stop:
-            state, stop.step, progress = _resume_or_start(job, checkpoints, session)
+            # 1. Where does the run stand?
+            progress: Mapping[str, Any] = {}
+            if checkpoints.latest_step is None:
+                # The step is not read from the state, because that would wait for its computation.
+                state, step = job.new_state(), 0
+            else:
+                with clock.doing(activity.RESTORING):
+                    state, progress = checkpoints.restore(job.program.state_shapes)
+                    checkpoints.delete_superseded()
+                    step = int(state.step)
+            stop.step = step
+            job.resume(progress)
             rollbacks = Rollbacks(workdir.path)
-            recording = _recording(
-                job, workdir, session, stop.step, progress, rollbacks.count, trackers
-            )
-            with recording as record:
-                state, step, is_done = _loop(
-                    job, state, stop, checkpoints, record, rollbacks, session, progress
-                )
+            recording = _record(job, workdir, session, step, progress, rollbacks.count, trackers)
+            with contextlib.closing(recording) as record:
+                bad = BadSteps(record.report, job.rows_of_batch, job.settings, progress)
+                save = Saver(job, checkpoints, record, bad, stop, session, progress)
+                if save.evaluation_due:  # a signal had cut it off
+                    done = [s for s in segments(job.phases, rollbacks, 0) if s.first < step]
+                    save.finish_due_evaluation(step, state, done[-1])
+                # 2. The phases, in segments of one batch size
+                segment, phase = None, -1
+                for segment in segments(job.phases, rollbacks, step):
+                    if save.evaluation_due or job.stops_early() or stop(waits=True):
+                        break
+                    if segment.phase_index != phase:
+                        phase = segment.phase_index
+                        save.compile_evaluation(state, segment)  # while everything is saved
+                        evaluates = step == 0 and job.evaluates_at_start
+                        if evaluates and save.evaluate(0, state, segment) is None:
+                            break
+                    flops = job.flops_per_step(segment.stage)
+                    record.start_phase(flops, flops and peak_flops(job.settings.peak_tflops))
+                    train_step = job.program.seeded_step(segment.stage)
+                    # 3. The steps
+                    with clock.doing(activity.STEPPING):
+                        batches = job.batches(segment.phase_index, segment.first_batch)
+                        for batch in clock.waiting_for(batches):
+                            is_first = step == segment.first
+                            with clock.compiling("the training step") if is_first else NOTHING:
+                                state, metrics = train_step(state, batch)
+                            stop.step = step = step + 1
+                            clock.progressed(step)
+                            bad.see(
+                                step, metrics, segment.phase_index, segment.batch_after(step - 1)
+                            )
+                            record(step, metrics)
+                            session.did_step(step)
+                            save.after(step, state, segment)
+                            if job.push_every and step % job.push_every == 0:
+                                with clock.doing(activity.SAVING):
+                                    job.push(step, state)
+                            if step == segment.last or stop() or job.stops_early():
+                                break
+                # 4. The end
+                if stop.agreed and segment is not None:
+                    save.stopped(step, state, segment)
+                is_done = step == job.num_steps or job.stops_early()
+                is_done = is_done and not save.evaluation_due
             # A signal after the last step stops what follows, such as other folds.
-            is_done = not stop.agree() and is_done
+            is_done = not stop(waits=True) and is_done
         if not is_done:
             checkpoints.close()
             saved = "which is saved" if step else "so that there was nothing to save"
@@ -132,92 +381,147 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
         return job.choose_state(checkpoints, state)
 
 
-def _resume_or_start(
-    job: Job, checkpoints: Checkpointer, session: Session
-) -> tuple[TrainState, int, Mapping[str, Any]]:
-    """Returns (state, its step, progress) of the newest checkpoint, or of a new run."""
-    progress: Mapping[str, Any] = {}
-    if checkpoints.latest_step is None:
-        # The step is not read from the state, because that would wait for its computation.
-        state, step = job.new_state(), 0
-    else:
-        with session.clock.doing(activity.RESTORING):
-            state, progress = checkpoints.restore(job.program.state_shapes)
-            checkpoints.delete_superseded()
-            step = int(state.step)
-    job.resume(progress)
-    return state, step, progress
+class Saver:
+    """Evaluates and saves the states of a run, where they are due.
+
+    Both are due at the last step of each phase, evaluations also every `job.eval_every` and saves
+    every `job.save_every` steps. A checkpoint is also saved after each evaluation that is the best
+    so far. After a stop signal, the state of the last step is saved without an evaluation; if one
+    was due there, it is made when the run resumes.
+
+    If both are due at the same step, the evaluation comes first, so that the checkpoint stores its
+    metrics. If the evaluation is not compiled yet, the state is saved before it as well, so that a
+    signal can end the process during the compilation without loss.
+
+    Args:
+        job: what is trained.
+        checkpoints: writes the checkpoints.
+        record: logs the metrics; its training time excludes evaluations and saves.
+        bad: the skipped updates, which are reported before a checkpoint is saved.
+        stop: the stop signal.
+        session: its clock counts the time of evaluations and saves.
+        progress: the JSON values in the checkpoint that the run resumes from.
+
+    Attributes:
+        evaluation_due: whether an evaluation was due at the last step but was not completed,
+            because a stop signal came.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        checkpoints: Checkpointer,
+        record: MetricLogger,
+        bad: BadSteps,
+        stop: StopSignal,
+        session: Session,
+        progress: Mapping[str, Any],
+    ):
+        self._job, self._checkpoints, self._record = job, checkpoints, record
+        self._bad, self._stop, self._session = bad, stop, session
+        self._clock = session.clock
+        self.evaluation_due = bool(progress.get("evaluation_due"))
+        self._compiled = -1  # the last phase whose evaluation is compiled
+
+    def compile_evaluation(self, state: TrainState, segment: Segment) -> None:
+        """Compiles the evaluation of a phase before its first step.
+
+        The newest checkpoint is then usually of the last step, so that a stop signal can end
+        the process at once, even during compilation, without loss.
+        """
+        self._checkpoints.wait()
+        with self._clock.compiling("the evaluation"):
+            if self._job.compile_evaluation(state.params, segment.phase):
+                self._compiled = segment.phase_index
+
+    def after(self, step: int, state: TrainState, segment: Segment) -> None:
+        """Evaluates and saves `state` if that is due after `step`."""
+        last, every = step == segment.end, self._job.eval_every
+        evaluates = last or bool(every and step % every == 0)
+        saves = last or step % self._job.save_every == 0
+        if not evaluates and not saves:
+            return
+        self._bad.finish()
+        with self._record.paused():
+            if evaluates and saves and self._compiled != segment.phase_index:
+                self.evaluation_due = True
+                self._save(step, state, segment)
+                self._checkpoints.wait()
+                self.finish_due_evaluation(step, state, segment)
+                return
+            metrics = self.evaluate(step, state, segment) if evaluates else None
+            if self.evaluation_due:
+                return  # the run stops after this step, which `stopped` saves
+            of_phase = metrics and {**metrics, "phase": segment.phase_index}
+            if saves or (of_phase and self._checkpoints.would_be_best(of_phase)):
+                self._save(step, state, segment, metrics)
+
+    def evaluate(self, step: int, state: TrainState, segment: Segment) -> dict[str, float] | None:
+        """Evaluates `state`; logs and returns the metrics, or returns None after a stop signal."""
+
+        def check() -> None:  # all hosts must call it equally often
+            self._clock.progressed()
+            if self._stop():
+                raise EvaluationStopped
+
+        self.evaluation_due = True
+        if self._stop():
+            return None
+        try:
+            with self._clock.doing(activity.EVALUATING):
+                metrics = self._job.evaluate(state.params, segment.phase, check)
+        except EvaluationStopped:
+            return None
+        self.evaluation_due = False
+        if metrics:
+            self._record.report(step, metrics)
+        return metrics
+
+    def finish_due_evaluation(self, step: int, state: TrainState, segment: Segment) -> None:
+        """Evaluates the state of `step`, whose checkpoint was saved without an evaluation.
+
+        Afterwards, the checkpoint is replaced by one that also stores the metrics.
+        """
+        metrics = self.evaluate(step, state, segment)
+        if metrics is not None:
+            self._compiled = segment.phase_index
+            self._save(step, state, segment, metrics, replaces=True)
+
+    def stopped(self, step: int, state: TrainState, segment: Segment) -> None:
+        """Saves a checkpoint of `state` after a stop signal, unless `step` is saved already."""
+        self._bad.finish()
+        self._checkpoints.wait()
+        if self._checkpoints.saved_step != step:
+            with self._record.paused():
+                self._save(step, state, segment)
+
+    def _save(
+        self,
+        step: int,
+        state: TrainState,
+        segment: Segment,
+        metrics: dict[str, float] | None = None,
+        *,
+        replaces: bool = False,
+    ) -> None:
+        progress = {
+            **self._job.progress(segment.phase_index, segment.batch_after(step)),
+            "pending": self._record.pending,
+            "skipped_in_a_row": self._bad.in_a_row,
+            "evaluation_due": self.evaluation_due,
+        }
+        # Checkpoints store the phase as well, because later phases rank as better.
+        kept = {**metrics, "phase": segment.phase_index} if metrics else {}
+        with self._clock.doing(activity.SAVING, "saving a checkpoint"):
+            if replaces:
+                return self._checkpoints.replace(step, state, progress, kept)
+            check_finite(state, f"The checkpoint of step {step}")
+            self._record.flush()
+            self._checkpoints.save(step, state, progress, kept)
+        self._session.saved(step)
 
 
-def _loop(
-    job: Job,
-    state: TrainState,
-    stop: StopSignal,
-    checkpoints: Checkpointer,
-    record: MetricLogger,
-    rollbacks: Rollbacks,
-    session: Session,
-    progress: Mapping[str, Any],
-) -> tuple[TrainState, int, bool]:
-    """Trains from `stop.step` on; returns (last state, its step, whether nothing cut it short)."""
-    step, phase, clock = stop.step, -1, session.clock
-    bad = BadSteps(record.report, job.rows_of_batch, job.settings, progress)
-    save = Saver(job, checkpoints, record, bad, stop, session, progress)
-    if save.evaluation_due:  # a signal had cut it off
-        (done,) = (s for s in segments(job.phases, rollbacks, 0) if s.first < step <= s.last)
-        save.finish_due_evaluation(step, state, done)
-    in_flight: collections.deque[Any] = collections.deque()
-    segment = None
-    for segment in segments(job.phases, rollbacks, step):
-        if save.evaluation_due or job.stops_early() or stop.agree():
-            break
-        if segment.phase_index != phase:
-            phase = segment.phase_index
-            save.compile_evaluation(state, segment)  # while everything is saved
-            if step == 0 and job.evaluates_at_start and save.evaluate(0, state, segment) is None:
-                break
-        flops = job.flops_per_step(segment.stage)
-        record.start_phase(flops, peak_flops(job.settings.peak_tflops) if flops else 1.0)
-        train_step = job.program.seeded_step(segment.stage)
-        with clock.doing(activity.STEPPING):
-            for batch in clock.waiting_for(job.batches(segment.phase_index, segment.first_batch)):
-                is_first = step == segment.first
-                with clock.compiling("the training step") if is_first else NOTHING:
-                    state, metrics = train_step(state, batch)
-                stop.step = step = step + 1
-                clock.progressed(step)
-                in_flight.append(metrics)
-                if len(in_flight) > STEPS_AHEAD:  # so far, the host may be ahead of the device
-                    jax.block_until_ready(in_flight.popleft())
-                bad.see(step, metrics, segment.phase_index, segment.batch_after(step - 1))
-                record(step, metrics)
-                session.did_step(step)
-                save.after(step, state, segment)
-                if job.push_every and step % job.push_every == 0:
-                    with clock.doing(activity.SAVING):
-                        job.push(step, state)
-                if step == segment.last or stop() or job.stops_early():
-                    break
-    if stop.agreed and segment is not None:
-        save.stopped(step, state, segment)
-    is_done = step == job.num_steps or job.stops_early()
-    return state, step, is_done and not save.evaluation_due
-
-
-def _roll_back(job: Job, workdir: Workdir, bad: NotFinite) -> bool:
-    """Returns the run to a checkpoint before bad steps, if the config says so and it helps."""
-    steps = job.settings.rollback_steps
-    if not steps or bad.last_step is None:
-        return False
-    hosts.say(f"warning: {bad}")
-    target = Rollbacks(workdir.path).roll_back(
-        workdir.checkpoints, job.phases, bad.first_step, bad.last_step, steps
-    )
-    return target is not None
-
-
-@contextlib.contextmanager
-def _recording(
+def _record(
     job: Job,
     workdir: Workdir,
     session: Session,
@@ -225,19 +529,29 @@ def _recording(
     progress: Mapping[str, Any],
     rollbacks: int,
     trackers: contextlib.ExitStack,
-) -> Iterator[MetricLogger]:
+) -> MetricLogger:
     """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`."""
-    # A finished run writes no report and no ledger line.
-    is_done = hosts.is_first() and _is_done(job, workdir, step, progress)
-    if not is_done:
+    due = bool(progress.get("evaluation_due"))
+    # A finished run, with its model and scores, writes no report and no ledger line.
+    is_done = not due and (step == job.num_steps or job.stops_early())
+    is_done = is_done and hosts.is_first() and journal.has_finished(workdir.path)
+    if is_done:
+        hosts.say(
+            f"The run in {workdir.address} is finished (step {step:,} of {job.num_steps:,}): "
+            "nothing is left to train. To train again, choose another --workdir or delete that "
+            "folder."
+        )
+    else:
         session.begin_run(workdir.path, step)
-    hosts.say(_said_when_done(job, workdir, step) if is_done else first_line(job, step))
+        hosts.say(first_line(job, step))
     writer, listeners, last = None, list[Listener](), None
     if hosts.is_first():
-        # Without a checkpoint, an evaluation before the first step is repeated.
-        due = step == 0 or bool(progress.get("evaluation_due"))
         writer = MetricWriter(
-            workdir.path, step, evaluation_due=due, publish=workdir.publish_if_possible
+            workdir.path,
+            step,
+            # Without a checkpoint, an evaluation before the first step is repeated.
+            evaluation_due=due or step == 0,
+            publish=workdir.publish_if_possible,
         )
         for tracker in open_trackers(job.settings, workdir.path, rollbacks):
             listeners.append(tracker)
@@ -247,7 +561,7 @@ def _recording(
             listeners.append(session.report(workdir.path, workdir.address, facts))
         logged = workdir.last_evaluation() or {}
         last = {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
-    record = MetricLogger(
+    return MetricLogger(
         writer,
         clock=session.clock,
         trackers=listeners,
@@ -258,24 +572,6 @@ def _recording(
         name=job.name,
         loss_weights=job.program.objective.loss_weights,
         last_evaluation=last,
-    )
-    try:
-        yield record
-    finally:
-        record.close()
-
-
-def _is_done(job: Job, workdir: Workdir, step: int, progress: Mapping[str, Any]) -> bool:
-    """Returns whether an earlier process has finished the run, with its model and scores."""
-    if progress.get("evaluation_due") or (step < job.num_steps and not job.stops_early()):
-        return False
-    return journal.has_finished(workdir.path)
-
-
-def _said_when_done(job: Job, workdir: Workdir, step: int) -> str:
-    return (
-        f"The run in {workdir.address} is finished (step {step:,} of {job.num_steps:,}): nothing "
-        "is left to train. To train again, choose another --workdir or delete that folder."
     )
 
 
@@ -299,19 +595,17 @@ def facts_of(job: Job, step: int) -> dict[str, Any]:
 
 def first_line(job: Job, step: int) -> str:
     """Returns the line about model, devices and steps with which the run begins at `step`."""
-    facts = facts_of(job, step)
+    facts, several = facts_of(job, step), jax.device_count() > 1
     where = device_text(jax.devices()[0].device_kind, jax.device_count(), jax.process_count())
-    if jax.device_count() > 1:
+    if several:
         where += f" ({facts['mesh']})"
     # The kernel of small runs without a choice is of no interest.
-    kernel, requested = job.program.attention.kernel, job.settings.attention
-    if jax.device_count() > 1 or kernel != "xla" or requested != "auto":
+    if several or job.program.attention.kernel != "xla" or job.settings.attention != "auto":
         where += f", attention kernel {facts['attention']}"
     if step == job.num_steps:
         steps = f"all {job.num_steps:,} steps are done already"
     else:
-        plural = "s" if job.num_steps > 1 else ""
-        steps = f"{job.num_steps:,} step{plural}"
+        steps = f"{job.num_steps:,} step{'s' if job.num_steps > 1 else ''}"
         steps += f", resuming at step {step}" if step else ""
     return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
 

@@ -15,19 +15,23 @@ from typing import Any
 import jax
 
 from bertjax.base.addresses import naming_bucket_errors, place, remove_folder
-from bertjax.base.checksums import set_damaged_aside, steps_in
+from bertjax.base.checksums import steps_in
 from bertjax.base.files import is_remote, naming_write_errors, set_aside
 from bertjax.base.lock import Lock, Locked
 from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
 from bertjax.base.workdir_files import (
     CHECKPOINTS,
     DAMAGED,
+    HOSTS,
     LOCK_FILE,
+    METRICS,
+    MODEL,
     PENDING,
     REPLACED,
     RESULTS,
     ROLLED_BACK,
     RUN_FILE,
+    TOKENIZER,
     TRACKERS_FOLDER,
 )
 from bertjax.cloud.bucket_lock import BucketLock
@@ -46,6 +50,7 @@ MAY_CHANGE = (
     "push_to_hub push_every hub_private track track_project "
     "untrained_positions"  # of older versions
 ).split()
+LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
 
 
 class Workdir:
@@ -64,24 +69,10 @@ class Workdir:
     def __init__(self, path: Path, mirror: Mirror | None = None, *, direct: bool = False):
         self.path, self._mirror = path, mirror
         self.address = mirror.address if mirror is not None else str(path)
-        self.tokenizer = path / "tokenizer"
-        parent = place(self.address) if direct else path
-        self._parents = (path, parent) if direct else (path,)
-        self.checkpoints = parent / CHECKPOINTS
-        self.model = path / "model"
-        self.metrics = path / "metrics.jsonl"
+        self.tokenizer, self.model, self.metrics = path / TOKENIZER, path / MODEL, path / METRICS
+        self.checkpoints = (place(self.address) if direct else path) / CHECKPOINTS
         self._run = path / RUN_FILE
-        self._lock = Lock(
-            path / LOCK_FILE,
-            place=str(path),
-            what="run",
-            remedy="wait until it ends, stop it, or choose another --workdir",
-        )
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether the workdir holds a complete checkpoint."""
-        return self.newest_step > 0
+        self._lock = Lock(path / LOCK_FILE, place=str(path), what="run", remedy=LOCK_REMEDY)
 
     def read(self) -> dict[str, Any]:
         """Returns run.json or, if that is damaged or missing, its spare copy.
@@ -131,7 +122,7 @@ class Workdir:
         data_fingerprint: str | None = None,
         *,
         defaults: Mapping[str, Any] | None = None,
-        allow: Callable[[list[str], dict[str, Any], int], list[str]] | None = None,
+        allow: Callable[[list[str], dict[str, Any], int], list[str]] = lambda changed, *_: changed,
     ) -> None:
         """Checks that the run in this workdir has the given config and training data.
 
@@ -142,16 +133,15 @@ class Workdir:
             data_fingerprint: a hash of the training data; None: the data is not checked.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
             allow: a function (differences, saved config, step of the newest checkpoint) that
-                returns the differences with which the run must not resume, and the reasons; None:
-                all of them.
+                returns the differences with which the run must not resume, and the reasons; by
+                default all of them.
 
         Raises:
             ValueError: the config or the data of the run differs.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
-        if changed and allow is not None:
-            changed = allow(changed, saved["config"], self.newest_step)
+        changed = allow(changed, saved["config"], self.newest_step)
         if data_fingerprint not in (None, saved["data_fingerprint"]):
             where = saved["config"].get("data") or saved["config"].get("train")
             changed.append("the data differs from that of " + (where or "the task's files"))
@@ -162,21 +152,6 @@ class Workdir:
                 "--overwrite; to start a new run from the model of this one, choose another "
                 f"--workdir and give --init {self.address}."
             )
-
-    def _is_run_of(
-        self, config: Mapping[str, Any], data_fingerprint: str, checks: Mapping[str, Any]
-    ) -> bool:
-        try:
-            self.check(config, data_fingerprint, **checks)
-        except (FileNotFoundError, ValueError):
-            return False
-        return True
-
-    def _holds_something(self) -> bool:
-        return any(
-            entry.name not in ("hosts", LIST_FILE) and not entry.name.startswith(LOCK_FILE)
-            for entry in self.path.iterdir()
-        )
 
     def check_shared(self) -> None:
         """Checks that this host shares the workdir with the first host.
@@ -190,6 +165,21 @@ class Workdir:
                 f"{self.path} has no run.json on this host, although the first process has written "
                 "one: choose a --workdir on a file system that all hosts share."
             )
+
+    def lock(self) -> None:
+        """Creates the workdir, and locks it until `release` is called or this process ends.
+
+        Raises:
+            Locked: another process has locked it.
+        """
+        with naming_write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self._lock.held:
+                self._lock.take()
+
+    def release(self) -> None:
+        """Unlocks the workdir for other processes."""
+        self._lock.release()
 
     def claim(
         self,
@@ -209,79 +199,41 @@ class Workdir:
             ValueError: the workdir holds checkpoints of another run, and `overwrite` is False; it
                 holds files but no run; or another process has locked it.
         """
-        if self.path.exists() and not holds_run(self.path) and self._holds_something():
-            raise ValueError(
-                f"{self.address} is not empty and holds no run: choose another --workdir."
-            )
-        with naming_write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
+        has_run = holds_run(self.path)
+        if self.path.exists() and not has_run:
+            names = {entry.name for entry in self.path.iterdir()} - {HOSTS, LIST_FILE}
+            if any(not name.startswith(LOCK_FILE) for name in names):
+                raise ValueError(
+                    f"{self.address} is not empty and holds no run: choose another --workdir."
+                )
+        self.lock()
         try:
-            if self.has_checkpoints and holds_run(self.path):
-                readable = self._is_readable()
-                try:
-                    if readable:
-                        self.check(config, data_fingerprint, **checks)
-                    self._set_aside_if_damaged(readable)
-                except ValueError:
-                    if not overwrite:
-                        raise
-                    self._delete_results()
-            elif holds_run(self.path) and not self._is_run_of(config, data_fingerprint, checks):
+            if has_run:
+                self._compare(config, data_fingerprint, checks)
+        except ValueError:
+            if not self.newest_step:
                 remove_folder(self.path / TRACKERS_FOLDER)
-            # If the phases of the run have changed, run.json stores the new phases from now on.
-            write_run(self.path, config, data_fingerprint)
-        except BaseException:
-            self.release()
-            raise
-
-    def _delete_results(self) -> None:
-        for path in (parent / name for parent in self._parents for name in RESULTS):
-            if path.is_dir():
-                remove_folder(path)
+            elif overwrite:
+                self.delete_run()
             else:
-                path.unlink(missing_ok=True)
-        print(f"{self.address}: the earlier run was deleted (--overwrite)", flush=True)
-
-    def set_damaged_aside(self, *, overwrite: bool = False) -> None:
-        """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.
-
-        The workdir is locked meanwhile, so that no checkpoint of a run in progress is moved. If all
-        checkpoints are damaged and `overwrite` is True, the run is deleted.
-
-        Raises:
-            Locked: another process has locked the workdir.
-            ValueError: all checkpoints of the run are damaged, and `overwrite` is False.
-        """
-        if not holds_run(self.path):
-            return
-        with naming_write_errors(self.path):
-            self._lock.take()
-        try:
-            set_damaged_aside(self.checkpoints)
-        except ValueError as error:
-            if not overwrite:
                 raise
-            print(error, flush=True)
-            self._delete_results()
-        finally:
-            self.release()
+        # If the phases of the run have changed, run.json stores the new phases from now on.
+        write_run(self.path, config, data_fingerprint)
 
-    def _is_readable(self) -> bool:
+    def _compare(self, config: Any, data_fingerprint: str, checks: Mapping[str, Any]) -> None:
+        """Checks the run as `check`; says what was used if run.json was damaged, which is kept."""
+        consequence = "its spare copy is used"
         try:
             self.read()
         except (FileNotFoundError, ValueError):
-            return False
-        return True
-
-    def _set_aside_if_damaged(self, has_copy: bool) -> None:
-        """Copies a damaged run.json to another name, and prints which config is used instead."""
-        consequence = (
-            "its spare copy is used"
-            if has_copy
-            else "the run resumes with the config and the data of this command, which could not be "
-            "compared with the original ones"
-        )
+            consequence = (
+                "the run resumes with the config and the data of this command, which could not be "
+                "compared with the original ones"
+            )
+        else:
+            self.check(config, data_fingerprint, **checks)
+        if not self.newest_step:
+            return
         try:
             read_run_file(self._run)
         except FileNotFoundError:
@@ -290,13 +242,19 @@ class Workdir:
             copy = set_aside(self._run)
             print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
 
-    def release(self) -> None:
-        """Unlocks the workdir for other processes; the lock also ends when this process ends."""
-        self._lock.release()
+    def delete_run(self) -> None:
+        """Deletes what the run has left in the workdir, for another run (--overwrite)."""
+        for path in {
+            parent / name for parent in (self.path, self.checkpoints.parent) for name in RESULTS
+        }:
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+        print(f"{self.address}: the earlier run was deleted (--overwrite)", flush=True)
 
 
 CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
-MEETING_PLACE = "hosts"
 
 
 def connect(config: DistributedConfig, address: str | Path) -> None:
@@ -306,7 +264,7 @@ def connect(config: DistributedConfig, address: str | Path) -> None:
         ImportError, OSError: the bucket cannot be read or written.
     """
     with naming_bucket_errors(address, "written"):
-        hosts.connect(config, place(address) / MEETING_PLACE)
+        hosts.connect(config, place(address) / HOSTS)
 
 
 @contextlib.contextmanager
@@ -336,34 +294,28 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
             "write parts of each checkpoint: use one process (it drives all GPUs of its machine), "
             "a file system that all hosts share or, for pretraining, a gs:// bucket."
         )
-    lock = BucketLock(
-        f"{address}/{LOCK_FILE}",
-        place=address,
-        what="run",
-        remedy="wait until it ends, stop it, or choose another --workdir",
-    )
+    lock = BucketLock(f"{address}/{LOCK_FILE}", place=address, what="run", remedy=LOCK_REMEDY)
     mirror = Mirror(
         mirror_folder(address, jax.process_index()),
         address,
         without=(PENDING, *(CHECKPOINT_FOLDERS if direct else ())),
         check=lock.check,
     )
+    failed = True
     try:
         hosts.on_first_patiently(lock.take)
         hosts.on_all(mirror.pull)
         if hosts.is_first():
             mirror.start()
         yield Workdir(mirror.folder, mirror, direct=direct)
-    except BaseException:
-        if hosts.is_first() and lock.held:
-            try:
-                mirror.close()
-            except (OSError, Locked) as error:  # the error of the run is what the user must see
-                print(f"warning: {error}", flush=True)
-        lock.release()
-        raise
-    try:
-        if hosts.is_first():
-            mirror.close()
+        failed = False
     finally:
-        lock.release()
+        try:
+            if hosts.is_first() and (lock.held or not failed):
+                mirror.close()
+        except (OSError, Locked) as error:
+            if not failed:
+                raise
+            print(f"warning: {error}", flush=True)  # the user must see the error of the run
+        finally:
+            lock.release()

@@ -6,17 +6,14 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
-from bertjax.base.checksums import (
-    CHECKSUMS,
-    damage_of,
-    newest_whole_step,
-    restore_replaced,
-    set_aside,
-    set_damaged_aside,
-    steps_in,
-)
+from bertjax.base.checksums import CHECKSUMS, damage_of, damaged_steps, steps_in
 from bertjax.base.workdir_files import REPLACED
-from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.checkpoint import (
+    Checkpointer,
+    move_checkpoint,
+    move_damaged,
+    undo_replacements,
+)
 
 STATE = {"step": jnp.zeros((), jnp.int32), "w": jnp.arange(2000.0).reshape(40, 50)}
 
@@ -75,14 +72,14 @@ def test_damage_in_any_file_with_values_is_found(checkpoints, tmp_path, damage):
             (tmp_path / "copy" / "3" / name).read_bytes() == before
         )
         if not is_same:
-            assert newest_whole_step(tmp_path / "copy") == 2, name
+            assert set(damaged_steps(tmp_path / "copy")) == {3}, name
         shutil.rmtree(tmp_path / "copy")
 
 
 def test_the_newest_whole_checkpoint_is_taken_and_damaged_ones_are_kept(checkpoints, capsys):
     (checkpoints / "3" / "progress" / "metadata").unlink()
     (checkpoints / "1" / "metrics" / "metrics").write_text("{")
-    set_damaged_aside(checkpoints)
+    move_damaged(checkpoints)
     assert steps_in(checkpoints) == [2]
     assert sorted(x.name for x in (checkpoints.parent / "damaged").iterdir()) == ["1", "3"]
     said = capsys.readouterr().out
@@ -100,22 +97,22 @@ def test_if_all_are_damaged_nothing_is_moved(checkpoints):
     with pytest.raises(
         ValueError, match=r"All checkpoints in .* \(3\) are damaged; .* step 3, state/"
     ):
-        set_damaged_aside(checkpoints)
+        move_damaged(checkpoints)
     assert steps_in(checkpoints) == [1, 2, 3]
 
 
 def test_checkpoints_of_versions_without_checksums_are_read(checkpoints):
     for step in (1, 2, 3):
         (checkpoints / str(step) / CHECKSUMS).unlink()
-    assert newest_whole_step(checkpoints) == 3
+    assert not damaged_steps(checkpoints)
 
 
 def test_replaced_checkpoints_return_under_their_step(checkpoints):
     for _ in range(2):  # the second is named "3-2"
-        set_aside(checkpoints, 3, REPLACED)
+        move_checkpoint(checkpoints, 3, REPLACED)
         shutil.copytree(checkpoints / "2", checkpoints / "3")
     shutil.rmtree(checkpoints / "3")
-    restore_replaced(checkpoints)
+    undo_replacements(checkpoints)
     assert steps_in(checkpoints) == [1, 2, 3]
     assert not (checkpoints.parent / REPLACED).exists()
 

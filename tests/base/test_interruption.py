@@ -9,10 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertjax.base.signals import Interrupted, signals_deferred, signals_raise
+from bertjax.base.signals import Interrupted, StopSignal, signals_deferred, signals_raise
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.devices.stop import StopSignal
 
 
 def by_collector(callback):

@@ -11,9 +11,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bertjax.base.checksums import set_damaged_aside
 from bertjax.base.signals import Interrupted, signals_raise
-from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.checkpoint import Checkpointer, move_damaged
 
 
 def state_of(value: float):
@@ -73,7 +72,7 @@ def test_a_replaced_checkpoint_has_the_metrics_and_a_kill_meanwhile_loses_nothin
         checkpointer.replace(1, state_of(1.0), {"row": 1}, {"eval/mlm_loss": 1.0})
     checkpointer.close()
     assert not (directory / "1").exists()
-    set_damaged_aside(directory)
+    move_damaged(directory)
     again = Checkpointer(directory)
     assert again.restore(shapes_of(state_of(1.0)))[1] == {"row": 1}
     again.close()

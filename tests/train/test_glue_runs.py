@@ -16,7 +16,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.tasks.glue_benchmark import PAPER_COLUMNS
 from bertjax.train import finetuning
 from bertjax.train import glue as glue_runs
-from bertjax.train.save import Saver
+from bertjax.train.run import Saver
 from tests.bucket_servers import first_with
 
 NLI = ("entailment", "neutral", "contradiction")

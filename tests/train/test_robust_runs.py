@@ -18,11 +18,10 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.base.checksums import steps_in
-from bertjax.base.signals import STOPPED, Interrupted
+from bertjax.base.signals import STOPPED, Interrupted, StopSignal
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.devices.stop import StopSignal
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
@@ -248,19 +247,18 @@ WAITING = """
 import hashlib, sys, time
 from types import SimpleNamespace
 from bertjax.base import signals
-from bertjax.devices import stop
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
 
 def run():
     watch, saved = HostWatch(Clock()), SimpleNamespace(saved_step=int(sys.argv[1]))
-    with stop.StopSignal(saved, watch) as signal:
+    with signals.StopSignal(saved, watch) as signal:
         signal.step = int(sys.argv[1])
         print("ready", flush=True)
         # Like a compilation, the first one handles no signal; like a program in Python, the second.
         {work}
 
-stop.GRACE_SECONDS = 0.3
+signals.GRACE_SECONDS = 0.3
 status = signals.run_reporting_errors(run)
 print("returned", flush=True)
 signals.leave(status)

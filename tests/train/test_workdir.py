@@ -10,6 +10,7 @@ from bertjax.base.lock import Locked
 from bertjax.base.workdir_files import BAD_ROWS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
 from bertjax.train.optimizer import difference_before
+from bertjax.train.run import put_in_order
 from bertjax.train.workdir import Workdir
 from tests.base.test_lock import without_flock
 
@@ -64,7 +65,7 @@ def test_only_a_run_of_another_config_is_deleted_to_be_overwritten(tmp_path, cap
         resume(workdir, other)
     resume(workdir, other, overwrite=True)
     assert "was deleted (--overwrite)" in capsys.readouterr().out
-    assert not workdir.has_checkpoints and not workdir.model.exists()
+    assert not workdir.newest_step and not workdir.model.exists()
     assert not (workdir.path / BAD_ROWS).exists()
     assert (workdir.path / "notes.txt").read_text() == "mine"
     resume(workdir, other)
@@ -186,7 +187,7 @@ def test_a_missing_run_json_is_restored_from_its_spare_copy(tmp_path):
     assert (workdir.path / "run.json").is_file()
 
 
-def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
+def test_a_claim_that_fails_leaves_no_lock_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -195,8 +196,10 @@ def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
             if not has_flock:
                 without_flock(patch)
             patch.setattr("bertjax.base.run_file.write_json", full)
+            workdir = Workdir(tmp_path / "run")
             with pytest.raises(OSError, match="No space"):
-                Workdir(tmp_path / "run").claim({}, "data")
+                workdir.claim({}, "data")
+            workdir.release()
         assert not list((tmp_path / "run").iterdir())
 
 
@@ -227,18 +230,18 @@ def test_two_runs_in_one_workdir_are_refused_without_file_locks_too(tmp_path, mo
 def test_checkpoints_of_a_running_run_and_of_other_folders_are_not_moved(tmp_path):
     old = tmp_path / "run" / "replaced" / "5"
     old.mkdir(parents=True)
-    Workdir(tmp_path / "run").set_damaged_aside()
+    put_in_order(Workdir(tmp_path / "run"))
     assert old.is_dir()  # the folder holds no run
     running = Workdir(tmp_path / "run")
     write_json(tmp_path / "run" / "run.json", {"config": {}, "data_fingerprint": ""})
     running.claim({}, "")
     with pytest.raises(Locked, match="is being written by another run"):
-        Workdir(tmp_path / "run").set_damaged_aside()
+        put_in_order(Workdir(tmp_path / "run"))
     assert old.is_dir()
     running.release()
     (old / "progress").mkdir()
     (old / "progress" / "metadata").write_text("{}")
-    Workdir(tmp_path / "run").set_damaged_aside()
+    put_in_order(Workdir(tmp_path / "run"))
     assert (tmp_path / "run" / "checkpoints" / "5").is_dir() and not old.exists()
 
 
@@ -258,7 +261,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_overwritten_only_on_request(
     (step / "manifest.ocdbt").write_text("")
     write_json(tmp_path / "run" / "run.json", {"config": {}, "data_fingerprint": ""})
     with pytest.raises(ValueError, match="All checkpoints in .* are damaged; .*give --overwrite"):
-        Workdir(tmp_path / "run").set_damaged_aside()
+        put_in_order(Workdir(tmp_path / "run"))
     assert step.is_dir()
-    Workdir(tmp_path / "run").set_damaged_aside(overwrite=True)
+    put_in_order(Workdir(tmp_path / "run"), overwrite=True)
     assert not step.exists() and "the earlier run was deleted" in capsys.readouterr().out

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from bertjax.devices import activity, stall_watch
-from bertjax.devices.stall_watch import StallWatch
+from bertjax.devices import activity, host_watch
+from bertjax.devices.host_watch import StallWatch
 
 
 def state(count, doing=activity.STEPPING, step=7, beat=0):
@@ -23,7 +23,7 @@ def stalled(monkeypatch):
     clock = type(
         "Clock", (), {"monotonic": staticmethod(lambda: clock.now), "now": now, "process": record}
     )
-    monkeypatch.setattr(stall_watch, "time", clock)
+    monkeypatch.setattr(host_watch, "time", clock)
     return clock
 
 
@@ -36,7 +36,7 @@ def test_a_process_that_is_behind_is_named_with_its_activity(stalled, capfd):
     assert "process 0 has made no progress for 30 s; it is evaluating, after step 12." in err
     assert "Process 2 has not arrived: it is saving, after step 11." in err
     assert "Process 1" not in err and "Process 3" not in err
-    assert "test_stall_watch.py" in err  # the stacks
+    assert "test_host_watch.py" in err  # the stacks
 
 
 def test_a_process_that_does_not_respond_is_named_instead(stalled, capfd):
@@ -61,10 +61,10 @@ def test_nothing_is_said_with_progress_or_without_a_limit(stalled, capfd):
 
 
 def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
-    monkeypatch.setattr(stall_watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(host_watch, "POLL_SECONDS", 0.01)
     clock = activity.Clock()
     before = threading.active_count()
-    with stall_watch.watching(clock, 0.05), clock.doing(activity.RESTORING):
+    with host_watch.watching(clock, 0.05), clock.doing(activity.RESTORING):
         time.sleep(0.5)
     err = capfd.readouterr().err
     assert "the run has made no progress for 0 s; it is restoring, after step 0" in err
@@ -75,5 +75,5 @@ def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
 def test_states_are_described():
     clock = activity.Clock()
     clock.progressed(3)
-    assert stall_watch.described(stall_watch.state(clock, 1)) == "start-up, after step 3"
-    assert stall_watch.described("x") == "starting"
+    assert host_watch.described(host_watch.state(clock, 1)) == "start-up, after step 3"
+    assert host_watch.described("x") == "starting"
