@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from bertjax.base.signals import Interrupted
-from bertjax.train.program import Program
 from bertjax.train.run import Saver
+from bertjax.train.step import Program
 
 
 def after_each_step(patch, function):

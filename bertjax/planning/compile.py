@@ -24,9 +24,8 @@ from bertjax.train.program import (
     batch_shapes,
     teacher_of_shape,
     with_head,
-    with_sharding,
 )
-from bertjax.train.step import TEACHER
+from bertjax.train.step import TEACHER, with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9

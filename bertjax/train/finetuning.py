@@ -43,9 +43,8 @@ from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_ba
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, distilled_task
-from bertjax.train.program import Program
 from bertjax.train.run import Job, identity_of, never_stopped
-from bertjax.train.step import TrainState, split_params
+from bertjax.train.step import Program, TrainState, split_params
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import config_to_hf

@@ -1,10 +1,8 @@
-"""`Program`: the model, optimizer and compiled steps of a config on a mesh, without any data."""
+"""`PretrainingProgram`, and the shapes, the masking and random rows of its batches."""
 
 import copy
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.config import Phase, PretrainConfig, TrainingConfig
+from bertjax.config import Phase, PretrainConfig
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking, random_bits
@@ -20,180 +18,10 @@ from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
 from bertjax.data.records import Row
 from bertjax.devices import sharding
 from bertjax.devices.flops import train_flops_per_row
-from bertjax.devices.kernels import choose_attention, choose_remat, choose_unroll
 from bertjax.model import HEADS, BertWithHead
-from bertjax.model.losses import Objective
 from bertjax.tokenization import Tokenizer
 from bertjax.train.distillation import distilled_pretraining
-from bertjax.train.optimizer import make_optimizer, make_peak, make_schedule
-from bertjax.train.step import (
-    TEACHER,
-    Split,
-    TrainState,
-    compile_train_step,
-    create_train_state,
-    device_axis,
-    make_eval_step,
-    make_global_loss_fn,
-    make_loss_fn,
-    make_train_step,
-    with_seed,
-)
-from bertjax.weights import init_params
-
-
-class Program:
-    """The model, the optimizer and the compiled steps of a run, for the devices of a mesh.
-
-    Args:
-        config: the config, which sets the optimizer, dtype, unroll, remat and attention kernel.
-        model: the model to train; its dtype, unroll, remat and attention kernel are replaced.
-        objective: the objective to minimise.
-        phases: the phases, whose steps and row lengths determine the learning-rate schedule and
-            the attention kernel.
-        mesh: a mesh of the run's devices, or of a device topology for which programs are compiled
-            ahead of time and not run.
-        teacher: the teacher for distillation; None: no distillation.
-        teacher_params: the teacher's parameters, numpy arrays; None: they are given to the steps.
-        accumulation_steps: the number of microbatches per update; None: each phase's number.
-
-    Attributes:
-        rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
-        attention: the chosen attention kernel and the reason for the choice.
-        state_sharding: the shardings of the arrays of the `TrainState`.
-        state_shapes: the shapes and dtypes of the arrays of the `TrainState`.
-
-    Raises:
-        ValueError: the attention kernel, unroll factor of the layer scan or warm-up of the config
-            cannot be used with the model, phases and devices, or the size of a parameter axis is
-            not a multiple of the size of the mesh axis over which it is sharded.
-    """
-
-    def __init__(
-        self,
-        config: TrainingConfig,
-        model: BertWithHead,
-        objective: Objective,
-        phases: Sequence[Phase],
-        mesh: Mesh,
-        teacher: BertWithHead | None = None,
-        teacher_params: Any = None,
-        accumulation_steps: int | None = None,
-    ):
-        self.config, self.mesh, self.objective = config, mesh, objective
-        self._teacher_params, self._accumulation_steps = teacher_params, accumulation_steps
-        self.rows = sharding.batch_sharding(mesh)
-        self.attention = choose_attention(
-            config.attention,
-            model.config,
-            [phase.max_length for phase in phases],
-            mesh.devices.flat[0].device_kind,
-            config.dtype,
-            config.dropout_prng,
-        )
-        self.remat = choose_remat(config.remat, mesh)
-        self.model = model.clone(
-            dtype=jnp.dtype(config.dtype),
-            unroll=self._unroll(model.config),
-            remat=self.remat,
-            attention_kernel=self.attention.kernel,
-        )
-        self.teacher = teacher and teacher.clone(
-            dtype=jnp.dtype(config.dtype), unroll=self._unroll(teacher.config)
-        )
-        self.schedule = make_schedule(config.optimizer, phases)
-        peak = make_peak(config.optimizer, phases)
-        self.tx = make_optimizer(config.optimizer, self.schedule, peak)
-        # In-batch negatives: the loss spans all devices.
-        self._examples = max(phase.batch_size for phase in phases)
-        self.loss_fn = (
-            make_global_loss_fn(self.model, objective, Split(self._examples))
-            if objective.compares_examples
-            else make_loss_fn(self.model, objective, self.teacher)
-        )
-        shapes = jax.eval_shape(self._random_state)
-        self.state_sharding = sharding.state_sharding(mesh, shapes)
-        self.state_shapes = with_sharding(shapes, self.state_sharding)
-
-    def _unroll(self, model: BertConfig) -> int:
-        return choose_unroll(self.config.unroll, self.remat, model.num_hidden_layers, self.mesh)
-
-    def _random_state(self) -> TrainState:
-        return self._state_of(init_params(self.model, self.config.seed))
-
-    def _state_of(self, params: Any) -> TrainState:
-        spikes = self.config.skip_spikes
-        return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
-
-    def for_phase(self, phase: Phase) -> "Program":
-        """Returns the program of a phase, which shares its state with the others; here, itself."""
-        del phase
-        return self
-
-    def new_state(self, params: Any = None) -> TrainState:
-        """Creates the initial `TrainState` on the devices of the mesh.
-
-        `params` are numpy arrays; None: random parameters from the seed in the config.
-        """
-        if params is None:
-            return jax.jit(self._random_state, out_shardings=self.state_sharding)()
-        create = jax.jit(self._state_of, out_shardings=self.state_sharding)
-        return create(jax.device_put(params, self.state_sharding.params))
-
-    def train_step(self, accumulation_steps: int, *constants: Any) -> Any:
-        """Returns the jitted train step (state, batch, seed, *constants) -> (state, metrics).
-
-        Args:
-            accumulation_steps: the number of microbatches per update.
-            constants: the shardings of the arguments `constants` of the train step: with a teacher,
-                one dict {"teacher": the shardings of the teacher's parameters}, else nothing.
-        """
-        loss_fn = self.loss_fn
-        if self.objective.compares_examples:
-            axis, data = device_axis(self.mesh), self.mesh.shape["data"]
-            split = Split(self._examples, accumulation_steps, axis, data if axis else 1)
-            # The loss function itself splits a batch into microbatches.
-            loss_fn, accumulation_steps = make_global_loss_fn(self.model, self.objective, split), 1
-        train_step = make_train_step(
-            loss_fn,
-            self.objective.weights,
-            self.tx,
-            self.schedule,
-            mesh=self.mesh,
-            accumulation_steps=accumulation_steps,
-            frozen=(*self.model.frozen, TEACHER),
-            dropout_prng=self.config.dropout_prng,
-        )
-        within = sharding.within(self.mesh, train_step)
-        return compile_train_step(within, self.state_sharding, self.rows, *constants)
-
-    @functools.cached_property
-    def constants(self) -> tuple[dict[str, Any], ...]:
-        """The constant arguments of the steps, on the devices: the teacher's parameters, if any."""
-        if self._teacher_params is None:
-            return ()
-        params = {TEACHER: self._teacher_params}
-        return (jax.device_put(params, sharding.state_sharding(self.mesh, params)),)
-
-    def seeded_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
-        """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
-        where = jax.tree.map(lambda x: x.sharding, self.constants)
-        microbatches = self._accumulation_steps or phase.accumulation_steps
-        compiled = self.for_phase(phase).train_step(microbatches, *where)
-        return with_seed(compiled, self.config.seed, *self.constants)
-
-    def eval_step(self) -> Any:
-        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
-        eval_step = make_eval_step(self.loss_fn, self.objective.weights)
-        return jax.jit(sharding.within(self.mesh, eval_step))
-
-
-def with_sharding(shapes: Any, shardings: Any) -> Any:
-    """Returns a tree of `jax.ShapeDtypeStruct`s from a tree of shapes and a tree of shardings."""
-    return jax.tree.map(
-        lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, shardings
-    )
-
+from bertjax.train.step import Program, make_loss_fn
 
 # The ids of special tokens in random rows; their values do not affect the time of a step.
 CLS, SEP, MASK = 1, 2, 3

@@ -29,8 +29,7 @@ from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 from bertjax.train.distillation import Teacher
-from bertjax.train.program import Program
-from bertjax.train.step import TrainState
+from bertjax.train.step import Program, TrainState
 from bertjax.train.workdir import Workdir
 
 # Names of config fields whose values may differ between the hosts of a run.

@@ -1,5 +1,7 @@
 """The train step and the evaluation step: loss function, gradients, update, on any mesh.
 
+`Program` compiles them for a model, an objective and an optimizer.
+
 An objective computes losses and metrics from the model's outputs. Objectives that compare the
 examples of a global batch (in-batch negatives) are computed from the embeddings of all devices and
 microbatches, which are small; the activations of the encoder exist for one microbatch at a time,
@@ -7,8 +9,9 @@ since the backward pass computes them again (GradCache, Gao et al. 2021). Spikes
 found as in OLMo (Groeneveld et al. 2024).
 """
 
+import functools
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -19,11 +22,16 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from bertjax.config import Phase, TrainingConfig
+from bertjax.config.model import BertConfig
+from bertjax.devices import sharding
+from bertjax.devices.kernels import choose_attention, choose_remat, choose_unroll
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import Objective
 from bertjax.model.sentence_embedding import GLOBAL
-from bertjax.train.optimizer import Schedule
+from bertjax.train.optimizer import Schedule, make_optimizer, make_peak, make_schedule
+from bertjax.weights import init_params
 
 # A spike is defined by the mean and the standard deviation over this number of last steps, as in
 # OLMo's SkipStepOptimizer. Until half as many steps are recorded, no step counts as a spike.
@@ -42,48 +50,6 @@ class LossHistory(NamedTuple):
     grad_norms: jax.Array
     sigma: jax.Array
     num_steps: jax.Array
-
-
-def empty_history(skip_spikes: float) -> LossHistory:
-    """Returns a history without recorded steps, whose `sigma` is `skip_spikes`."""
-    # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
-    losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
-    sigma = jnp.asarray(skip_spikes, jnp.float32)
-    return LossHistory(losses, grad_norms, sigma, jnp.zeros((), jnp.int32))
-
-
-def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
-    """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
-
-    That is more than `history.sigma` standard deviations above the mean of `history`. With fewer
-    than HISTORY // 2 recorded steps, or if sigma is 0, nothing is a spike (Groeneveld et al. 2024,
-    and `SkipStepOptimizer` in OLMo-core).
-    """
-    known = jnp.arange(HISTORY) < history.num_steps
-    size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
-
-    def is_over(values: jax.Array, value: Any) -> jax.Array:
-        mean = jnp.sum(jnp.where(known, values, 0)) / jnp.maximum(size, 1)
-        squares = jnp.sum(jnp.where(known, jnp.square(values - mean), 0))
-        return value > mean + history.sigma * jnp.sqrt(squares / jnp.maximum(size - 1, 1))
-
-    over = is_over(history.losses, loss) | is_over(history.grad_norms, grad_norm)
-    return over & (history.num_steps >= HISTORY // 2) & (history.sigma > 0)
-
-
-def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns `history` with the loss and the gradient norm of a step, if they are finite.
-
-    Spikes are recorded as well, so that a loss that stays at a higher level soon is no spike.
-    """
-    at = history.num_steps % HISTORY
-    longer = LossHistory(
-        history.losses.at[at].set(loss),
-        history.grad_norms.at[at].set(grad_norm),
-        history.sigma,
-        history.num_steps + 1,
-    )
-    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), longer, history)
 
 
 @flax.struct.dataclass
@@ -128,40 +94,6 @@ def create_train_state(
 TEACHER = "teacher"
 
 
-def make_loss_fn(
-    model: BertWithHead, objective: Objective | None = None, teacher: BertWithHead | None = None
-):
-    """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
-
-    `weights` maps each loss to its total weight in the global batch, such as the number of masked
-    tokens, by which the sum of the loss is divided. `dropout` is a `DropoutKey`, or None (no
-    dropout). `sums` maps each loss or metric to (sum of weighted values, sum of weights).
-
-    Args:
-        model: the model to train.
-        objective: the objective to minimise; None: the pretraining objective of the model's head.
-        teacher: reads the same batch without dropout. Its parameters are `params[TEACHER]`, and
-            `objective.sums` receives its outputs as `outputs[TEACHER]`. None: no distillation.
-    """
-    objective = objective or model.objectives["pretraining"]
-    keys = (*MODEL_INPUTS, *objective.inputs)
-
-    def loss_fn(params, batch, weights, dropout):
-        inputs = {key: batch[key] for key in keys}
-        params, teacher_params = split_params(params, (TEACHER,))
-        random = {}
-        if model.is_random and dropout is not None:
-            random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
-        outputs: Any = model.apply({"params": params}, **inputs, **random)
-        if teacher is not None:
-            taught = teacher.apply({"params": teacher_params[TEACHER]}, **inputs)
-            outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}
-        sums = objective.sums(outputs, batch)
-        return objective.loss(sums, weights), sums
-
-    return loss_fn
-
-
 Batch = dict[str, jax.Array]
 
 
@@ -181,6 +113,159 @@ WeightsFn = Callable[[Batch], dict[str, jax.Array]]
 # (params, batch, total weights of the losses in the global batch, PRNG key of the step, indices of
 # the rows in the global batch) -> (loss, {metric: (sum, weight)}, gradients)
 RowGrads = Callable[..., Any]
+
+
+class Program:
+    """The model, the optimizer and the compiled steps of a run, for the devices of a mesh.
+
+    Args:
+        config: the config, which sets the optimizer, dtype, unroll, remat and attention kernel.
+        model: the model to train; its dtype, unroll, remat and attention kernel are replaced.
+        objective: the objective to minimise.
+        phases: the phases, whose steps and row lengths determine the learning-rate schedule and
+            the attention kernel.
+        mesh: a mesh of the run's devices, or of a device topology for which programs are compiled
+            ahead of time and not run.
+        teacher: the teacher for distillation; None: no distillation.
+        teacher_params: the teacher's parameters, numpy arrays; None: they are given to the steps.
+        accumulation_steps: the number of microbatches per update; None: each phase's number.
+
+    Attributes:
+        rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
+        attention: the chosen attention kernel and the reason for the choice.
+        state_sharding: the shardings of the arrays of the `TrainState`.
+        state_shapes: the shapes and dtypes of the arrays of the `TrainState`.
+
+    Raises:
+        ValueError: the attention kernel, unroll factor of the layer scan or warm-up of the config
+            cannot be used with the model, phases and devices, or the size of a parameter axis is
+            not a multiple of the size of the mesh axis over which it is sharded.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        model: BertWithHead,
+        objective: Objective,
+        phases: Sequence[Phase],
+        mesh: Mesh,
+        teacher: BertWithHead | None = None,
+        teacher_params: Any = None,
+        accumulation_steps: int | None = None,
+    ):
+        self.config, self.mesh, self.objective = config, mesh, objective
+        self._teacher_params, self._accumulation_steps = teacher_params, accumulation_steps
+        self.rows = sharding.batch_sharding(mesh)
+        self.attention = choose_attention(
+            config.attention,
+            model.config,
+            [phase.max_length for phase in phases],
+            mesh.devices.flat[0].device_kind,
+            config.dtype,
+            config.dropout_prng,
+        )
+        self.remat = choose_remat(config.remat, mesh)
+        self.model = model.clone(
+            dtype=jnp.dtype(config.dtype),
+            unroll=self._unroll(model.config),
+            remat=self.remat,
+            attention_kernel=self.attention.kernel,
+        )
+        self.teacher = teacher and teacher.clone(
+            dtype=jnp.dtype(config.dtype), unroll=self._unroll(teacher.config)
+        )
+        self.schedule = make_schedule(config.optimizer, phases)
+        peak = make_peak(config.optimizer, phases)
+        self.tx = make_optimizer(config.optimizer, self.schedule, peak)
+        # In-batch negatives: the loss spans all devices.
+        self._examples = max(phase.batch_size for phase in phases)
+        self.loss_fn = (
+            make_global_loss_fn(self.model, objective, Split(self._examples))
+            if objective.compares_examples
+            else make_loss_fn(self.model, objective, self.teacher)
+        )
+        shapes = jax.eval_shape(self._random_state)
+        self.state_sharding = sharding.state_sharding(mesh, shapes)
+        self.state_shapes = with_sharding(shapes, self.state_sharding)
+
+    def _unroll(self, model: BertConfig) -> int:
+        return choose_unroll(self.config.unroll, self.remat, model.num_hidden_layers, self.mesh)
+
+    def _random_state(self) -> TrainState:
+        return self._state_of(init_params(self.model, self.config.seed))
+
+    def _state_of(self, params: Any) -> TrainState:
+        spikes = self.config.skip_spikes
+        return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
+
+    def for_phase(self, phase: Phase) -> "Program":
+        """Returns the program of a phase, which shares its state with the others; here, itself."""
+        del phase
+        return self
+
+    def new_state(self, params: Any = None) -> TrainState:
+        """Creates the initial `TrainState` on the devices of the mesh.
+
+        `params` are numpy arrays; None: random parameters from the seed in the config.
+        """
+        if params is None:
+            return jax.jit(self._random_state, out_shardings=self.state_sharding)()
+        create = jax.jit(self._state_of, out_shardings=self.state_sharding)
+        return create(jax.device_put(params, self.state_sharding.params))
+
+    def train_step(self, accumulation_steps: int, *constants: Any) -> Any:
+        """Returns the jitted train step (state, batch, seed, *constants) -> (state, metrics).
+
+        Args:
+            accumulation_steps: the number of microbatches per update.
+            constants: the shardings of the arguments `constants` of the train step: with a teacher,
+                one dict {"teacher": the shardings of the teacher's parameters}, else nothing.
+        """
+        loss_fn = self.loss_fn
+        if self.objective.compares_examples:
+            axis, data = device_axis(self.mesh), self.mesh.shape["data"]
+            split = Split(self._examples, accumulation_steps, axis, data if axis else 1)
+            # The loss function itself splits a batch into microbatches.
+            loss_fn, accumulation_steps = make_global_loss_fn(self.model, self.objective, split), 1
+        train_step = make_train_step(
+            loss_fn,
+            self.objective.weights,
+            self.tx,
+            self.schedule,
+            mesh=self.mesh,
+            accumulation_steps=accumulation_steps,
+            frozen=(*self.model.frozen, TEACHER),
+            dropout_prng=self.config.dropout_prng,
+        )
+        within = sharding.within(self.mesh, train_step)
+        return compile_train_step(within, self.state_sharding, self.rows, *constants)
+
+    @functools.cached_property
+    def constants(self) -> tuple[dict[str, Any], ...]:
+        """The constant arguments of the steps, on the devices: the teacher's parameters, if any."""
+        if self._teacher_params is None:
+            return ()
+        params = {TEACHER: self._teacher_params}
+        return (jax.device_put(params, sharding.state_sharding(self.mesh, params)),)
+
+    def seeded_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
+        """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
+        where = jax.tree.map(lambda x: x.sharding, self.constants)
+        microbatches = self._accumulation_steps or phase.accumulation_steps
+        compiled = self.for_phase(phase).train_step(microbatches, *where)
+        return with_seed(compiled, self.config.seed, *self.constants)
+
+    def eval_step(self) -> Any:
+        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
+        eval_step = make_eval_step(self.loss_fn, self.objective.weights)
+        return jax.jit(sharding.within(self.mesh, eval_step))
+
+
+def with_sharding(shapes: Any, shardings: Any) -> Any:
+    """Returns a tree of `jax.ShapeDtypeStruct`s from a tree of shapes and a tree of shardings."""
+    return jax.tree.map(
+        lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, shardings
+    )
 
 
 def make_train_step(
@@ -356,6 +441,82 @@ def with_seed(
 ) -> Callable[[TrainState, Batch], Any]:
     """Returns `compiled_step` with fixed seed and constants: (state, batch) -> (state, metrics)."""
     return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)
+
+
+def empty_history(skip_spikes: float) -> LossHistory:
+    """Returns a history without recorded steps, whose `sigma` is `skip_spikes`."""
+    # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
+    losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
+    sigma = jnp.asarray(skip_spikes, jnp.float32)
+    return LossHistory(losses, grad_norms, sigma, jnp.zeros((), jnp.int32))
+
+
+def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
+    """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
+
+    That is more than `history.sigma` standard deviations above the mean of `history`. With fewer
+    than HISTORY // 2 recorded steps, or if sigma is 0, nothing is a spike (Groeneveld et al. 2024,
+    and `SkipStepOptimizer` in OLMo-core).
+    """
+    known = jnp.arange(HISTORY) < history.num_steps
+    size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
+
+    def is_over(values: jax.Array, value: Any) -> jax.Array:
+        mean = jnp.sum(jnp.where(known, values, 0)) / jnp.maximum(size, 1)
+        squares = jnp.sum(jnp.where(known, jnp.square(values - mean), 0))
+        return value > mean + history.sigma * jnp.sqrt(squares / jnp.maximum(size - 1, 1))
+
+    over = is_over(history.losses, loss) | is_over(history.grad_norms, grad_norm)
+    return over & (history.num_steps >= HISTORY // 2) & (history.sigma > 0)
+
+
+def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
+    """Returns `history` with the loss and the gradient norm of a step, if they are finite.
+
+    Spikes are recorded as well, so that a loss that stays at a higher level soon is no spike.
+    """
+    at = history.num_steps % HISTORY
+    longer = LossHistory(
+        history.losses.at[at].set(loss),
+        history.grad_norms.at[at].set(grad_norm),
+        history.sigma,
+        history.num_steps + 1,
+    )
+    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), longer, history)
+
+
+def make_loss_fn(
+    model: BertWithHead, objective: Objective | None = None, teacher: BertWithHead | None = None
+):
+    """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
+
+    `weights` maps each loss to its total weight in the global batch, such as the number of masked
+    tokens, by which the sum of the loss is divided. `dropout` is a `DropoutKey`, or None (no
+    dropout). `sums` maps each loss or metric to (sum of weighted values, sum of weights).
+
+    Args:
+        model: the model to train.
+        objective: the objective to minimise; None: the pretraining objective of the model's head.
+        teacher: reads the same batch without dropout. Its parameters are `params[TEACHER]`, and
+            `objective.sums` receives its outputs as `outputs[TEACHER]`. None: no distillation.
+    """
+    objective = objective or model.objectives["pretraining"]
+    keys = (*MODEL_INPUTS, *objective.inputs)
+
+    def loss_fn(params, batch, weights, dropout):
+        inputs = {key: batch[key] for key in keys}
+        params, teacher_params = split_params(params, (TEACHER,))
+        random = {}
+        if model.is_random and dropout is not None:
+            random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
+        outputs: Any = model.apply({"params": params}, **inputs, **random)
+        if teacher is not None:
+            taught = teacher.apply({"params": teacher_params[TEACHER]}, **inputs)
+            outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}
+        sums = objective.sums(outputs, batch)
+        return objective.loss(sums, weights), sums
+
+    return loss_fn
 
 
 class Split(NamedTuple):
