@@ -19,7 +19,7 @@ import re
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +28,15 @@ import numpy as np
 
 from bertjax.base.files import is_remote, listed, read_json, replacing_folder, write_json, writing
 from bertjax.base.scratch import scratch_folder
-from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
+from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences
 from bertjax.config.finetune_config import LAST
 from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
-from bertjax.devices import host_watch, hosts
+from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
-from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
@@ -48,7 +47,6 @@ from bertjax.record.predictions import (
     splits_of,
 )
 from bertjax.record.session import Session
-from bertjax.record.trackers import check_installed
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS
@@ -59,9 +57,8 @@ from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
-from bertjax.train.hub_pushes import create_repository_of
-from bertjax.train.run import identity_of, train
-from bertjax.train.workdir import Workdir, connect, opened
+from bertjax.train.run import identity_of, opened_run, train
+from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel
 
 if TYPE_CHECKING:
@@ -97,7 +94,7 @@ class FinetuneResult:
     @functools.cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics.jsonl of the best run: one dictionary of metrics per line of the file."""
-        return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
+        return read_lines(self.directory.parent / self.best / METRICS).lines
 
     @functools.cached_property
     def history(self) -> "pandas.DataFrame":
@@ -139,17 +136,11 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
     """
     task = check_task(config.task)
     config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
-    clock = clock or Clock()
-    use_deterministic_operations(config.deterministic)
-    use_compilation_cache()
-    connect(config.distributed, config.workdir)
-    with (
-        host_watch.watching(clock, config.stall_seconds) as watch,
-        opened(config.workdir, direct=False) as workdir,
-        Session(workdir.path, clock, watch) as session,
-    ):
+    with opened_run(config, clock or Clock(), direct=False) as (workdir, session):
         run_all = _cross_validate if config.folds else _finetune
         result = run_all(dataclasses.replace(config, workdir=str(workdir.path)), session)
+        if (repository := config.push_to_hub) is not None:
+            hosts.on_first_patiently(lambda: push_folder(result.directory, repository))
     if is_remote(config.workdir):
         hosts.say(f"{workdir.path} was uploaded to {workdir.address}")
     return result
@@ -161,7 +152,6 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
-        check_outputs(config)
         task, loaded, data, teacher = hosts.on_all(
             lambda: load_run(runs[0][1], options, folder, workdirs)
         )
@@ -180,25 +170,7 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
         print_scores(scores, task, None if config.shots else best)
         if config.shots and len(runs) > 1:
             print(f"exported: {best}, the model of the first draw, which no score has chosen")
-    push(config, workdir)
-    return FinetuneResult(scores, best, workdir / "model")
-
-
-def check_outputs(config: FinetuneConfig) -> None:
-    """Checks that the trackers are installed and that the repository on the Hub can be written.
-
-    Raises:
-        ImportError, OSError: they are not.
-    """
-    hosts.on_first(lambda: check_installed(config.track))
-    hosts.on_first_patiently(lambda: create_repository_of(config))
-
-
-def push(config: FinetuneConfig, workdir: Path) -> None:
-    """Uploads the model in `workdir` to the Hub, if the config names a repository."""
-    repository = config.push_to_hub
-    if repository is not None:
-        hosts.on_first_patiently(lambda: push_folder(workdir / "model", repository))
+    return FinetuneResult(scores, best, workdir / MODEL)
 
 
 def load_run(
@@ -240,9 +212,9 @@ def load_run(
                 f"{config.init} has no {part} for this task: it is initialised at random, as is "
                 "usual before a fine-tuning"
             )
-    max_length = config.max_length or task.max_length
-    data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
-    check_splits(task, loaded.tokenizer, max_length)
+    how = loaded.tokenizer, config.max_length or task.max_length
+    data = write_training_data(task, *how, folder / "train.array_record")
+    check_splits(task, *how)
     assert task.source is not None
     if bad := task.source.all_bad_rows():
         splits = Counter(split for split, _ in bad)
@@ -253,10 +225,8 @@ def load_run(
         )
     shots = config.shots
     part = shots_of(task, data, shots, config.seed) if shots else data
-    for line in summary(task, part, config):
+    for line in (*summary(task, part, config), *task.source.change_notes()):
         hosts.say(line)
-    for note in task.source.change_notes():
-        hosts.say(note)
     return task, loaded, data, teacher
 
 
@@ -284,8 +254,7 @@ def train_run(
         with contextlib.suppress(*([ValueError] if config.overwrite else [])):
             workdir.check(identity, data.fingerprint, defaults=defaults_of(config))
             return read_json(finished)
-    splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
-    if has_nothing_to_do(workdir, config, identity, data.fingerprint, splits, SCORES):
+    if _has_nothing_to_do(workdir, config, identity, data.fingerprint, task):
         print(
             f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
             "--workdir or delete that folder."
@@ -311,14 +280,14 @@ def publish(
 
     The predictions of the run for the test split are added to the zip file `submission`, if any.
     """
-    for part in ("model", "predictions"):
+    for part in (MODEL, PREDICTIONS):
         if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
             with replacing_folder(workdir / part) as folder:
                 shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
     if (workdir / best / CALIBRATION).is_file():
         shutil.copyfile(workdir / best / CALIBRATION, workdir / CALIBRATION)
     write_json(workdir / SCORES, scores)
-    made = workdir / "predictions" / SUBMISSION
+    made = workdir / PREDICTIONS / SUBMISSION
     if submission and made.is_file():  # There is no file if the task has no test split.
         with zipfile.ZipFile(made) as files:
             texts = {name: files.read(name).decode() for name in files.namelist()}
@@ -397,54 +366,46 @@ def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, 
     return name, dataclasses.replace(config, **alone, **changes)
 
 
-def has_nothing_to_do(
-    workdir: Workdir,
-    config: FinetuneConfig,
-    identity: Mapping[str, Any],
-    data_fingerprint: str,
-    splits: Sequence[str],
-    scores: str,
+def _has_nothing_to_do(
+    workdir: Workdir, config: FinetuneConfig, identity: Any, fingerprint: str, task: Task
 ) -> bool:
     """Returns whether the run in a workdir has written all that the same command would write.
 
     This is so if the config is exactly the run's, the model, the scores and the predictions are
     there, and no file of examples was changed since the scores were written. Otherwise, a finished
     run is opened nevertheless, for example to predict another test file; so is a run on several
-    hosts. `identity` is the config as run.json stores it, and `scores` the name of the file of the
-    scores.
+    hosts. `identity` is the config as run.json stores it.
     """
-    file = workdir.path / scores
     if jax.process_count() > 1:  # the hosts might not see the files at the same time
         return False
-    if not file.is_file() or not (workdir.model / "config.json").is_file():
-        return False
     try:
-        saved = workdir.read()
+        saved, written = workdir.read(), (workdir.path / SCORES).stat().st_mtime
     except (OSError, ValueError):
         return False
     ignored = ("overwrite", "workdir")
-    if differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config)):
-        return False
-    predictions = workdir.path / "predictions"
-    is_complete = data_fingerprint == saved["data_fingerprint"]
-    is_complete &= config.submission is None or Path(config.submission).is_file()
-    is_complete &= any(workdir.model.glob("*.safetensors"))
-    is_complete &= all(any(predictions.glob(f"{split}.*")) for split in splits)
-    written = file.stat().st_mtime
-    return is_complete and all(time < written for time in _times(config))
+    changed = differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config))
+    predictions = workdir.path / PREDICTIONS
+    splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
+    return (
+        not changed
+        and fingerprint == saved["data_fingerprint"]
+        and (workdir.model / "config.json").is_file()
+        and any(workdir.model.glob("*.safetensors"))
+        and (config.submission is None or Path(config.submission).is_file())
+        and all(any(predictions.glob(f"{split}.*")) for split in splits)
+        and all(time < written for time in _times(config))
+    )
 
 
 def _times(config: FinetuneConfig) -> Iterator[float]:
     """Yields when each file of examples was changed, in seconds since 1970."""
-    for name in ("train", "dev", "test", "data_dir"):
-        value = getattr(config, name)
-        if value is None:
-            continue
-        path = Path(value).expanduser()
-        if path.exists():
-            yield from (file.stat().st_mtime for file in (path, *path.rglob("*")))
-        else:
-            yield float("inf")
+    for value in (config.train, config.dev, config.test, config.data_dir):
+        if value is not None:
+            path = Path(value).expanduser()
+            files = (path, *path.rglob("*")) if path.exists() else ()
+            yield from (file.stat().st_mtime for file in files)
+            if not files:
+                yield float("inf")
 
 
 MOST_CLASSES = 20
@@ -466,8 +427,7 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     plural = "s" if updates > 1 else ""
-    is_split = task.label_kind == "span" or count != data.examples
-    unit = "windows" if is_split else "examples"
+    unit = "windows" if task.label_kind == "span" or count != data.examples else "examples"
     lines = [
         f"train: {count:,} {unit} of "
         f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
@@ -573,28 +533,20 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
             f"--shots {shots}: the training data has fewer examples of {listed(rare)}: give at "
             f"most --shots {int(data.class_counts.min())}."
         )
-    reader = ShardReader(data.path)
-    try:
+    with contextlib.closing(ShardReader(data.path)) as reader:
         records = reader.read(0, len(reader))
-    finally:
-        reader.close()
-    classes = np.array([int(_labels(record)[0]) for record in records])
-    chosen = draw(classes, shots, seed)
+    labels: Any = [decode_feature(record).labels for record in records]  # the train split has them
+    chosen = draw(np.array([int(label[0]) for label in labels]), shots, seed)
     path = data.path.with_name(f"shots{seed}{data.path.suffix}")
-    write_shard(path, (records[index] for index in chosen))
+    drawn = [records[index] for index in chosen]
+    write_shard(path, drawn)
     return TrainingData(
         path,
         data.sizes[chosen],
         np.full(len(task.labels), shots, np.int64),
-        hashlib.sha256(b"".join(records[index] for index in chosen)).hexdigest(),
+        hashlib.sha256(b"".join(drawn)).hexdigest(),
         examples=len(chosen),
     )
-
-
-def _labels(record: bytes) -> np.ndarray:
-    labels = decode_feature(record).labels
-    assert labels is not None  # the train split has them
-    return labels
 
 
 ALL = "all"
@@ -605,7 +557,6 @@ OUT_OF_FOLD = "out_of_fold.jsonl"
 def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all."""
     workdir = Path(config.workdir)
-    check_outputs(config)
     scores, indices = {}, {}
     with scratch_folder() as folder:
         for index in range(config.folds):
@@ -631,8 +582,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         )
 
     hosts.on_first(publish_all)
-    push(config, workdir)
-    return FinetuneResult(scores, ALL, workdir / "model")
+    return FinetuneResult(scores, ALL, workdir / MODEL)
 
 
 def _run(
@@ -651,11 +601,11 @@ def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
     """Writes the predictions of all folds to one file, in the order of the examples."""
     lines = {}
     for name, rows in indices.items():
-        text = (workdir / name / "predictions" / "dev.jsonl").read_text(encoding="utf-8")
+        text = (workdir / name / PREDICTIONS / "dev.jsonl").read_text(encoding="utf-8")
         # Not `splitlines`: texts may contain other line separators than "\n".
         for index, line in zip(rows, text.removesuffix("\n").split("\n"), strict=True):
             lines[index] = {**json.loads(line), "fold": name}
-    path = workdir / "predictions" / OUT_OF_FOLD
+    path = workdir / PREDICTIONS / OUT_OF_FOLD
     path.parent.mkdir(exist_ok=True)
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for index in sorted(lines):
@@ -666,9 +616,6 @@ def _summary(config: FinetuneConfig, folds: dict[str, dict[str, float]]) -> dict
     metrics = {}
     for key in sorted({key for scores in folds.values() for key in scores}):
         values = [scores[key] for scores in folds.values()]
-        metrics[key.removeprefix("dev/")] = {
-            "mean": float(np.mean(values)),
-            "std": float(np.std(values, ddof=1)),
-            "folds": values,
-        }
+        mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+        metrics[key.removeprefix("dev/")] = {"mean": mean, "std": std, "folds": values}
     return {"folds": config.folds, "seed": config.seed, "metrics": metrics}

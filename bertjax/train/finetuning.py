@@ -8,14 +8,13 @@ the original scale.
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.files import naming_write_errors, read_json, write_json
-from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, SCORES
+from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.config.model import DROPOUT_FIELDS
@@ -38,7 +37,7 @@ from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.temperature import Calibration, HeldOutProbabilities
+from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
@@ -126,9 +125,9 @@ class FinetuningJob(Job):
         self.eval_every, self.save_every = every, every
         if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
             self.eval_every, self.save_every = 0, max(every, -(-self.num_steps // 10))
-        self.early_stopping = EarlyStopping(
-            config.patience, self.best_metric, higher_is_better=self.higher_is_better
-        )
+        # Early stopping: the best evaluation, and how many in a row did not improve on it.
+        self.patience: dict[str, Any] = {"best": None, "stale": 0}
+        self._has_said_stop = False
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
@@ -149,7 +148,6 @@ class FinetuningJob(Job):
         return self.loaded.params
 
     def batches(self, index: int, first_batch: int) -> Iterator[Any]:
-        del index
         source = FeatureBatches(
             str(self.data.path),
             self.data.sizes,
@@ -171,32 +169,36 @@ class FinetuningJob(Job):
         Features are numbered in the order of training, through the shuffled features of all epochs.
         The last batch of an epoch may be smaller than the others.
         """
-        del index
         count, size = len(self.data.sizes), self.config.batch_size
         epoch, within = divmod(batch, self.batches_per_epoch)
         first = epoch * count + within * size
         return first, min(first + size, (epoch + 1) * count) - 1
 
     def progress(self, index: int, next_batch: int) -> dict[str, Any]:
-        del index
-        return {"batch": next_batch, "patience": self.early_stopping.state}
+        return {"batch": next_batch, "patience": self.patience}
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        if progress.get("patience"):
-            self.early_stopping.state = dict(progress["patience"])
+        self.patience = dict(progress.get("patience") or self.patience)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        del saved, step
-        refused = list(changed)
-        if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
-            refused.append(
-                "the learning rate decays over all steps, so a different number of steps would "
-                "change the learning rates of the steps that are already done"
-            )
-        return refused
+        if not any(change.startswith(("num_epochs:", "max_steps:")) for change in changed):
+            return changed
+        return [
+            *changed,
+            "the learning rate decays over all steps, so a different number of steps would change "
+            "the learning rates of the steps that are already done",
+        ]
 
     def stops_early(self) -> bool:
-        return self.early_stopping()
+        stale, patience = self.patience["stale"], self.config.patience
+        stops = 0 < patience <= stale
+        if stops and not self._has_said_stop:
+            self._has_said_stop = True
+            print(
+                f"training ends early: the {held_out_label(self.best_metric)} has not improved on "
+                f"its best value in {stale} evaluations (--patience {patience})"
+            )
+        return stops
 
     def evaluate(
         self,
@@ -205,7 +207,6 @@ class FinetuningJob(Job):
         check: Callable[[], None] = never_stopped,
     ) -> dict[str, float]:
         """Predicts all dev splits; returns values with names such as "eval/mismatched_f1"."""
-        del phase
         self.predictor.before_batch = check
         self.dev_scores = {
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
@@ -215,7 +216,13 @@ class FinetuningJob(Job):
             for split, scores in self.dev_scores.items()
             for key, value in scores.items()
         }
-        return self.early_stopping.see(evaluation)
+        if (value := evaluation.get(self.best_metric)) is not None:
+            best, sign = self.patience["best"], 1 if self.higher_is_better else -1
+            if best is None or sign * (value - best) > 0:
+                self.patience = {"best": value, "stale": 0}
+            else:
+                self.patience = {"best": best, "stale": self.patience["stale"] + 1}
+        return evaluation
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
         """Predicts a split, writes the predictions, and returns {metric: value}.
@@ -225,7 +232,7 @@ class FinetuningJob(Job):
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
-            folder = self.workdir.path / "predictions"
+            folder = self.workdir.path / PREDICTIONS
             with naming_write_errors(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
@@ -236,7 +243,7 @@ class FinetuningJob(Job):
         summary = PredictionSummary(self.task)
         scores = self.task.score(summary.observe(report.observe(predictions)))
         if hosts.is_first():
-            summary.write(self.workdir.path / "predictions", split, scores, report)
+            summary.write(self.workdir.path / PREDICTIONS, split, scores, report)
         return scores
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
@@ -280,19 +287,32 @@ class FinetuningJob(Job):
             write_json(self.workdir.path / SCORES, scores)
             for split, report in self.reports.items():
                 if report:
-                    report.write(self.workdir.path / "predictions", split)
+                    report.write(self.workdir.path / PREDICTIONS, split)
                     report.print(f"{self.task.name}, {split_label(split)} examples")
 
         hosts.on_first(write)
         return scores
 
     def _calibrate(self) -> None:
-        """Fits a temperature on the (first) dev split, which later predictions are scaled by."""
+        """Fits a temperature on the (first) dev split, which later predictions are scaled by.
+
+        It is written to calibration.json and to the data of the report.
+        """
         split = splits_of(self.task, "dev")[0]
         calibration = self.held_out[split].calibration()
-        hosts.on_first(lambda: write_calibration(self.workdir.path, split, calibration))
+
+        def write() -> None:
+            content = {"split": split, **dataclasses.asdict(calibration)}
+            write_json(self.workdir.path / CALIBRATION, content)
+            summary = self.workdir.path / PREDICTIONS / f"{split}{SUFFIX}"
+            shown = read_json(summary)
+            shown["calibration"]["scaled"] = content
+            write_json(summary, shown)
+
+        hosts.on_first(write)
         hosts.say(calibration.sentence())
-        self.task = with_temperature(self.task, calibration)
+        assert isinstance(self.task, ClassificationTask)
+        self.task = dataclasses.replace(self.task, temperature=calibration.temperature)
         self.predictor = self._predictor()
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
@@ -364,24 +384,20 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         )
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
-    longest = loaded.config.max_length
-    if (config.max_length or task.max_length) > longest:
+    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
+    if max_length > longest:
         raise ValueError(
-            f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
-            f"{longest} tokens: give --max_length={longest}."
+            f"max_length={max_length}, but {config.init} reads at most {longest} tokens: give "
+            f"--max_length={longest}."
         )
     if config.dropout is not None:
-        loaded = _with_dropout(loaded, config.dropout)
+        # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
+        names = [name for name in DROPOUT_FIELDS if getattr(loaded.config, name)]
+        names += ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        rates: dict[str, Any] = dict.fromkeys(names, config.dropout) | {"classifier_dropout": None}
+        loaded = loaded._replace(config=dataclasses.replace(loaded.config, **rates))
     config_to_hf(loaded.config)  # what could not be saved is refused before the training
     return loaded
-
-
-def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
-    # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
-    rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
-    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
-    rates["classifier_dropout"] = None
-    return loaded._replace(config=dataclasses.replace(loaded.config, **rates))
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
@@ -400,10 +416,11 @@ def to_standardized(params: Any, task: Task) -> Any:
 
     The parameters of tasks other than regression are returned unchanged.
     """
-    if not isinstance(task, RegressionTask):
-        return params
-    kernel, bias = _last_layer(params, task)
-    return _with_last_layer(params, task, kernel / task.std, (bias - task.mean) / task.std)
+
+    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
+        return kernel / std, (bias - mean) / std
+
+    return _with_last_layer(params, task, change)
 
 
 def to_original(params: Any, task: Task) -> Any:
@@ -411,71 +428,21 @@ def to_original(params: Any, task: Task) -> Any:
 
     `params` and `task` are as in `to_standardized`.
     """
+
+    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
+        return kernel * std, bias * std + mean
+
+    return _with_last_layer(params, task, change)
+
+
+def _with_last_layer(params: Any, task: Task, change: Callable[..., tuple[Any, Any]]) -> Any:
     if not isinstance(task, RegressionTask):
         return params
-    kernel, bias = _last_layer(params, task)
-    return _with_last_layer(params, task, kernel * task.std, bias * task.std + task.mean)
-
-
-def _last_layer(params: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    layer = params[HEADS[task.head].class_part]
-    return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
-
-
-def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarray) -> Any:
     part = HEADS[task.head].class_part
-    dtype = np.asarray(params[part]["kernel"]).dtype
+    layer = [np.asarray(params[part][name]) for name in ("kernel", "bias")]
+    kernel, bias = change(*(x.astype(np.float64) for x in layer), task.mean, task.std)
+    dtype = layer[0].dtype
     return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
-
-
-class EarlyStopping:
-    """Counts the evaluations in a row in which a metric did not improve on its best value.
-
-    Args:
-        patience: the number of such evaluations after which the run should stop; 0: it never does.
-        metric: the name of the metric that should improve.
-        higher_is_better: whether a higher value is an improvement.
-        state: the best value and the count at a checkpoint; None: a new run.
-    """
-
-    def __init__(
-        self,
-        patience: int,
-        metric: str,
-        state: dict[str, Any] | None = None,
-        *,
-        higher_is_better: bool = True,
-    ):
-        self._patience, self._metric = patience, metric
-        self._sign = 1 if higher_is_better else -1
-        self._said = False
-        self.state = dict(state) if state else {"best": None, "stale": 0}
-
-    def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged.
-
-        An evaluation that lacks the metric does not change the count.
-        """
-        value = evaluation.get(self._metric)
-        if value is not None:
-            better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
-            self.state = (
-                {"best": value, "stale": 0}
-                if better
-                else {**self.state, "stale": self.state["stale"] + 1}
-            )
-        return evaluation
-
-    def __call__(self) -> bool:
-        """Returns whether the run should stop, and says so the first time."""
-        stops = 0 < self._patience <= self.state["stale"]
-        if stops and not self._said:
-            self._said = True
-            print(
-                f"training ends early: the {held_out_label(self._metric)} has not improved on its "
-                f"best value in {self.state['stale']} evaluations (--patience {self._patience})"
-            )
-        return stops
 
 
 def check_calibration(task: Task) -> None:
@@ -494,22 +461,6 @@ def check_calibration(task: Task) -> None:
             "--calibrate fits the temperature on the dev split, but there is none: give --dev, or "
             "leave it out."
         )
-
-
-def with_temperature(task: Task, calibration: Calibration) -> Task:
-    """Returns a copy of the task that scales its probabilities by the temperature."""
-    assert isinstance(task, ClassificationTask)
-    return dataclasses.replace(task, temperature=calibration.temperature)
-
-
-def write_calibration(workdir: Path, split: str, calibration: Calibration) -> None:
-    """Writes a calibration, fitted on a dev split, to calibration.json and the report's data."""
-    content = {"split": split, **dataclasses.asdict(calibration)}
-    write_json(workdir / CALIBRATION, content)
-    summary = workdir / "predictions" / f"{split}{SUFFIX}"
-    shown = read_json(summary)
-    shown["calibration"]["scaled"] = content
-    write_json(summary, shown)
 
 
 def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, ...] | None:

@@ -62,8 +62,11 @@ class HeldOutSources:
         sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
         if len(sums) == 1:
             return means(sums[0]) | {"unigram_entropy": self.unigram_entropy}
-        result = means(add_sums(map(_scaled, sums, self._shares)))
-        result["unigram_entropy"] = self.unigram_entropy
+        scaled = (
+            {key: (value * share, weight * share) for key, (value, weight) in of_source.items()}
+            for of_source, share in zip(sums, self._shares, strict=True)
+        )
+        result = means(add_sums(scaled)) | {"unigram_entropy": self.unigram_entropy}
         for label, of_source in zip(self._labels, sums, strict=True):
             losses = only_losses(means(of_source))
             result |= {f"{key}_{label}": mean for key, mean in losses.items()}
@@ -80,12 +83,11 @@ class HeldOutSources:
 
         A model that ignores the context cannot have a lower loss. [CLS] and [SEP] do not count.
         """
-        if len(self.rows) == 1:
-            return unigram_entropy(self.rows[0].token_counts.tolist())
-        counts = sum(
-            rows.token_counts * share for rows, share in zip(self.rows, self._shares, strict=True)
-        )
-        return unigram_entropy(counts.tolist())  # type: ignore[union-attr]
+        counts: Any = self.rows[0].token_counts
+        if len(self.rows) > 1:
+            pairs = zip(self.rows, self._shares, strict=True)
+            counts = sum(rows.token_counts * share for rows, share in pairs)
+        return unigram_entropy(counts.tolist())
 
 
 class OtherData(NamedTuple):
@@ -111,11 +113,11 @@ class HeldOutEvaluation:
         others: Sequence[OtherData],
     ):
         self._config, self._tokenizer, self._rows = config, tokenizer, program.rows
-        self._data, self._others = data, others
+        self._data = [OtherData("", data), *others]
         self._steps = {  # phases may differ in the rotary base of their model
             phase.global_rope_theta: program.for_phase(phase).eval_step() for phase in config.phases
         }
-        self._held_out: dict[tuple[Phase, str], HeldOutSources] = {}
+        self._held_out: dict[Phase, list[HeldOutSources]] = {}
 
     def evaluate(
         self, params: Any, phase: Phase, *constants: dict[str, Any], check: Callable[[], None]
@@ -126,14 +128,14 @@ class HeldOutEvaluation:
         """
         step = self._steps[phase.global_rope_theta]
         metrics: dict[str, float] = {}
-        for other in self._evaluated(phase):
-            values = self._held_out_of(phase, other).evaluate(
+        for (label, _), sources in zip(self._data, self._sources(phase), strict=False):
+            values = sources.evaluate(
                 lambda params, batch: step(params, batch, *constants),
                 params,
                 lambda rows: _checked(self.batches(rows, phase), check),
             )
-            if other is not None:
-                values = {f"{key}_{other.label}": x for key, x in only_losses(values).items()}
+            if label:
+                values = {f"{key}_{label}": x for key, x in only_losses(values).items()}
             metrics |= values
         return metrics
 
@@ -143,9 +145,8 @@ class HeldOutEvaluation:
         `params`, `phase` and `constants` are as in `evaluate`.
         """
         step = self._steps[phase.global_rope_theta]
-        for other in self._evaluated(phase):
-            rows = self._held_out_of(phase, other).rows[0]
-            for batch in itertools.islice(self.batches(rows, phase), 1):
+        for sources in self._sources(phase):
+            for batch in itertools.islice(self.batches(sources.rows[0], phase), 1):
                 jax.block_until_ready(step(params, batch, *constants))
 
     def batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
@@ -155,25 +156,22 @@ class HeldOutEvaluation:
         for batch in held_out.batches(count, host_rows):
             yield sharding.to_devices(batch, host_rows, self._rows, count)
 
-    def _evaluated(self, phase: Phase) -> list[OtherData | None]:
-        """Returns the data with rows for `phase`: None is the run's data, if it has any."""
-        if not self._data.metadata.has_held_out(phase.max_length):
+    def _sources(self, phase: Phase) -> list[HeldOutSources]:
+        """Returns the held-out rows of the data and of the other data; []: the data has none."""
+        if not self._data[0].data.metadata.has_held_out(phase.max_length):
             return []
-        return [None, *self._others]
+        if phase not in self._held_out:
+            self._held_out[phase] = [self._open(data, phase) for _, data in self._data]
+        return self._held_out[phase]
 
-    def _held_out_of(self, phase: Phase, other: OtherData | None) -> HeldOutSources:
-        """Returns the held-out rows for `phase` of the data, or of the other data `other`."""
-        key = phase, other.label if other else ""
-        if key not in self._held_out:
-            data = other.data if other else self._data
-            data.require(phase.max_length)
-            self._held_out[key] = HeldOutSources(
-                row_sources(data.directory, "eval", phase.max_length),
-                *row_format(self._config, phase, self._tokenizer, data.metadata.max_sequences),
-                seed=self._config.seed,
-                max_rows=self._config.eval_rows,
-            )
-        return self._held_out[key]
+    def _open(self, data: RunData, phase: Phase) -> HeldOutSources:
+        data.require(phase.max_length)
+        return HeldOutSources(
+            row_sources(data.directory, "eval", phase.max_length),
+            *row_format(self._config, phase, self._tokenizer, data.metadata.max_sequences),
+            seed=self._config.seed,
+            max_rows=self._config.eval_rows,
+        )
 
 
 # The number of batches that the host prepares while the device computes earlier ones.
@@ -218,11 +216,10 @@ def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
                 f"({data.metadata.vocab_size:,} entries) than {config.data} "
                 f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
             )
-    for address, held_out in [
-        (config.data, metadata),
-        *zip(config.eval_data, (data.metadata for data in opened), strict=True),
-    ]:
-        for phase in config.phases if opened else ():
+    addresses = (config.data, *config.eval_data) if opened else ()
+    all_metadata = (metadata, *(data.metadata for data in opened))
+    for address, held_out in zip(addresses, all_metadata, strict=False):
+        for phase in config.phases:
             if not held_out.has_held_out(phase.max_length):
                 raise ValueError(
                     f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
@@ -235,10 +232,6 @@ def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
 def only_losses(metrics: dict[str, float]) -> dict[str, float]:
     """Returns those metrics whose names end with "loss"."""
     return {key: value for key, value in metrics.items() if key.endswith("loss")}
-
-
-def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:
-    return {key: (value * factor, weight * factor) for key, (value, weight) in sums.items()}
 
 
 def source_labels(names: Sequence[str]) -> list[str]:
@@ -262,15 +255,13 @@ def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     """
     if metadata.sources is None:
         return []
-    lines = []
-    weights = [source.weight for source in metadata.sources]
+    lines, weights = [], [source.weight for source in metadata.sources]
     for number, phase in enumerate(phases):
-        drawn = rows_of_sources(phase.num_rows, weights)
         parts = []
+        drawn = rows_of_sources(phase.num_rows, weights)
         for source, rows in zip(metadata.sources, drawn, strict=True):
-            records = source.splits["train"].lengths[str(phase.max_length)].records
-            share = source.weight / sum(weights)
-            parts.append(f"{source.name} {share:.2%}, {rows / records:,.2f} epochs")
+            epochs = rows / source.splits["train"].lengths[str(phase.max_length)].records
+            parts.append(f"{source.name} {source.weight / sum(weights):.2%}, {epochs:,.2f} epochs")
         lines.append(
             f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
             f"{phase.max_length} tokens read {'; '.join(parts)}"

@@ -5,8 +5,7 @@ import threading
 from pathlib import Path
 
 from bertjax.base.workdir_files import PENDING
-from bertjax.cloud.hub import create_repository, push_folder
-from bertjax.config.training import TrainingConfig
+from bertjax.cloud.hub import push_folder
 
 
 class HubPushes:
@@ -58,15 +57,3 @@ class HubPushes:
                 )
                 return
             shutil.rmtree(folder)
-
-
-def create_repository_of(config: TrainingConfig) -> None:
-    """Creates the repository that a run pushes to, if any, before the run begins.
-
-    Raises:
-        OSError: the Hub cannot be reached.
-        PermissionError: the user may not write to the repository.
-        ValueError: its name is malformed.
-    """
-    if config.push_to_hub is not None:
-        create_repository(config.push_to_hub, private=config.hub_private)

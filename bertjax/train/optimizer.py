@@ -9,6 +9,7 @@ scales it to the norm of the tensor (You et al. 2019). The parameters of all enc
 stacked along axis 0: each layer has its own trust ratio and RMS.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -46,15 +47,7 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     Raises:
         ValueError: warm-up, or warm-up and trapezoidal decay, have too many steps for a curve.
     """
-    curves = _curves(config, phases)
-
-    def schedule(step: jax.Array) -> jax.Array:
-        rate = _rate(curves[0], step, config)
-        for curve in curves[1:]:
-            rate = jnp.where(step >= curve.start, _rate(curve, step, config), rate)
-        return rate
-
-    return schedule
+    return _by_curve(config, phases, lambda curve, step: _rate(curve, step, config))
 
 
 def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
@@ -65,15 +58,20 @@ def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     Raises:
         ValueError: a curve is too short for its warm-up and decay.
     """
+    return _by_curve(config, phases, lambda curve, _: jnp.float32(curve.learning_rate))
+
+
+def _by_curve(config: OptimizerConfig, phases: Sequence[Phase], value_of: Any) -> Schedule:
+    """Returns step -> value_of(curve that the step belongs to, step)."""
     curves = _curves(config, phases)
 
-    def peak(step: jax.Array) -> jax.Array:
-        rate = jnp.float32(curves[0].learning_rate)
+    def value(step: jax.Array) -> jax.Array:
+        found = value_of(curves[0], step)
         for curve in curves[1:]:
-            rate = jnp.where(step >= curve.start, jnp.float32(curve.learning_rate), rate)
-        return rate
+            found = jnp.where(step >= curve.start, value_of(curve, step), found)
+        return found
 
-    return peak
+    return value
 
 
 def _curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
@@ -84,10 +82,9 @@ def _curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
     for index, end in zip(first, [*first[1:], len(phases)], strict=True):
         phase, num_steps = phases[index], starts[end] - starts[index]
         rate, warmup, decay = phase.learning_rate, phase.warmup_steps, phase.decay_steps
-        if warmup is None and config.warmup_proportion is not None:
-            warmup = int(config.warmup_proportion * num_steps)
-        elif warmup is None:
-            warmup = config.warmup_steps
+        if warmup is None:
+            proportion = config.warmup_proportion
+            warmup = config.warmup_steps if proportion is None else int(proportion * num_steps)
         if warmup >= num_steps:
             raise ValueError(
                 f"warmup_steps={warmup} must be less than the {num_steps} steps of the "
@@ -154,16 +151,9 @@ def difference_before(
     )
 
 
-# Axis 0 of the parameters under this path indexes the encoder layers.
-STACK = ("encoder", "layers")
-
-
 def is_stacked(path: tuple[Any, ...]) -> bool:
     """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
-    keys = [getattr(key, "key", None) for key in path]
-    return any(
-        tuple(keys[at : at + len(STACK)]) == STACK for at in range(len(keys) - len(STACK) + 1)
-    )
+    return "/encoder/layers/" in f"/{jax.tree_util.keystr(path, simple=True, separator='/')}/"
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
@@ -173,18 +163,14 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     `optax.scale_by_trust_ratio`, each encoder layer of a stacked parameter has its own norms.
     """
 
-    def update(updates: Any, state: Any, params: Any = None):
-        return jax.tree.map_with_path(_scaled, updates, params), state
+    def scaled(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
+        axes = tuple(range(int(is_stacked(path)), param.ndim))
+        param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
+        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+        usable = (param_norm > 0) & (update_norm > 0)
+        return update * jnp.where(usable, param_norm / jnp.where(usable, update_norm, 1.0), 1.0)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _scaled(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
-    axes = tuple(range(int(is_stacked(path)), param.ndim))
-    param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
-    update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
-    usable = (param_norm > 0) & (update_norm > 0)
-    return update * jnp.where(usable, param_norm / jnp.where(usable, update_norm, 1.0), 1.0)
+    return optax.stateless(lambda updates, params: jax.tree.map_with_path(scaled, updates, params))
 
 
 def divide_by_rms(
@@ -245,7 +231,10 @@ def make_optimizer(
         decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)
     else:
         decay = optax.add_decayed_weights(config.weight_decay, mask=mask)
-    adamw = (_update_rule(config), decay)
+    adam = scale_by_uncorrected_adam
+    if config.recipe in ("adamw", "lamb", "stable_adamw"):
+        adam = optax.scale_by_adam
+    adamw = (adam(b1=config.b1, b2=config.b2, eps=config.eps), decay)
     if config.recipe == "stable_adamw":
         adamw = (divide_by_rms(*adamw, b2=config.b2, eps=config.eps),)
     return optax.chain(
@@ -276,13 +265,6 @@ def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
     )
 
 
-def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Returns Adam's transformation of gradients, without weight decay and learning rate."""
-    if config.recipe in ("adamw", "lamb", "stable_adamw"):
-        return optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
-    return scale_by_uncorrected_adam(b1=config.b1, b2=config.b2, eps=config.eps)
-
-
 def decay_mask(params: Any) -> Any:
     """Returns the weight-decay mask, a tree of bools: False for biases and LayerNorm scales."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
@@ -302,9 +284,8 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     """
 
     def init(params: Any) -> UncorrectedAdamState:
-        return UncorrectedAdamState(
-            mu=jax.tree.map(jnp.zeros_like, params), nu=jax.tree.map(jnp.zeros_like, params)
-        )
+        zeros = functools.partial(jax.tree.map, jnp.zeros_like, params)
+        return UncorrectedAdamState(mu=zeros(), nu=zeros())
 
     def update(updates: Any, state: Any, params: Any = None):
         del params

@@ -22,22 +22,19 @@ from bertjax.config import Phase, PretrainConfig, differences, model_at
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.pretraining_batches import train_batches
 from bertjax.data.metadata import row_sources
-from bertjax.devices import host_watch, hosts, sharding
+from bertjax.devices import hosts, sharding
 from bertjax.devices.activity import SAVING, Clock
-from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
-from bertjax.record.session import Session
-from bertjax.record.trackers import check_installed
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
-from bertjax.train.distillation import Teacher, load_masked_lm_teacher, student_of_teacher
+from bertjax.train.distillation import load_masked_lm_teacher, student_of_teacher
 from bertjax.train.held_out import HeldOutEvaluation, epochs_of_sources, other_data
-from bertjax.train.hub_pushes import HubPushes, create_repository_of
+from bertjax.train.hub_pushes import HubPushes
 from bertjax.train.optimizer import difference_before
 from bertjax.train.program import PretrainingProgram, row_format, with_head
-from bertjax.train.run import Job, identity_of, never_stopped, train
+from bertjax.train.run import Job, identity_of, never_stopped, opened_run, train
 from bertjax.train.run_data import RunData
 from bertjax.train.step import TrainState
-from bertjax.train.workdir import Workdir, connect, opened
+from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
@@ -61,7 +58,12 @@ class PretrainingJob(Job):
     higher_is_better = False
 
     def __init__(self, config: PretrainConfig, workdir: Workdir | None = None):
-        _check_places(config)
+        if not config.data or not config.workdir or not config.phases:
+            raise ValueError(
+                f"The config lacks data, workdir or phases (data={config.data!r}, "
+                f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data "
+                "and --workdir."
+            )
         workdir = workdir or Workdir(Path(config.workdir))
         self._data = RunData(config.data, config.data_cache)
         self.metadata = self._data.metadata
@@ -74,25 +76,41 @@ class PretrainingJob(Job):
         config = with_head(config, self.metadata.has_sentence_pairs)
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
-        if config.init is not None:
-            config = self._with_model_of_init(config, tokenizer, workdir if resumes else None)
-        model = with_pad_token(config.model, tokenizer.pad_token_id)
+        model = config.model
+        if config.init is not None and resumes:
+            model = BertConfig.from_dict(workdir.read()["config"]["model"])
+        elif config.init is not None:
+            with self._explained_head():
+                self.initial = initial_model(config, tokenizer)
+            model = architecture_of_run(config, self.initial.config)
+        model = with_pad_token(model, tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
-        self._check_model()
+        config_to_hf(model)  # a model that cannot be exported is refused before the training
+        for index in range(len(config.phases)):
+            config.check_rope(index)
+        with self._explained_head():
+            architecture(model, str(config.head))
         self._check_data(tokenizer)
         others = other_data(config, self.metadata)
-        self.evaluates_at_start = config.eval_at_start
-        self._require_data(workdir.newest_step)
+        # Waits for the rows of the next phase; rows of later phases may come later.
+        ends = itertools.accumulate(phase.num_steps for phase in config.phases)
+        phases = zip(config.phases, ends, strict=True)
+        lengths = [phase.max_length for phase, end in phases if end > workdir.newest_step]
+        for length in lengths[:1]:
+            self._data.require(length)
+        self._data.require_in_background(lengths[1:])
         teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
         program = PretrainingProgram(
             config, mesh, teacher and teacher.model, teacher and teacher.params
         )
         super().__init__(config, program, config.phases, tokenizer)
-        self.workdir, self.identity = workdir, _identity(config, teacher)
+        self.workdir, identity = workdir, identity_of(config, teacher)
+        weights = {"teacher_weights": identity.pop("teacher_weights", None)}
+        self.identity = identity | {"distillation": teacher and identity["distillation"] | weights}
         self.data_fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
         self.eval_every, self.save_every = config.eval_every, config.save_every
-        self.push_every = config.push_every
+        self.evaluates_at_start, self.push_every = config.eval_at_start, config.push_every
         self.program: PretrainingProgram = program
         self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
@@ -104,26 +122,6 @@ class PretrainingJob(Job):
             self._pushes = HubPushes(workdir.path, config.push_to_hub)
         for line in epochs_of_sources(self.metadata, config.phases):
             hosts.say(line)
-
-    def _with_model_of_init(
-        self, config: PretrainConfig, tokenizer: Tokenizer, resumed: Workdir | None
-    ) -> PretrainConfig:
-        """Returns `config` with the architecture of the model `config.init` (not None)."""
-        if resumed is not None:
-            saved = resumed.read()["config"]["model"]
-            return dataclasses.replace(config, model=BertConfig.from_dict(saved))
-        with self._explained_head():
-            self.initial = initial_model(config, tokenizer)
-        model = architecture_of_run(config, self.initial.config)
-        return dataclasses.replace(config, model=model)
-
-    def _check_model(self) -> None:
-        """Checks before training that the model can be exported in the Hugging Face format."""
-        config_to_hf(self.config.model)
-        for index in range(len(self.config.phases)):
-            self.config.check_rope(index)
-        with self._explained_head():
-            architecture(self.config.model, str(self.config.head))
 
     @contextlib.contextmanager
     def _explained_head(self) -> Iterator[None]:
@@ -161,18 +159,6 @@ class PretrainingJob(Job):
                     f"config has max_length={phase.max_length}: prepare the data with --max_length "
                     f"{phase.max_length}."
                 )
-
-    def _require_data(self, step: int) -> None:
-        """Waits for the rows of the phase after `step`; rows of later phases may come later."""
-        ends = itertools.accumulate(phase.num_steps for phase in self.config.phases)
-        lengths = [
-            phase.max_length
-            for phase, end in zip(self.config.phases, ends, strict=True)
-            if end > step
-        ]
-        for length in lengths[:1]:
-            self._data.require(length)
-        self._data.require_in_background(lengths[1:])
 
     def initial_params(self) -> Any:
         """Returns the parameters of --init or those copied from the teacher; None: random ones.
@@ -223,23 +209,22 @@ class PretrainingJob(Job):
     def write_model(self, state: TrainState) -> None:
         """Writes the model directory of the finished run, and pushes it if that is asked for."""
         params = hosts.fetch(state.params, self.program.mesh)
-
         model, repository = self.workdir.model, self.config.push_to_hub
         hosts.on_first(lambda: self._write_model(model, params, self.num_steps))
-        if repository is None:
-            return
 
         def push() -> None:
-            assert self._pushes is not None
+            assert self._pushes is not None and repository is not None
             self._pushes.finish()
             push_folder(model, repository)
 
-        hosts.on_first_patiently(push)
+        if repository is not None:
+            hosts.on_first_patiently(push)
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = map(dataclasses.asdict, self.config.phases)
-        head, model = str(self.config.head), model_at(self.config.model, phases, step)
-        write_model(self.workdir, folder, params, model, self.tokenizer, head, step)
+        model = model_at(self.config.model, phases, step)
+        parts = params, model, self.tokenizer, str(self.config.head)
+        write_model(self.workdir, folder, *parts, step)
 
     def progress(self, index: int, next_batch: int) -> dict[str, Any]:
         """Returns {"phase": index, "row": first row, within the phase, of the next batch}."""
@@ -306,17 +291,7 @@ def pretrain(config: PretrainConfig, clock: Clock | None = None) -> Path:
             workdir belongs to another run.
     """
     clock = clock or Clock()
-    use_deterministic_operations(config.deterministic)
-    use_compilation_cache()
-    if config.workdir:
-        connect(config.distributed, config.workdir)
-    with (
-        host_watch.watching(clock, config.stall_seconds) as watch,
-        opened(config.workdir, direct=True) as workdir,
-        Session(workdir.path, clock, watch) as session,
-    ):
-        hosts.on_first(lambda: check_installed(config.track))
-        hosts.on_first_patiently(lambda: create_repository_of(config))
+    with opened_run(config, clock, direct=True) as (workdir, session):
         job, state = train(
             lambda: PretrainingJob(config, workdir), workdir, session, overwrite=config.overwrite
         )
@@ -392,7 +367,9 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
             f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
         )
-    before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
+    before, asked = loaded.config.max_position_embeddings, config.model.max_position_embeddings
+    longest = max(phase.max_length for phase in config.phases) + loaded.config.position_offset
+    rows = max(longest, asked if asked > BertConfig.max_position_embeddings else 0)
     if rows > before:
         loaded = with_positions(loaded, rows, config.new_positions)
         how = "interpolated" if config.new_positions == "interpolate" else "tiled"
@@ -401,17 +378,6 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
         else:
             hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
     return loaded
-
-
-def _positions(config: PretrainConfig, model: BertConfig) -> int:
-    """Returns max_position_embeddings of the run: at least as many as `model` has."""
-    asked = config.model.max_position_embeddings
-    longest = max(phase.max_length for phase in config.phases) + model.position_offset
-    return max(
-        model.max_position_embeddings,
-        longest,
-        asked if asked > BertConfig.max_position_embeddings else 0,
-    )
 
 
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
@@ -424,22 +390,6 @@ def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig
     for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
         hosts.say(f"--init {config.init} determines the architecture: {change}")
     return model
-
-
-def _identity(config: PretrainConfig, teacher: Teacher | None) -> dict[str, Any]:
-    identity = identity_of(config, teacher)
-    weights = identity.pop("teacher_weights", None)
-    distillation = identity["distillation"] | {"teacher_weights": weights}
-    return identity | {"distillation": distillation if weights else None}
-
-
-def _check_places(config: PretrainConfig) -> None:
-    if not config.data or not config.workdir or not config.phases:
-        raise ValueError(
-            f"The config lacks data, workdir or phases (data={config.data!r}, "
-            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
-            "--workdir."
-        )
 
 
 def write_model(

@@ -17,20 +17,23 @@ import jax
 
 from bertjax.base.run_file import holds_run
 from bertjax.base.signals import Interrupted, StopSignal
+from bertjax.cloud.hub import create_repository
 from bertjax.config import Phase, TrainingConfig, defaults_of
-from bertjax.devices import activity, hosts
+from bertjax.devices import activity, host_watch, hosts
+from bertjax.devices.activity import Clock
+from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.devices.flops import peak_flops
 from bertjax.record import journal
 from bertjax.record.logger import MetricLogger
 from bertjax.record.metrics import MetricWriter
 from bertjax.record.session import Session
-from bertjax.record.trackers import Listener, open_trackers
+from bertjax.record.trackers import Listener, check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 from bertjax.train.distillation import Teacher
 from bertjax.train.step import Program, TrainState
-from bertjax.train.workdir import Workdir
+from bertjax.train.workdir import Workdir, connect, opened
 
 # Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
@@ -206,6 +209,36 @@ def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, An
     """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any."""
     identity = dataclasses.asdict(config)
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
+
+
+@contextlib.contextmanager
+def opened_run(
+    config: TrainingConfig, clock: Clock, *, direct: bool
+) -> Iterator[tuple[Workdir, Session]]:
+    """Connects the hosts of a run, and yields (its workdir, what records it).
+
+    `clock` counts the time of the run, and `direct` is whether checkpoints in gs:// buckets are
+    read and written without local copies.
+
+    Raises:
+        ImportError, OSError: a tracker is not installed, or the repository on the Hub cannot be
+            written.
+    """
+    use_deterministic_operations(config.deterministic)
+    use_compilation_cache()
+    if config.workdir:
+        connect(config.distributed, config.workdir)
+    with (
+        host_watch.watching(clock, config.stall_seconds) as watch,
+        opened(config.workdir, direct=direct) as workdir,
+        Session(workdir.path, clock, watch) as session,
+    ):
+        hosts.on_first(lambda: check_installed(config.track))
+        if (repository := config.push_to_hub) is not None:
+            hosts.on_first_patiently(
+                lambda: create_repository(repository, private=config.hub_private)
+            )
+        yield workdir, session
 
 
 SomeJob = TypeVar("SomeJob", bound=Job)
