@@ -10,7 +10,7 @@ found as in OLMo (Groeneveld et al. 2024).
 """
 
 import functools
-import itertools
+import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -306,7 +306,7 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch, seed: jax.Array, *constants: dict[str, Any]):
         key = jax.random.fold_in(jax.random.key(seed, impl=dropout_prng), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
-        params = with_constants(state.params, *constants)
+        params = _with_constants(state.params, constants)
         loss, sums, grads = compute(params, batch, weights_fn(batch), key, rows)
         trained, fixed = split_params(state.params, frozen)
         updates, opt_state = tx.update(grads, state.opt_state, trained)
@@ -335,14 +335,13 @@ def make_train_step(
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:
     """Selects `new` or `old`; the schedule's step count, which counts all updates, is new."""
-
-    def choose(new: Any, old: Any) -> Any:
-        if isinstance(new, optax.ScaleByScheduleState):
-            return new
-        return jnp.where(condition, new, old)
-
-    is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
-    return jax.tree.map(choose, new, old, is_leaf=is_schedule)
+    counts = optax.ScaleByScheduleState
+    return jax.tree.map(
+        lambda new, old: new if isinstance(new, counts) else jnp.where(condition, new, old),
+        new,
+        old,
+        is_leaf=lambda x: isinstance(x, counts),
+    )
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
@@ -416,14 +415,14 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
     """
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
-        return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
+        return loss_fn(_with_constants(params, constants), batch, weights_fn(batch), None)[1]
 
     return eval_step
 
 
-def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
+def _with_constants(params: dict[str, Any], constants: Sequence[Any]) -> dict[str, Any]:
     """Merges the parameters of the state and of the teacher, if any, for the loss function."""
-    return dict(itertools.chain(*(part.items() for part in (params, *constants))))
+    return functools.reduce(operator.or_, constants, params)
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
@@ -506,10 +505,7 @@ def make_loss_fn(
     def loss_fn(params, batch, weights, dropout):
         inputs = {key: batch[key] for key in keys}
         params, teacher_params = split_params(params, (TEACHER,))
-        random = {}
-        if model.is_random and dropout is not None:
-            random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
-        outputs: Any = model.apply({"params": params}, **inputs, **random)
+        outputs = _outputs(model, params, inputs, dropout)
         if teacher is not None:
             taught = teacher.apply({"params": teacher_params[TEACHER]}, **inputs)
             outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}
@@ -517,6 +513,13 @@ def make_loss_fn(
         return objective.loss(sums, weights), sums
 
     return loss_fn
+
+
+def _outputs(model: BertWithHead, params: Any, inputs: Any, dropout: DropoutKey | None) -> Any:
+    random = {}
+    if model.is_random and dropout is not None:
+        random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
+    return model.apply({"params": params}, **inputs, **random)
 
 
 class Split(NamedTuple):
@@ -546,10 +549,8 @@ def make_global_loss_fn(model: BertWithHead, objective: Objective, split: Split)
     def loss_fn(params, batch, weights, dropout):
         def encode(micro):
             inputs, rows = micro
-            random = {}
-            if model.is_random and dropout is not None:
-                random = {"rngs": {"dropout": dropout.key}, "dropout_rows": rows}
-            outputs: Any = model.apply({"params": params}, **inputs, **random)
+            key = None if dropout is None else DropoutKey(dropout.key, rows)
+            outputs = _outputs(model, params, inputs, key)
             return {name: outputs[name] for name in model.sequence_outputs}
 
         inputs = {key: batch[key] for key in (*MODEL_INPUTS, *objective.inputs)}
@@ -586,27 +587,24 @@ def _by_example(
     examples = batch["label_weights"].shape[1]
     per_example = batch["example_ids"].shape[1] // examples
     ids = batch["example_ids"][:, ::per_example].reshape(-1)
-    count = -(-split.examples // split.devices) * split.devices
+    part = -(-split.examples // split.devices)
+    count = part * split.devices
 
-    def collected(x: jax.Array) -> jax.Array:
+    def collected(x: jax.Array, *shape: int) -> jax.Array:
+        x = x.reshape(len(ids), *shape, *x.shape[2:])
         whole = jnp.zeros((count, *x.shape[1:]), x.dtype)
         # Unused places of a row have the index -1, which would mean the last example.
         whole = whole.at[jnp.where(ids < 0, count, ids)].set(x, mode="drop")
         return whole if split.axis is None else jax.lax.psum(whole, split.axis)
 
-    everything = {
-        key: collected(x.reshape(len(ids), per_example, *x.shape[2:])) for key, x in outputs.items()
-    }
-    labels = {
-        key: collected(batch[key].reshape(len(ids), *batch[key].shape[2:]))
-        for key in ("labels", "label_weights")
-    }
-    first = 0 if split.axis is None else jax.lax.axis_index(split.axis) * (count // split.devices)
+    everything = {key: collected(x, per_example) for key, x in outputs.items()}
+    labels = {key: collected(batch[key]) for key in ("labels", "label_weights")}
+    first = 0 if split.axis is None else jax.lax.axis_index(split.axis) * part
 
     def own(x: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(x, first, count // split.devices)
+        return jax.lax.dynamic_slice_in_dim(x, first, part)
 
-    indices = first + jnp.arange(count // split.devices)
+    indices = first + jnp.arange(part)
     return (
         {**{key: own(x) for key, x in everything.items()}, GLOBAL: everything},
         {**{key: own(x) for key, x in labels.items()}, "example_ids": indices, GLOBAL: labels},

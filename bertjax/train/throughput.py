@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import Phase, PretrainConfig
+from bertjax.config import PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products, peak_flops
@@ -59,7 +59,11 @@ def measure(
     subject = Subject(config, index)
     with no_compilation_cache():
         first = subject.block(1)["seconds"]
-    roofline = _roofline(config, phase, subject)
+    roofline, shape = None, subject.program.mesh.shape
+    if shape["tensor"] == 1 and config.distillation.teacher is None:
+        rows = phase.batch_size // (shape["data"] * shape["fsdp"])
+        products = forward_products(config.model, rows, phase.max_length, subject.predictions)
+        roofline = Roofline(products, jnp.dtype(config.dtype))
     rounds = []
     for _ in range(ROUNDS):
         alone = roofline and roofline.seconds()
@@ -67,7 +71,32 @@ def measure(
     if profile is not None:
         with jax.profiler.trace(profile):
             subject.block(steps)
-    return _figures(config, phase, subject, rounds, first)
+
+    def median(key: str) -> float:
+        return statistics.median(values[key] for values in rounds)
+
+    seconds = median("seconds")
+    flops = subject.flops_per_row * phase.batch_size
+    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
+    # The peak memory of the first device or, on CPUs, of this process.
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", memory)
+    return {
+        "batch": [phase.batch_size, phase.max_length],
+        "dtype": config.dtype,
+        "input": config.data or "random full rows",
+        "step_seconds": seconds,
+        "tokens_per_second": median("tokens") / seconds,
+        "mfu": flops / seconds / peak_flops(config.peak_tflops),
+        "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
+        "input_stall": median("waited") if config.data else None,
+        "compile_seconds": first - seconds,
+        "peak_memory_bytes": int(memory),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "cores": os.cpu_count(),
+        "date": date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
+    }
 
 
 class Subject:
@@ -94,14 +123,11 @@ class Subject:
         self.flops_per_row = program.flops_per_row(phase)
         self.state = program.new_state()
         self.step = program.seeded_step(phase)
-        self.batches = self._random_batches(config, phase)
-        self.predictions = max_predictions(config, phase)
-
-    def _random_batches(self, config: PretrainConfig, phase: Phase) -> Iterator[Any]:
-        rows = sharding.host_rows(self.program.rows, phase.batch_size)
+        rows = sharding.host_rows(program.rows, phase.batch_size)
         batch = random_rows(config, phase, len(rows))
-        placed = sharding.to_devices(batch, rows, self.program.rows, phase.batch_size)
-        return itertools.repeat(placed)
+        placed = sharding.to_devices(batch, rows, program.rows, phase.batch_size)
+        self.batches: Iterator[Any] = itertools.repeat(placed)
+        self.predictions = max_predictions(config, phase)
 
     def block(self, steps: int) -> dict[str, float]:
         """Runs `steps` steps of the training loop and measures their time.
@@ -127,53 +153,3 @@ class Subject:
             "tokens": sum(map(int, jax.device_get(tokens))) / steps,
             "waited": waited / seconds,
         }
-
-
-def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Times the matrix products of a device per step; None with a teacher or tensor axis."""
-    shape = subject.program.mesh.shape
-    if shape["tensor"] > 1 or config.distillation.teacher is not None:
-        return None
-    rows = phase.batch_size // (shape["data"] * shape["fsdp"])
-    products = forward_products(config.model, rows, phase.max_length, subject.predictions)
-    return Roofline(products, jnp.dtype(config.dtype))
-
-
-def _figures(
-    config: PretrainConfig,
-    phase: Phase,
-    subject: Subject,
-    rounds: list[dict[str, Any]],
-    first: float,
-) -> dict[str, Any]:
-    """Returns the dictionary that `measure` returns."""
-
-    def median(key: str) -> float:
-        return statistics.median(values[key] for values in rounds)
-
-    seconds = median("seconds")
-    flops = subject.flops_per_row * phase.batch_size
-    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
-    return {
-        "batch": [phase.batch_size, phase.max_length],
-        "dtype": config.dtype,
-        "input": config.data or "random full rows",
-        "step_seconds": seconds,
-        "tokens_per_second": median("tokens") / seconds,
-        "mfu": flops / seconds / peak_flops(config.peak_tflops),
-        "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
-        "input_stall": median("waited") if config.data else None,
-        "compile_seconds": first - seconds,
-        "peak_memory_bytes": _peak_memory(),
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "cores": os.cpu_count(),
-        "date": date.today().isoformat(),
-        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
-    }
-
-
-def _peak_memory() -> int:
-    """Returns the peak memory in bytes: of the first device or, on CPUs, of this process."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(stats.get("peak_bytes_in_use", in_kib * 1024))
