@@ -97,18 +97,16 @@ def _defaults_of_task(
     return load_config_file(file, FinetuneConfig)
 
 
-def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Parses command-line flags; defaults come from --config or from the config file of --task.
+def parse(argv: Sequence[str] | None = None, task: str | None = None) -> FinetuneConfig:
+    """Parses command-line flags; defaults come from --config or from the config file of the task.
+
+    `task` is the task; None: --task.
 
     Raises:
         ValueError: the task is unknown or has no train split.
         SystemExit: as in `command_line.parse`.
     """
-    return _parse(argv, command_line.value_of("task", argv))
-
-
-def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
-    """Parses `argv`, as `parse` does, with the defaults of `task`."""
+    task = task or command_line.value_of("task", argv)
     file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
     description = (
         "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
@@ -148,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         config, clock = parse(argv), Clock.of_process()
         if config.task.lower() == GLUE_TASK:  # each task has defaults of its own
-            _finetune(config, lambda task: _parse(argv, task), clock)
+            _finetune(config, lambda task: parse(argv, task), clock)
         else:
             run(config, clock)
 

@@ -176,11 +176,6 @@ class Roofline:
         self._times = products
         self._loops = {product: _Loop(product, dtype) for product in products}
 
-    @property
-    def flops(self) -> int:
-        """The total FLOP of all matrix multiplications in the forward and the backward pass."""
-        return sum(3 * product.flops * times for product, times in self._times.items())
-
     def seconds(self) -> float:
         """Measures the total seconds of all matrix multiplications, run one after another."""
         return sum(times * self._loops[product]() for product, times in self._times.items())

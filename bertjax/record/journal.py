@@ -123,10 +123,8 @@ def _close_killed_line(workdir: Path, step: int) -> None:
         logged = (entry["step"] for entry in read_lines(workdir / "metrics.jsonl").lines)
         line["last_step"] = max(line["last_step"], *logged, 0)
         steps, seconds = _lost(line, step)
-        line |= {
-            "lost_steps": line["lost_steps"] + steps,
-            "lost_seconds": round(line["lost_seconds"] + seconds, 4),
-        }
+        line["lost_steps"] += steps
+        line["lost_seconds"] = round(line["lost_seconds"] + seconds, 4)
         _append(workdir, line)
     except FileNotFoundError:
         return
@@ -141,20 +139,19 @@ def _lost(line: Mapping[str, Any], step: int) -> tuple[int, float]:
     if not steps:
         return 0, 0.0
     seconds = line["seconds"][activity.STEPPING]
-    marks = {saved: before for saved, before in line["marks"]}
-    if step in marks:
+    if step in (marks := dict(line["marks"])):
         return steps, seconds - marks[step]
     done = line["last_step"] - line["first_step"]
     return steps, seconds * min(1.0, steps / done)
 
 
 def _append(workdir: Path, line: Mapping[str, Any]) -> None:
-    kept = {name: value for name, value in line.items() if name != "marks"}
-    with (
-        naming_write_errors(workdir / LEDGER),
-        (workdir / LEDGER).open("a", encoding="utf-8") as file,
-    ):
-        file.write(json.dumps(kept) + "\n")
+    _append_json(workdir / LEDGER, {name: x for name, x in line.items() if name != "marks"})
+
+
+def _append_json(path: Path, line: Mapping[str, Any]) -> None:
+    with naming_write_errors(path), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def read_ledger(workdir: Path) -> list[dict[str, Any]]:
@@ -191,7 +188,7 @@ def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def print_table(workdir: Path) -> None:
     """Prints where the time of all processes of a run went."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     lines = read_ledger(workdir)
     seconds = totals(lines)
@@ -200,10 +197,8 @@ def print_table(workdir: Path) -> None:
         return
     lost = sum(line["lost_steps"] for line in lines)
     several = f" in {len(lines)} processes, one after the other" if len(lines) > 1 else ""
-    table = Table()
-    table.add_column("activity")
-    table.add_column("seconds", justify="right")
-    table.add_column("share", justify="right")
+    numbers = (Column(name, justify="right") for name in ("seconds", "share"))
+    table = Table("activity", *numbers)
     for name, value in seconds.items():
         if value >= 0.005 * whole or name == activity.STEPPING:
             label = f"{name} ({lost} steps)" if name == LOST else _SHOWN.get(name, name)
@@ -251,9 +246,8 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
 
 def has_finished(workdir: Path) -> bool:
     """Returns whether the last process of the run in the local folder `workdir` finished it."""
-    processes = read_processes(workdir)
-    ended = processes[-1]["ended"] if processes else None
-    return (ended or {}).get("state") == FINISHED
+    (*_, last) = read_processes(workdir) or [{"ended": None}]
+    return (last["ended"] or {}).get("state") == FINISHED
 
 
 def environment() -> dict[str, Any]:
@@ -293,7 +287,6 @@ def _memory() -> int | None:
 
 def _append_process(workdir: Path, line: Mapping[str, Any]) -> None:
     try:
-        with (workdir / PROCESSES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        _append_json(workdir / PROCESSES, line)
     except OSError as error:
-        print(f"warning: {workdir / PROCESSES} could not be written ({error})", flush=True)
+        print(f"warning: {error}", flush=True)

@@ -116,13 +116,9 @@ def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teac
     """
     if config.distillation.teacher is None:
         return None
+    student, distillation = config.model, config.distillation
     loaded = load_model(config.distillation.teacher, "masked_lm")
-    _check_masked_lm(config, loaded, tokenizer)
-    return Teacher(loaded.model, loaded.params, fingerprint(loaded.params))
-
-
-def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) -> None:
-    teacher, student, distillation = loaded.config, config.model, config.distillation
+    teacher = loaded.config
     name = f"--distillation.teacher {distillation.teacher}"
     if loaded.absent:
         raise ValueError(
@@ -143,8 +139,7 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
         raise ValueError(
             f"{name} has hidden_size={teacher.hidden_size}, but the student has "
             f"{student.hidden_size}: the cosine loss needs equal sizes. Give "
-            "--distillation.cosine=0 or "
-            f"--model.hidden_size={teacher.hidden_size}."
+            f"--distillation.cosine=0 or --model.hidden_size={teacher.hidden_size}."
         )
     longest = max(phase.max_length for phase in config.phases)
     if longest > teacher.max_length:
@@ -152,6 +147,7 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
             f"max_length={longest}, but {name} reads at most {teacher.max_length} tokens: lower "
             "max_length in the phases."
         )
+    return Teacher(loaded.model, loaded.params, fingerprint(loaded.params))
 
 
 def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
@@ -207,21 +203,14 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
         )
     params = loaded.params
     if loaded.model.objectives[task.label_kind].named_classes:
+        if sorted(teacher_task.labels) != sorted(task.labels):
+            raise ValueError(
+                f"{name} has the classes {', '.join(teacher_task.labels)}, but the task has "
+                f"{', '.join(task.labels)}: the classes must be the same, in any order. If only "
+                "the names of the classes differ, correct id2label in the config.json of the "
+                "teacher."
+            )
         part = str(loaded.model.class_part)
-        classifier = _reordered(params[part], teacher_task.labels, task.labels, name)
-        params = params | {part: classifier}
+        order = [teacher_task.labels.index(label) for label in task.labels]
+        params = params | {part: {key: value[..., order] for key, value in params[part].items()}}
     return Teacher(loaded.model, params, fingerprint(params))
-
-
-def _reordered(
-    classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
-) -> dict[str, Any]:
-    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`."""
-    if sorted(teacher_labels) != sorted(labels):
-        raise ValueError(
-            f"{name} has the classes {', '.join(teacher_labels)}, but the task has "
-            f"{', '.join(labels)}: the classes must be the same, in any order. If only the "
-            "names of the classes differ, correct id2label in the config.json of the teacher."
-        )
-    order = [teacher_labels.index(label) for label in labels]
-    return {key: value[..., order] for key, value in classifier.items()}

@@ -304,39 +304,30 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         for split in ("train", "dev", "test")
         if (path := getattr(config, split)) is not None
     }
+    same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission".split()
+    spans = ("max_query_length", "max_answer_length", "null_threshold")
+    embeddings = {
+        "pooling": config.pooling,
+        "normalize": config.normalize,
+        "matryoshka": config.matryoshka or None,
+        # Of other tasks, it is the temperature of distillation.
+        "temperature": config.temperature if config.task == "embed" else None,
+    }
     return TaskOptions(
-        data_dir=config.data_dir,
-        tfds_data_dir=config.tfds_data_dir,
+        **{name: getattr(config, name) for name in same},
         **files,
         dev_fraction=dev_fraction,
-        skip_bad_rows=config.skip_bad_rows,
         columns=Columns(
-            text=config.text_column,
-            pair=config.pair_column,
-            label=config.label_column,
-            id=config.id_column,
+            **{name: getattr(config, f"{name}_column") for name in ("text", "pair", "label", "id")},
             choices=config.choice_columns,
             negatives=config.negative_columns,
         ),
-        label_separator=config.label_separator,
-        submission=config.submission,
-        doc_stride=config.doc_stride,
         span_options={
             name: getattr(config, name)
-            for name in ("max_query_length", "max_answer_length", "null_threshold")
+            for name in spans
             if getattr(config, name) != getattr(FinetuneConfig, name)
         },
-        embedding_options={
-            name: value
-            for name, value in (
-                ("pooling", config.pooling),
-                ("normalize", config.normalize),
-                ("matryoshka", config.matryoshka or None),
-                # Of other tasks, it is the temperature of distillation.
-                ("temperature", config.temperature if config.task == "embed" else None),
-            )
-            if value is not None
-        },
+        embedding_options={name: x for name, x in embeddings.items() if x is not None},
     )
 
 
