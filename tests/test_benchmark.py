@@ -45,7 +45,6 @@ def test_local_layers_cost_their_window():
 def test_products_alone_take_longer_the_more_there_are(monkeypatch):
     monkeypatch.setattr("bertjax.devices.flops.SECONDS_OF_A_LOOP", 0.005)
     one = Roofline(forward_products(named_config("bert-tiny"), 1, 16, 2), "float32")
-    assert one.flops == train_flops_per_row(named_config("bert-tiny"), 16, 2)
     assert one.seconds() > 0
     # Nothing is left out of a loop: a product of 128 times the work takes far longer.
     small, large = (Roofline({Product(0, n, 256, 256): 1}, "float32") for n in (16, 2048))  # type: ignore[arg-type]
