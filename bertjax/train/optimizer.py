@@ -231,10 +231,7 @@ def make_optimizer(
         decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)
     else:
         decay = optax.add_decayed_weights(config.weight_decay, mask=mask)
-    adam = scale_by_uncorrected_adam
-    if config.recipe in ("adamw", "lamb", "stable_adamw"):
-        adam = optax.scale_by_adam
-    adamw = (adam(b1=config.b1, b2=config.b2, eps=config.eps), decay)
+    adamw = (_update_rule(config), decay)
     if config.recipe == "stable_adamw":
         adamw = (divide_by_rms(*adamw, b2=config.b2, eps=config.eps),)
     return optax.chain(
@@ -263,6 +260,13 @@ def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
     return optax.GradientTransformation(
         lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update
     )
+
+
+def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Returns Adam's transformation of gradients, without weight decay and learning rate."""
+    corrects = config.recipe in ("adamw", "lamb", "stable_adamw")
+    adam = optax.scale_by_adam if corrects else scale_by_uncorrected_adam
+    return adam(b1=config.b1, b2=config.b2, eps=config.eps)
 
 
 def decay_mask(params: Any) -> Any:
