@@ -133,11 +133,6 @@ class Product(NamedTuple):
     inner: int
     columns: int
 
-    @property
-    def flops(self) -> int:
-        """The number of FLOP of the product; the gradient of each operand needs as many FLOP."""
-        return 2 * max(self.batch, 1) * self.rows * self.inner * self.columns
-
 
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int

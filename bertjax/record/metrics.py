@@ -103,13 +103,8 @@ def cut_json_lines(path: Path, step: int, *, evaluation_due: bool = False) -> li
             copy = f"the damaged file could not be copied ({error})"
         print(f"{path} is damaged: its readable entries are kept; {copy}.", flush=True)
     if path.is_file():
-        write_bytes(path, "".join(map(_text_of, kept)).encode())
+        write_bytes(path, "".join(to_line(line["step"], line) for line in kept).encode())
     return kept
-
-
-def _text_of(line: Mapping[str, Any]) -> str:
-    metrics = dict(line)
-    return to_line(metrics.pop("step"), metrics)
 
 
 def shown_events(directory: Path) -> dict[tuple[int, str], float]:

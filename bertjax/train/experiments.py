@@ -38,6 +38,7 @@ from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
 from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     best_run,
@@ -46,7 +47,6 @@ from bertjax.record.predictions import (
     selected_by,
     splits_of,
 )
-from bertjax.record.session import Session
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS

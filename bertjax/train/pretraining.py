@@ -9,12 +9,15 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
+from bertjax.base.workdir_files import PENDING
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
@@ -28,7 +31,6 @@ from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.distillation import load_masked_lm_teacher, student_of_teacher
 from bertjax.train.held_out import HeldOutEvaluation, epochs_of_sources, other_data
-from bertjax.train.hub_pushes import HubPushes
 from bertjax.train.optimizer import difference_before
 from bertjax.train.program import PretrainingProgram, row_format, with_head
 from bertjax.train.run import Job, identity_of, never_stopped, opened_run, train
@@ -414,3 +416,49 @@ def write_model(
     save_hf(folder, params, model, tokenizer, head=head, card=card)
     name = folder.relative_to(workdir.path)
     print(f"model of step {step:,} written to {workdir.address}/{name}")
+
+
+class HubPushes:
+    """The models of a run that are to be pushed, each in a folder `step-N` until it is.
+
+    Models that an earlier process of the run could not push are pushed, too. `repository` is
+    OWNER/NAME on the Hub.
+    """
+
+    def __init__(self, workdir: Path, repository: str):
+        self._folder, self._repository = workdir / PENDING, repository
+        self._thread: threading.Thread | None = None
+
+    def folder_of(self, step: int) -> Path:
+        """Returns the folder to which the model of a step is to be written before `start`."""
+        return self._folder / f"step-{step}"
+
+    def start(self) -> None:
+        """Starts to push all pending models in a thread, unless it does so already."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._push_all, daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Waits for pushes in progress, and tries those that have failed once more.
+
+        Models that cannot be pushed now are named in a warning, and remain in the workdir.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._push_all()
+
+    def _push_all(self) -> None:
+        # Others are folders that are still being written, or were when a process was killed.
+        names = (path.name[5:] for path in self._folder.glob("step-*"))
+        for folder in map(self.folder_of, sorted(int(name) for name in names if name.isdigit())):
+            try:
+                push_folder(folder, self._repository, branch=folder.name)
+            except OSError as error:
+                print(
+                    f"warning: {folder.name} is not pushed ({error}). It is kept in {folder} and "
+                    "tried again later.",
+                    flush=True,
+                )
+                return
+            shutil.rmtree(folder)

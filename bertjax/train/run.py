@@ -24,9 +24,8 @@ from bertjax.devices.activity import Clock
 from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
 from bertjax.devices.flops import peak_flops
 from bertjax.record import journal
-from bertjax.record.logger import MetricLogger
+from bertjax.record.logger import MetricLogger, Session
 from bertjax.record.metrics import MetricWriter
-from bertjax.record.session import Session
 from bertjax.record.trackers import Listener, check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite

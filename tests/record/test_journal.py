@@ -13,7 +13,7 @@ import pytest
 from bertjax.devices import activity, host_watch
 from bertjax.record import journal
 from bertjax.record.journal import IDLE, LOST, Ledger, read_ledger, totals
-from bertjax.record.session import Session
+from bertjax.record.logger import Session
 
 # A step takes long enough for kills to hit different steps.
 PROGRAM = """

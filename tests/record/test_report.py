@@ -20,6 +20,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
 from bertjax.record import journal
+from bertjax.record.logger import Session
 from bertjax.record.metrics import to_line
 from bertjax.record.predictions import MOST_POINTS, ClassReport, PredictionSummary, best_in_words
 from bertjax.record.report import (
@@ -33,7 +34,6 @@ from bertjax.record.report import (
     report_page,
     run_data,
 )
-from bertjax.record.session import Session
 from bertjax.tasks import Example, make_task
 from bertjax.tasks.classification import (
     ChoiceTask,
