@@ -246,14 +246,13 @@ class Checkpointer:
         step = self.latest_step if step is None else step
         if step is None:
             raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
-        which = f"The checkpoint of step {step} in {self._directory}"
 
         def check() -> None:
             if damage := damage_of(self._directory / str(step)):
                 raise ValueError(
-                    f"{which} is damaged: {damage}. Run the same command again: it moves this "
-                    "checkpoint to the folder 'damaged' and resumes from the newest undamaged "
-                    "checkpoint."
+                    f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run "
+                    "the same command again: it moves this checkpoint to the folder 'damaged' and "
+                    "resumes from the newest undamaged checkpoint."
                 )
 
         hosts.on_first(check)
@@ -264,9 +263,10 @@ class Checkpointer:
             restored = self._manager.restore(step, args=items)
         except Exception as error:  # Orbax raises many types, with long messages.
             raise ValueError(
-                f"{which} cannot be read ({_summary(error)}). If another version of bertjax wrote "
-                "the workdir, use that version; if not, move this checkpoint to another folder and "
-                "run the same command again, which then uses the previous checkpoint."
+                f"The checkpoint of step {step} in {self._directory} cannot be read "
+                f"({_summary(error)}). If another version of bertjax wrote the workdir, use that "
+                "version; if not, move this checkpoint to another folder and run the same command "
+                "again, which then uses the previous checkpoint."
             ) from error
         return restored["state"], restored["progress"]
 
