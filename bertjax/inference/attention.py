@@ -1,6 +1,7 @@
 """The data of the page of `bertjax.visualize`, and figures of attention, drawn with matplotlib."""
 
 import base64
+import bisect
 import dataclasses
 import gzip
 import io
@@ -118,14 +119,12 @@ def _smallest(values: np.ndarray) -> int:
     """Returns the smallest integer to keep in uint8 [heads, L, L], estimated from some heads."""
     sample = values[:: max(1, len(values) // 12)].copy()
     limit = 0.98 * MAX_ATTENTION_BYTES * len(sample) / len(values)
-    low, high = 1, 255
-    while low < high:
-        middle = (low + high) // 2
-        if len(_compressed(np.where(sample < middle, 0, sample).astype(np.uint8))) <= limit:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def fits(smallest: int) -> bool:
+        kept = np.where(sample < smallest, 0, sample).astype(np.uint8)
+        return len(_compressed(kept)) <= limit
+
+    return 1 + bisect.bisect_left(range(1, 255), True, key=fits)
 
 
 def _compressed(values: np.ndarray) -> str:
@@ -193,9 +192,8 @@ def attention_figure(
         KeyError: `plot` is neither "matrix" nor "lines".
         ValueError: the model has no such layer or head.
     """
-    for name, number, count in zip(
-        ("layer", "head"), (layer, head), probabilities.shape[:2], strict=True
-    ):
+    numbers = zip(("layer", "head"), (layer, head), probabilities.shape[:2], strict=True)
+    for name, number, count in numbers:
         if number is not None and not 1 <= number <= count:
             raise ValueError(f"{name}={number}: it must be from 1 to {count}.")
     figure_class = _matplotlib().figure.Figure
@@ -292,9 +290,8 @@ def _draw_lines(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None) 
     count = len(attention)
     sources, targets = np.nonzero(attention >= LEAST_LINE)
     p = attention[sources, targets]
-    lines = np.stack(
-        [np.stack([np.zeros_like(p), sources], -1), np.stack([np.ones_like(p), targets], -1)], 1
-    )
+    ends = [np.zeros_like(p), sources], [np.ones_like(p), targets]
+    lines = np.array(ends).transpose(2, 0, 1)  # [lines, 2 ends, x and y]
     colour = _matplotlib().colors.to_rgb("#1d4ed8")
     collection = _matplotlib().collections.LineCollection(
         lines,

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 import bertjax
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
-from bertjax.data.batches.batch import Feature
+from bertjax.data.batches.batch import Batch, Feature
 from bertjax.inference.output_files import (
     PartialVectors,
     check_output,
@@ -21,12 +21,11 @@ from bertjax.inference.output_files import (
     file_identity,
 )
 from bertjax.inference.predictor import (
-    cached_program,
+    compiled_program,
     for_inference,
     inference_params,
     packed_pieces,
     read_behind,
-    stacked,
 )
 from bertjax.model import BertWithHead
 from bertjax.model.sentence_embedding import pooled, unit
@@ -97,7 +96,11 @@ class Embedder:
                 f"{whole}."
             )
         self.size = truncate_dim or whole
-        self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize, self.size)
+        layers = tuple(layers)
+        only_last = layers in ((-1,), (count - 1,))
+        read = Pooling(pooling, (-1,) if only_last else layers, normalize, self.size)
+        encoder = for_inference(loaded.model)
+        self._program = compiled_program(encoder, read, hidden_states=not only_last)
         self.settings = {
             "version": bertjax.__version__,
             "pooling": pooling,
@@ -132,32 +135,20 @@ class Embedder:
         return vectors
 
 
-@cached_program
-def compiled_program(
-    model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool, size: int
-) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, batch) -> embeddings float32 [B, K, size].
+class Pooling(NamedTuple):
+    """Pools the hidden states of `layers` to embeddings, float32 [B, K, size], in a program."""
 
-    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each.
-    """
-    depth = model.config.num_hidden_layers
-    encoder = for_inference(model)
-    only_last = layers in ((-1,), (depth,))
+    kind: str
+    layers: tuple[int, ...]
+    normalize: bool
+    size: int
 
-    def apply(params: Any, batch: dict[str, Any]) -> jax.Array:
-        outputs: Any = encoder.apply(
-            {"params": stacked(params)}, **batch, output_hidden_states=not only_last
-        )
-        states = (
-            [outputs["last_hidden_state"]]
-            if only_last
-            else [outputs["hidden_states"][layer] for layer in layers]
-        )
-        x = jnp.concatenate(states, axis=-1)  # [B, L, D]
-        vectors = pooled(x, batch["sequence_ids"], batch["sequence_starts"], pooling)[..., :size]
-        return unit(vectors) if normalize else vectors
-
-    return jax.jit(apply)
+    def __call__(self, model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+        states = outputs.get("hidden_states", [outputs["last_hidden_state"]])
+        x = jnp.concatenate([states[layer] for layer in self.layers], axis=-1)  # [B, L, D]
+        vectors = pooled(x, batch["sequence_ids"], batch["sequence_starts"], self.kind)
+        vectors = vectors[..., : self.size]
+        return unit(vectors) if self.normalize else vectors
 
 
 # The texts of a file are sorted by length in windows of at most so many texts; a window ends when

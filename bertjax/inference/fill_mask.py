@@ -1,7 +1,6 @@
 """Mask filling: the most probable tokens for each [MASK] of a text, and what a page shows of it."""
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ import jax
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.data.batches.batch import pad_to
+from bertjax.data.batches.batch import Batch, pad_to
 from bertjax.inference.predictor import (
-    cached_program,
+    compiled_program,
     for_inference,
     in_pieces,
     length_bucket,
-    stacked,
     token_budget,
 )
 from bertjax.model import BertWithHead
@@ -96,28 +94,22 @@ def word_probabilities(
     if loaded.config.is_decoder:
         positions = np.maximum(positions - 1, 0)
     places = np.pad(positions.astype(np.int32), ((0, 0), (0, width - positions.shape[1])))
-    arrays = [ids, np.broadcast_to(pad_to(types, length, 0), ids.shape), mask, places]
-    program = functools.partial(compiled_program(for_inference(loaded.model)), loaded.params)
-    for used, logits in in_pieces(program, arrays, token_budget(length, None)):
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": np.broadcast_to(pad_to(types, length, 0), ids.shape),
+        "attention_mask": mask,
+        "masked_positions": places,
+    }
+    program = compiled_program(for_inference(loaded.model), masked_lm_logits)
+    for used, logits in in_pieces(program, loaded.params, batch, token_budget(length, None)):
         # If the vocabulary is padded for the device, some logits belong to ids without a token.
         logits = logits[:used, : positions.shape[1], : tokenizer.vocab_size]
         yield from np.asarray(jax.nn.softmax(logits))
 
 
-@cached_program
-def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, ids, types, mask, positions [B, P]) -> logits [B, P, V].
-
-    ids, types and mask are int [B, L]; the mask is 1 for tokens and 0 for padding.
-    """
-
-    def apply(params: Any, ids: Any, types: Any, mask: Any, positions: Any) -> jax.Array:
-        outputs: Any = model.apply(
-            {"params": stacked(params)}, ids, types, attention_mask=mask, masked_positions=positions
-        )
-        return outputs[mlm_key(outputs)]
-
-    return jax.jit(apply)
+def masked_lm_logits(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+    """Returns the logits of the masked LM head, float32 [B, P, V]."""
+    return outputs[mlm_key(outputs)]
 
 
 # Number of words that are shown at a masked token, unless the caller chooses it.

@@ -57,7 +57,6 @@ LAYERS = "layers"
 KERNEL = "kernel"
 
 Started = TypeVar("Started")
-Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 class Groups:
@@ -130,7 +129,7 @@ class Predictor:
         self._rows = sharding.batch_sharding(mesh)
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         self._batch_size = batch_size
-        self._program = compiled_program(model, mesh)
+        self._program = compiled_program(model, head_outputs, mesh)
         self.before_batch: Callable[[], None] = lambda: None
         # Called with the number of features of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
@@ -256,27 +255,42 @@ class Predictor:
             }
 
 
-def cached_program(build: Build) -> Build:
-    """Caches the jitted functions that `build` returns, with the arguments of `build` as the key.
+@functools.lru_cache(maxsize=64)
+def compiled_program(
+    model: BertWithHead,
+    read: Callable[[BertWithHead, dict[str, Any], Batch], Any],
+    mesh: Mesh | None = None,
+    *,
+    hidden_states: bool = False,
+    attentions: bool = False,
+) -> Callable[..., Any]:
+    """Returns the jitted function (params, batch) -> `read` of the outputs of the model.
 
-    Equal models share compiled programs, because the programs do not depend on the parameters.
+    A batch has arrays of B rows, under the names of the arguments of the model. Equal models share
+    compiled programs, because the programs do not depend on the parameters.
+
+    Args:
+        read: function (model, outputs, batch) of what is to be returned; it is a part of the key of
+            the cache. Outputs have the attention of all layers under "intermediates", if that is
+            asked for.
+        mesh: the mesh over whose devices the result is replicated, if there are several.
     """
-    cached: Any = functools.lru_cache(maxsize=32)(build)
-    return cached
+
+    def apply(params: Any, batch: Batch) -> Any:
+        outputs, sown = model.apply(
+            {"params": stacked(params)},
+            **batch,
+            output_hidden_states=hidden_states,
+            mutable=["intermediates"] if attentions else [],
+        )
+        return read(model, {**outputs, **sown}, batch)
+
+    return jax.jit(apply, out_shardings=sharding.replicated(mesh) if mesh else None)
 
 
-@cached_program
-def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> {output: array}, replicated over the mesh.
-
-    The batch has the arrays `MODEL_INPUTS`, with token ids int [B, L].
-    """
-
-    def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        outputs: Any = model.apply({"params": stacked(params)}, **batch)
-        return {key: outputs[key] for key in model.outputs}
-
-    return jax.jit(apply, out_shardings=sharding.replicated(mesh))
+def head_outputs(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    """Returns the outputs of the head alone."""
+    return {key: outputs[key] for key in model.outputs}
 
 
 def packed_pieces(
@@ -418,22 +432,22 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
 
 
 def in_pieces(
-    program: Callable[..., Started], arrays: Sequence[np.ndarray], tokens: int
+    program: Callable[..., Started], params: Any, batch: Batch, tokens: int
 ) -> Iterator[tuple[int, Started]]:
-    """Calls `program` on pieces of the rows of `arrays`, [B, L] the first, [B, ...] the others.
+    """Calls a program (`compiled_program`) on pieces of the rows of a batch of any size.
 
     Yields (number of rows, outputs of the program, which may have further rows, of padding). A
     piece has at most `tokens` tokens, unless it is one row; without rows, there is one of padding.
     """
-    count, length = arrays[0].shape
+    count, length = batch["input_ids"].shape
 
     def start() -> Iterator[tuple[int, Started]]:
         first = 0
         for size in piece_sizes(max(count, 1), length, tokens):
-            rows = [values[first : first + size] for values in arrays]
-            used = len(rows[0])
-            padded = (np.pad(x, [(0, size - used), *[(0, 0)] * (x.ndim - 1)]) for x in rows)
-            yield used, program(*padded)
+            used = min(size, count - first)
+            padding = ((0, size - used), (0, 0))
+            rows = {key: np.pad(x[first : first + used], padding) for key, x in batch.items()}
+            yield used, program(params, rows)
             first += size
 
     return read_behind(start())

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,19 @@ from jax.typing import DTypeLike
 from bertjax.base.files import brief, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
+from bertjax.data.batches.batch import Batch
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
     Predictor,
-    cached_program,
+    compiled_program,
     for_inference,
     in_pieces,
     inference_params,
     length_bucket,
     one_device,
-    stacked,
     token_budget,
 )
 from bertjax.model import BertConfig, BertWithHead
@@ -161,13 +161,13 @@ class Pretrained:
         self._check(ids)
         mask = np.ones_like(ids) if attention_mask is None else np.asarray(attention_mask)
         types = np.zeros_like(ids) if token_type_ids is None else np.asarray(token_type_ids)
-        inputs = (
-            ids,
-            types.reshape(ids.shape).astype(np.int32),
-            (mask.reshape(ids.shape) > 0).astype(np.int32),
-        )
+        batch = {
+            "input_ids": ids,
+            "token_type_ids": types.reshape(ids.shape).astype(np.int32),
+            "attention_mask": (mask.reshape(ids.shape) > 0).astype(np.int32),
+        }
         outputs = model_outputs(
-            *(self.model, self._device_params(), inputs),
+            *(self.model, self._device_params(), batch),
             hidden_states=output_hidden_states,
             attentions=output_attentions,
             batch_size=batch_size,
@@ -599,8 +599,8 @@ def _to_tag(task: TagTask, element: Any, index: int) -> Example:
     return Example(id=str(index), where=where, words=words)
 
 
-# Batch axis and token axes of each output whose first axis is not the batch axis.
-AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
+# Batch axis and token axes of outputs; all others have a batch axis and a token axis.
+AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4), "pooler_output": (0,)}
 # Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
 # much memory.
 BUDGET_SHARE = 4
@@ -609,7 +609,7 @@ BUDGET_SHARE = 4
 def model_outputs(
     model: BertWithHead,
     params: Any,
-    inputs: tuple[np.ndarray, ...],
+    batch: Batch,
     *,
     hidden_states: bool,
     attentions: bool,
@@ -617,63 +617,41 @@ def model_outputs(
 ) -> dict[str, np.ndarray]:
     """Pads inputs, applies a model without dropout to some rows at a time, and cuts the padding.
 
-    `params` are on the device, in the form of `inference_params`; `inputs` are token ids, token
-    types and attention mask, int [B, L] each. The rest is described at `Pretrained.__call__`.
+    `params` are on the device, in the form of `inference_params`; the batch has input_ids,
+    token_type_ids and attention_mask, int [B, L] each. The rest is described at
+    `Pretrained.__call__`.
     """
-    config = model.config
-    rows, length = inputs[0].shape
-    bucket = length_bucket(length, config.max_length)
-    fills = (config.pad_token_id or 0, 0, 0)
-    padded = [
-        np.pad(values, ((0, 0), (0, bucket - length)), constant_values=fill)
-        for values, fill in zip(inputs, fills, strict=True)
-    ]
-    program = compiled_program(for_inference(model), hidden_states, attentions)
+    length = batch["input_ids"].shape[1]
+    bucket = length_bucket(length, model.config.max_length)
+    fills = {"input_ids": model.config.pad_token_id or 0}
+    padded = {
+        key: np.pad(x, ((0, 0), (0, bucket - length)), constant_values=fills.get(key, 0))
+        for key, x in batch.items()
+    }
+    program = compiled_program(
+        for_inference(model), all_outputs, hidden_states=hidden_states, attentions=attentions
+    )
+    axes = AXES | dict.fromkeys(model.sequence_outputs, (0,))
     tokens = token_budget(bucket, batch_size, share=BUDGET_SHARE)
     pieces: dict[str, list[np.ndarray]] = {}
-    for size, outputs in in_pieces(functools.partial(program, params), padded, tokens):
+    for used, outputs in in_pieces(program, params, padded, tokens):
         for key, values in outputs.items():
-            cut = _cut(model, key, np.asarray(values), size, length)
-            pieces.setdefault(key, []).append(cut)
+            row_axis, *token_axes = axes.get(key, (0, 1))
+            cut = [slice(None)] * values.ndim
+            cut[row_axis] = slice(used)
+            for axis in token_axes:
+                cut[axis] = slice(length)
+            pieces.setdefault(key, []).append(np.asarray(values)[tuple(cut)])
     return {
-        key: values[0] if len(values) == 1 else np.concatenate(values, AXES.get(key, (0,))[0])
+        key: values[0] if len(values) == 1 else np.concatenate(values, axes.get(key, (0,))[0])
         for key, values in pieces.items()
     }
 
 
-def _cut(model: BertWithHead, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
-    if key in ("pooler_output", *model.sequence_outputs):
-        return values[:rows]
-    row_axis, *token_axes = AXES.get(key, (0, 1))
-    cut = [slice(None)] * values.ndim
-    cut[row_axis] = slice(rows)
-    for axis in token_axes:
-        cut[axis] = slice(length)
-    return values[tuple(cut)]
-
-
-@cached_program
-def compiled_program(
-    model: BertWithHead, hidden_states: bool, attentions: bool
-) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, ids, types, mask) -> {name of an output: array}.
-
-    ids, types and mask are int [B, L]; the mask is 1 for tokens and 0 for padding.
-    """
-
-    def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
-        outputs, state = model.apply(
-            {"params": stacked(params)},
-            ids,
-            types,
-            attention_mask=mask,
-            output_hidden_states=hidden_states,
-            mutable=["intermediates"] if attentions else [],
-        )
-        if attentions:
-            layers = state["intermediates"]["bert"]["encoder"]["layers"]
-            probs: Any = layers["attention"]["attention_probs"][0]  # [groups, layers, B, N, L, L]
-            outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
-        return outputs
-
-    return jax.jit(apply)
+def all_outputs(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    """Returns all outputs of the model, and "attentions" [layers, B, heads, L, L] if there are."""
+    if "intermediates" in outputs:
+        layers = outputs.pop("intermediates")["bert"]["encoder"]["layers"]
+        probs: Any = layers["attention"]["attention_probs"][0]  # [groups, layers, B, N, L, L]
+        outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
+    return outputs

@@ -140,9 +140,9 @@ def test_no_rows_have_no_pieces():
 
 
 def test_rows_are_padded_with_zeros():
-    ((used, padded),) = in_pieces(lambda rows: rows, [np.ones((3, 2), np.int32)], 8)
+    ((used, padded),) = in_pieces(lambda _, batch: batch, None, {"input_ids": np.ones((3, 2))}, 8)
     assert used == 3
-    np.testing.assert_array_equal(padded, [[1, 1], [1, 1], [1, 1], [0, 0]])
+    np.testing.assert_array_equal(padded["input_ids"], [[1, 1], [1, 1], [1, 1], [0, 0]])
 
 
 def test_an_item_is_read_when_the_next_one_has_started():

@@ -14,8 +14,8 @@ from bertjax import convert, predict
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.attention import attention_data
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.predictor import for_inference
-from bertjax.inference.pretrained import compiled_program
+from bertjax.inference.predictor import compiled_program, for_inference
+from bertjax.inference.pretrained import all_outputs
 from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
@@ -264,10 +264,11 @@ def test_an_unknown_hub_name_without_network_is_explained(monkeypatch):
 
 def unpadded(bert, ids, mask=None, types=None):
     """What the model computes for exactly these rows, in one piece."""
-    program = compiled_program.__wrapped__(bert.model, True, True)
-    inputs = [x.astype(np.int32) for x in (ids, np.zeros_like(ids) if types is None else types)]
+    program = compiled_program(bert.model, all_outputs, hidden_states=True, attentions=True)
+    ids, types = (x.astype(np.int32) for x in (ids, np.zeros_like(ids) if types is None else types))
     mask = np.ones_like(ids) if mask is None else mask
-    return {k: np.asarray(v) for k, v in program(bert.params, *inputs, mask).items()}
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    return {k: np.asarray(v) for k, v in program(bert.params, batch).items()}
 
 
 def random_calls(vocab_size, count, longest):
@@ -289,7 +290,8 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
         assert outputs["pooler_output"].shape == (len(ids), config.hidden_size)
         shapes.add(ids.shape)
     assert len(shapes) > 100
-    assert 0 < compiled_program(for_inference(bert.model), False, False)._cache_size() <= 12
+    model, wanted = for_inference(bert.model), {"hidden_states": False, "attentions": False}
+    assert 0 < compiled_program(model, all_outputs, **wanted)._cache_size() <= 12
 
 
 @pytest.mark.parametrize(
@@ -342,12 +344,12 @@ def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
     whole = bert(input_ids=ids)
     sizes = []
 
-    def watched(*args):
-        program = compiled_program(*args)
+    def watched(*args, **kwargs):
+        program = compiled_program(*args, **kwargs)
 
-        def call(params, ids, *others):
-            sizes.append(ids.size)
-            return program(params, ids, *others)
+        def call(params, batch):
+            sizes.append(batch["input_ids"].size)
+            return program(params, batch)
 
         return call
 
