@@ -10,8 +10,9 @@ import dataclasses
 import heapq
 import itertools
 import math
+import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.tagging import TagTask
 
 Scores = Mapping[str, Mapping[str, float]]
+_badness = operator.itemgetter(0, 1)
 
 
 def splits_of(task: Task, kind: str) -> list[str]:
@@ -227,33 +229,27 @@ class ClassReport:
         has_classes = self._task.label_kind in ("classes", "multi_label")
         names = [name for name in self._task.labels if has_classes]
         names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
-        rows = []
-        for name in names:
-            right, labels, predicted = self._right[name], self._labels[name], self._predicted[name]
-            rows.append(
-                ClassScores(
-                    name,
-                    right / max(predicted, 1),
-                    right / max(labels, 1),
-                    2 * right / max(labels + predicted, 1),
-                    labels,
-                )
+        counts = ((x, self._right[x], self._labels[x], self._predicted[x]) for x in names)
+        return [
+            ClassScores(
+                name,
+                right / max(predicted, 1),
+                right / max(labels, 1),
+                2 * right / max(labels + predicted, 1),
+                labels,
             )
-        return rows
+            for name, right, labels, predicted in counts
+        ]
 
     def print(self, title: str) -> None:
         """Prints the scores and, for classes, the confusion matrix.
 
         A matrix wider than `WIDTH` characters is replaced by the most frequent wrong predictions.
         """
-        rows = self.scores()
-        console = Console(width=WIDTH)
-        kinds = {"classes": "class", "multi_label": "label"}
-        kind = kinds.get(self._task.label_kind, "entity")
-        table = Table(title=title, caption=_rest(len(rows), MOST_CLASSES))
-        table.add_column(kind, overflow="fold")
-        for heading in ("precision", "recall", "F1", "labels"):
-            table.add_column(heading, justify="right")
+        rows, console = self.scores(), Console(width=WIDTH)
+        kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
+        table = _table((kind,), ("precision", "recall", "F1", "labels"), title)
+        table.caption = _rest(len(rows), MOST_CLASSES)
         # If there are many classes, the most frequent ones are the most interesting.
         shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
         for row in shown[:MOST_CLASSES]:
@@ -281,11 +277,8 @@ class ClassReport:
 
     def _confusions(self, title: str) -> Table:
         wrong = [(pair, n) for pair, n in self.confusion.most_common() if pair[0] != pair[1]]
-        caption = _rest(len(wrong), PRINTED_CONFUSIONS)
-        table = Table(title=f"{title}: confusions", caption=caption)
-        for heading in ("label", "predicted"):
-            table.add_column(heading, overflow="fold")
-        table.add_column("examples", justify="right")
+        table = _table(("label", "predicted"), ("examples",), f"{title}: confusions")
+        table.caption = _rest(len(wrong), PRINTED_CONFUSIONS)
         for (gold, answer), count in wrong[:PRINTED_CONFUSIONS]:
             table.add_row(escape(gold), escape(answer), f"{count:,}")
         return table
@@ -303,6 +296,15 @@ class ClassReport:
         with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             rows = ([gold, *(self.confusion[gold, name] for name in names)] for gold in names)
             csv.writer(file).writerows(itertools.chain([["label", *names]], rows))
+
+
+def _table(texts: Sequence[str], numbers: Sequence[str], title: str) -> Table:
+    table = Table(title=title)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def _rest(count: int, shown: int) -> str | None:
@@ -353,17 +355,17 @@ class PredictionSummary:
 
     Attributes:
         examples: the number of labelled examples so far.
+        classes: the report per class of the same predictions.
     """
 
     def __init__(self, task: Task):
-        self._task = task
+        self._task, self.classes = task, ClassReport(task)
         self.examples = self._decisions = self._wrong = 0
         # Per bin of probabilities: number of decisions, sum of probabilities, right decisions.
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
         source = task.source
-        is_own = isinstance(source, TableSource)
-        self._has_ids = not (is_own and source.columns.id is None)
+        self._has_ids = not isinstance(source, TableSource) or source.columns.id is not None
         # A heap of (how bad, -order, mistake), the least bad mistake first.
         self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
         self._points: list[tuple[float, float]] = []
@@ -373,7 +375,7 @@ class PredictionSummary:
         self, pairs: Iterable[tuple[Example, Prediction]]
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged, and counts the labelled ones."""
-        for example, prediction in pairs:
+        for example, prediction in self.classes.observe(pairs):
             is_labelled = example.label is not None or bool(example.answers)
             if is_labelled and "error" not in prediction:
                 self._see(example, prediction)
@@ -392,9 +394,10 @@ class PredictionSummary:
             entry[2] += decision.is_right
             if not decision.is_right:
                 self._wrong += 1
-                fields = {"gold": decision.gold, "predicted": decision.predicted}
                 probability = decision.probability
-                self._keep(probability, example, fields | {"probability": probability}, decision)
+                fields = {"gold": decision.gold, "predicted": decision.predicted}
+                fields["probability"] = probability
+                self._keep(probability, example, fields, decision.word)
 
     def _see_number(self, example: Example, prediction: Prediction) -> None:
         gold = float(example.label)  # type: ignore[arg-type]
@@ -408,28 +411,23 @@ class PredictionSummary:
             self._keep(error, example, {"gold": gold, "predicted": predicted, "error": error})
 
     def _keep(
-        self,
-        badness: float,
-        example: Example,
-        fields: dict[str, Any],
-        decision: Decision | None = None,
+        self, badness: float, example: Example, fields: dict[str, Any], word: int | None = None
     ) -> None:
         order = -(self._decisions or self.examples)
         full = len(self._mistakes) >= MOST_MISTAKES
         if full and (badness, order) <= self._mistakes[0][:2]:
             return
-        word = decision.word if decision else None
         # Orders are unique, so that the dictionaries are never compared.
         where = {"id": example.id, "place": _place(example.where)}
         entry = (badness, order, {**where, **_texts(example, word), **fields})
         (heapq.heappushpop if full else heapq.heappush)(self._mistakes, entry)
 
-    def content(self, scores: Mapping[str, float], classes: ClassReport) -> dict[str, Any]:
+    def content(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """Returns the summary of the predictions that `observe` has seen, as JSON values.
 
-        `scores` is {metric: value} of the split, and `classes` the report of the same predictions.
+        `scores` is {metric: value} of the split.
         """
-        kind = self._task.label_kind
+        kind, classes = self._task.label_kind, self.classes
         kind = "regression" if kind in NUMBER_KINDS else kind
         found: dict[str, Any] = {
             "label_kind": kind,
@@ -438,9 +436,7 @@ class PredictionSummary:
             "decisions": self._decisions,
             "wrong": self._wrong,
             "has_ids": self._has_ids,
-            "mistakes": [
-                entry for *_, entry in sorted(self._mistakes, key=lambda x: (-x[0], -x[1]))
-            ],
+            "mistakes": [entry for *_, entry in sorted(self._mistakes, key=_badness, reverse=True)],
         }
         if kind == "regression":
             return found | {"points": self._points, "every": self._stride}
@@ -467,12 +463,10 @@ class PredictionSummary:
         ece = error / self._decisions if self._decisions else None
         return {"unit": unit, "ece": ece, "bins": bins}
 
-    def write(
-        self, folder: Path, split: str, scores: Mapping[str, float], classes: ClassReport
-    ) -> None:
+    def write(self, folder: Path, split: str, scores: Mapping[str, float]) -> None:
         """Writes `content` to SPLIT.summary.json, unless no example of the split has a label."""
         if self.examples:
-            write_json(folder / f"{split}{SUFFIX}", self.content(scores, classes))
+            write_json(folder / f"{split}{SUFFIX}", self.content(scores))
 
 
 def confusion_of(

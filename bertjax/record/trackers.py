@@ -7,6 +7,7 @@ its tracker. The files that trackers write are in the folder `trackers` of the w
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -21,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from flax.traverse_util import flatten_dict
 
 from bertjax.base.files import set_aside, write_json
 from bertjax.base.workdir_files import TRACKERS_FOLDER
@@ -299,10 +302,9 @@ class MlflowTracker(Tracker):
             number = experiment.experiment_id
         run = self._client.create_run(number, run_name=start.name)
         parameter = import_module("mlflow.entities").Param
-        flat = _flat(start.config).items()
-        params = [parameter(key, str(value)[:_PARAM_LENGTH]) for key, value in flat]
-        for i in range(0, len(params), _PARAMS_PER_REQUEST):
-            part = params[i : i + _PARAMS_PER_REQUEST]
+        flat: Any = flatten_dict(start.config, sep=".")
+        params = (parameter(k, str(x)[:_PARAM_LENGTH]) for k, x in flat.items() if x is not None)
+        while part := list(itertools.islice(params, _PARAMS_PER_REQUEST)):
             self._client.log_batch(run.info.run_id, params=part)
         return run
 
@@ -389,14 +391,3 @@ def _replace_damaged_database(path: Path) -> None:
     if answer != "ok":
         print(f"{path} is damaged ({answer}); it was copied to {set_aside(path)}.", flush=True)
         path.unlink()
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns {"field.subfield": value} of a nested config, without values that are None."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            flat[f"{prefix}{key}"] = value
-    return flat

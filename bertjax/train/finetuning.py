@@ -239,11 +239,11 @@ class FinetuningJob(Job):
         if self.config.calibrate:
             held_out = self.held_out[split] = HeldOutProbabilities(self.task)
             predictions = held_out.observe(predictions)
-        report = self.reports[split] = ClassReport(self.task)
         summary = PredictionSummary(self.task)
-        scores = self.task.score(summary.observe(report.observe(predictions)))
+        self.reports[split] = summary.classes
+        scores = self.task.score(summary.observe(predictions))
         if hosts.is_first():
-            summary.write(self.workdir.path / PREDICTIONS, split, scores, report)
+            summary.write(self.workdir.path / PREDICTIONS, split, scores)
         return scores
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:

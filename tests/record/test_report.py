@@ -22,7 +22,7 @@ from bertjax.devices.activity import Clock
 from bertjax.record import journal
 from bertjax.record.logger import Session
 from bertjax.record.metrics import to_line
-from bertjax.record.predictions import MOST_POINTS, ClassReport, PredictionSummary, best_in_words
+from bertjax.record.predictions import MOST_POINTS, PredictionSummary, best_in_words
 from bertjax.record.report import (
     MOST_BUCKETS,
     RESUMING,
@@ -373,10 +373,9 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
 
 
 def summary_of(task, pairs):
-    summary, classes = PredictionSummary(task), ClassReport(task)
-    pairs = list(pairs)
-    assert list(summary.observe(classes.observe(pairs))) == pairs
-    return summary.content({"score": 0.5}, classes)
+    summary, pairs = PredictionSummary(task), list(pairs)
+    assert list(summary.observe(pairs)) == pairs
+    return summary.content({"score": 0.5})
 
 
 def test_the_calibration_error_is_that_of_its_definition_and_mistakes_are_sorted():
