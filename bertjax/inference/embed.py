@@ -13,7 +13,7 @@ import numpy as np
 import bertjax
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
-from bertjax.data.batches.batch import Batch, Feature
+from bertjax.data.batches.batch import Feature
 from bertjax.inference.output_files import (
     PartialVectors,
     check_output,
@@ -143,7 +143,7 @@ class Pooling(NamedTuple):
     normalize: bool
     size: int
 
-    def __call__(self, model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+    def __call__(self, model: BertWithHead, outputs: dict[str, Any], batch: Any) -> jax.Array:
         states = outputs.get("hidden_states", [outputs["last_hidden_state"]])
         x = jnp.concatenate([states[layer] for layer in self.layers], axis=-1)  # [B, L, D]
         vectors = pooled(x, batch["sequence_ids"], batch["sequence_starts"], self.kind)

@@ -57,6 +57,7 @@ LAYERS = "layers"
 KERNEL = "kernel"
 
 Started = TypeVar("Started")
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 class Groups:
@@ -255,7 +256,12 @@ class Predictor:
             }
 
 
-@functools.lru_cache(maxsize=64)
+def _cached(build: Build) -> Build:
+    cached: Any = functools.lru_cache(maxsize=64)(build)  # its type would hide the arguments
+    return cached
+
+
+@_cached
 def compiled_program(
     model: BertWithHead,
     read: Callable[[BertWithHead, dict[str, Any], Batch], Any],
@@ -276,7 +282,7 @@ def compiled_program(
         mesh: the mesh over whose devices the result is replicated, if there are several.
     """
 
-    def apply(params: Any, batch: Batch) -> Any:
+    def apply(params: Any, batch: Any) -> Any:
         outputs, sown = model.apply(
             {"params": stacked(params)},
             **batch,

@@ -395,7 +395,7 @@ class PredictionSummary:
             if not decision.is_right:
                 self._wrong += 1
                 probability = decision.probability
-                fields = {"gold": decision.gold, "predicted": decision.predicted}
+                fields: dict[str, Any] = {"gold": decision.gold, "predicted": decision.predicted}
                 fields["probability"] = probability
                 self._keep(probability, example, fields, decision.word)
 
