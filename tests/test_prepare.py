@@ -512,7 +512,7 @@ def test_merging_needs_neither_input_nor_tokenizer(config, capsys):
     assert open_prepared(config.output) == whole
     for name in ("input", "tokenizer"):
         with pytest.raises(ValueError, match=f"--{name} is missing"):
-            dataclasses.replace(config, **{name: ()})
+            dataclasses.replace(config, **{name: type(getattr(config, name))()})
 
 
 @pytest.mark.parametrize("has_flock", [True, False])

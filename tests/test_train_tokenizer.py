@@ -162,9 +162,9 @@ def test_the_characters_that_a_vocabulary_lacked_are_said(tmp_path, capsys, enco
 
 def test_settings_without_effect_are_refused():
     fields = {"input": ("text",), "output": "out"}
-    with pytest.raises(ValueError, match="kind=bpe, vocab_size=300 has no effect with --extend m"):
+    with pytest.raises(ValueError, match="kind='bpe', vocab_size=300 has no effect with --ext"):
         TrainTokenizerConfig(**fields, extend="m", kind="bpe", vocab_size=300)
     with pytest.raises(ValueError, match="add=7 has no effect without --extend"):
         TrainTokenizerConfig(**fields, add=7)
-    with pytest.raises(ValueError, match="add=0 must be at least 1"):
+    with pytest.raises(ValueError, match="add=0: it must be at least 1"):
         TrainTokenizerConfig(**fields, extend="m", add=0)

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: files of datasets, and uploads of models.
+"""The Hugging Face Hub: files of datasets and models, and uploads of models.
 
 A dataset, `hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]`, is pinned to the commit that its revision
 has when it is opened. Its files are downloaded one by one into the Hub's local cache, where an
@@ -10,9 +10,9 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bertjax.base.addresses import repeated
 from bertjax.base.files import brief, cache_folder, did_you_mean
@@ -475,3 +475,61 @@ def _check_name(repository: str) -> None:
             f"push_to_hub={repository!r} is not the name of a repository ({reason}): write "
             "OWNER/NAME, where OWNER is your name on the Hub or that of an organisation."
         )
+
+
+_MODEL_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def may_be_hub_name(name: str | Path) -> bool:
+    """Whether `name` is a valid hub name (model or owner/model) and not an existing local path."""
+    return not Path(name).exists() and _MODEL_NAME.fullmatch(str(name)) is not None
+
+
+def fetch(
+    name: str,
+    patterns: Sequence[str],
+    *,
+    kind: Literal["model", "dataset"] = "model",
+    revision: str = MAIN,
+    remedy: str = "",
+) -> Path:
+    """Downloads files of a model or dataset on the hub; returns the local folder with the files.
+
+    Args:
+        patterns: glob patterns of the names of the files to download; files downloaded before are
+            read from the local cache of the hub.
+        revision: the branch, tag or commit.
+        remedy: text that ends the error message, such as another way to get the files.
+
+    Raises:
+        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache; or it
+            is not in the cache, and HF_HUB_OFFLINE forbids to ask the hub.
+        PermissionError: the model or dataset is gated, or the token has no right to read it.
+    """
+    import huggingface_hub  # a slow import, and most models are local
+
+    try:
+        with explained_hub(name, kind, revision), shown_download(name) as bar:
+            return Path(
+                huggingface_hub.snapshot_download(
+                    name,
+                    repo_type=kind,
+                    revision=revision,
+                    allow_patterns=list(patterns),
+                    tqdm_class=bar,
+                )
+            )
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        if huggingface_hub.is_offline_mode():
+            raise FileNotFoundError(
+                f"{name!r} is not a local directory, and is not in the cache of downloaded "
+                f"{kind}s; the hub was not asked, because HF_HUB_OFFLINE is set. Check the name, "
+                f"or unset HF_HUB_OFFLINE to download it.{remedy}"
+            ) from error
+        raise FileNotFoundError(
+            f"{name!r} is not a local directory, and the hub returned no {kind} of that name "
+            f"({type(error.__cause__ or error).__name__}). Check the name and the network; "
+            f"{kind}s downloaded before are read from the cache.{remedy}"
+        ) from error

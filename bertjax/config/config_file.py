@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bertjax.base.checked import Checked
 from bertjax.base.files import did_you_mean
 from bertjax.config.finetune_config import FinetuneConfig
-from bertjax.config.model import BertConfig
-from bertjax.config.pretrain_config import DistillationConfig, Phase, PretrainConfig
-from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
+from bertjax.config.pretrain_config import PretrainConfig
+from bertjax.config.training import TrainingConfig
 
 Config = TypeVar("Config")
 
@@ -46,6 +46,8 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
         loader.exec_module(module)
     except TypeError as error:
         raise ValueError(f"{file}: {error}. {_nearest_field(str(error))}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     if not isinstance(getattr(module, "config", None), config_class):
         name = config_class.__name__
         raise ValueError(
@@ -57,11 +59,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 def _nearest_field(message: str) -> str:
     """Returns advice for the message of a TypeError that a config file raised."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
-    classes = (
-        *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
-        *(DistillationConfig, DistributedConfig),
-    )
-    for config_class in classes:
+    for config_class in (*Checked.__subclasses__(), *TrainingConfig.__subclasses__()):
         if unknown and config_class.__name__ == unknown[1]:
             return _known_fields(config_class, unknown[2])
     return "Check the types of the values in this file."
@@ -104,8 +102,8 @@ def config_from(
         part = getattr(base, name, None)
         if isinstance(value, dict) and dataclasses.is_dataclass(part):
             value = config_from(type(part), part, value)  # type: ignore[type-var]
-        if types[name].startswith("tuple") and not isinstance(value, tuple):
-            value = tuple(value) if isinstance(value, list) else (value,)
+        if types[name].startswith("tuple") and not isinstance(value, tuple | list):
+            value = (value,)
         values[name] = value
     return config_class(**values) if config is None else dataclasses.replace(base, **values)
 

@@ -1,110 +1,81 @@
 """The config of a fine-tuning run: `bertjax.finetune`."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from bertjax.base.checked import AtLeast0, Count, Positive, Rate
 from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
 # The task that stands for all tasks of GLUE.
 GLUE_TASK = "glue"
+# The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
+SHORTEST = 5
 # The value of `select_by` with which the dev split selects no checkpoint.
 LAST = "last"
 
 
 def check_runs(config: "FinetuneConfig") -> None:
-    """Checks the fields `folds`, `shots`, `select_by` and, for all tasks of GLUE, all fields."""
-    if config.select_by == LAST:
-        given = {"patience": config.patience or None}
-        given["evals_per_epoch"] = None if config.evals_per_epoch == 1 else config.evals_per_epoch
-        default = "" if config.shots is None else " (the default of --shots)"
-        _refuse(
-            f"--select_by {LAST}{default}",
-            given,
-            "the dev split is evaluated only once, with the model of the last step",
-        )
-    if config.shots is not None:
-        _check_shots(config)
-    if config.folds:
-        _check_folds(config)
-    if config.task.lower() == GLUE_TASK:
-        _check_glue(config)
-
-
-def _check_shots(config: "FinetuneConfig") -> None:
-    assert config.shots is not None
-    if config.shots < 1:
-        raise ValueError(f"shots={config.shots}: it must be at least 1.")
-    _refuse(
-        f"--shots {config.shots}",
-        {"sweep": config.sweep or None},
-        "a dev split that is many times as large as the training data would choose the settings",
-    )
-    _refuse(
-        f"--shots {config.shots}",
-        {"doc_stride": config.doc_stride},
-        "a long text has several windows, and a shot would be one of them",
-    )
-
-
-def _check_folds(config: "FinetuneConfig") -> None:
-    if config.folds < 2:
+    """Checks which of the fields that change the course of a run are combined."""
+    default = "" if config.shots is None else " (the default of --shots)"
+    if config.folds == 1 or config.folds < 0:
         raise ValueError(f"folds={config.folds}: give at least 2, or 0 for no cross-validation.")
-    _refuse(
-        f"--folds {config.folds}",
-        {
-            "dev": config.dev,
-            "dev_fraction": config.dev_fraction,
-            "shots": config.shots,
-            "seeds": config.seeds if config.seeds > 1 else None,
-            "sweep": config.sweep or None,
-            "calibrate": config.calibrate or None,
-        },
-        "the folds take the place of a dev split, and the exported model is trained on all rows",
+    modes = (
+        (
+            config.select_by == LAST and f"--select_by {LAST}{default}",
+            "patience evals_per_epoch",
+            "the dev split is evaluated only once, with the model of the last step",
+        ),
+        (
+            config.sweep and "--sweep",
+            "max_steps",
+            "all runs would have as many updates, although --sweep compares numbers of epochs",
+        ),
+        (
+            config.sweep and "--sweep",
+            "seeds",
+            "run with --sweep first, then run the best settings with --seeds",
+        ),
+        (
+            config.shots is not None and f"--shots {config.shots}",
+            "sweep",
+            "a dev split that is many times as large as the train split would choose the settings",
+        ),
+        (
+            config.shots is not None and f"--shots {config.shots}",
+            "doc_stride",
+            "a long text has several windows, and a shot would be one of them",
+        ),
+        (
+            config.folds and f"--folds {config.folds}",
+            "dev dev_fraction shots seeds sweep calibrate",
+            "the folds take the place of a dev split, and the last model is trained on all rows",
+        ),
+        (
+            config.folds and f"--folds {config.folds}",
+            "patience select_by evals_per_epoch",
+            "a fold that selects a checkpoint cannot measure it",
+        ),
+        (
+            config.task.lower() == GLUE_TASK and f"--task {GLUE_TASK}",
+            "train dev test dev_fraction shots folds feature_layers teacher class_weights "
+            "select_by push_to_hub",
+            "it would have to be another one for each task; run the task alone with it, such as "
+            "--task mnli, in its folder WORKDIR/mnli",
+        ),
     )
-    _refuse(
-        f"--folds {config.folds}",
-        {
-            "patience": config.patience or None,
-            "select_by": None if config.select_by == LAST else config.select_by,
-            "evals_per_epoch": None if config.evals_per_epoch == 1 else config.evals_per_epoch,
-        },
-        "a fold that selects a checkpoint cannot measure it",
-    )
-
-
-def _check_glue(config: "FinetuneConfig") -> None:
-    _refuse(
-        f"--task {GLUE_TASK}",
-        {
-            **{name: getattr(config, name) for name in ("train", "dev", "test", "dev_fraction")},
-            "shots": config.shots,
-            "folds": config.folds or None,
-            "feature_layers": config.feature_layers or None,
-            "teacher": config.teacher,
-            "class_weights": config.class_weights,
-            "select_by": None if config.select_by == LAST else config.select_by,
-            "push_to_hub": config.push_to_hub,
-        },
-        "it would have to be another one for each task; run the task alone with it, such as --task "
-        "mnli, in its folder WORKDIR/mnli",
-    )
-
-
-def _refuse(mode: str, given: dict[str, Any], reason: str) -> None:
-    flags = [
-        f"--{name}" if value is True else f"--{name} {value}"
-        for name, value in given.items()
-        if value is not None
-    ]
-    if flags:
-        raise ValueError(
-            f"{mode} cannot be combined with {', '.join(flags)}: {reason}. Leave one of them out."
-        )
-
-
-# The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
-SHORTEST = 5
+    for mode, fields, reason in modes:
+        values = {name: getattr(config, name) for name in fields.split() if mode}
+        flags = [
+            f"--{name}" if value is True else f"--{name} {value}"
+            for name, value in values.items()
+            if value != getattr(FinetuneConfig, name) and (name, value) != ("select_by", LAST)
+        ]
+        if flags:
+            raise ValueError(
+                f"{mode} cannot be combined with {', '.join(flags)}: {reason}. Leave one of them "
+                "out."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +126,7 @@ class FinetuneConfig(TrainingConfig):
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Benchmark tasks have their own dev split and do not accept it."""
-    dev_fraction: float | None = None
+    dev_fraction: Rate | None = None
     """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
     split (classify: the same fraction of every class; tag: of every type of tag; regress: evenly
     over the targets; qa: all questions on a passage together); 0: train on all of --train, without
@@ -192,7 +163,7 @@ class FinetuneConfig(TrainingConfig):
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""
-    max_length: int | None = None
+    max_length: Annotated[int, f"[{SHORTEST}, inf)"] | None = None
     """Maximum number of tokens per sequence; None: the default of the task (128; question
     answering: 384)."""
     doc_stride: int | None = None
@@ -212,11 +183,11 @@ class FinetuneConfig(TrainingConfig):
     teacher: str | None = None
     """Teacher that was fine-tuned on the same task, for distillation: a model directory, the
     workdir of a finished run or a hub name; None: the student learns from the labels only."""
-    temperature: float | None = None
+    temperature: Positive | None = None
     """Distillation: temperature by which the logits of teacher and student are divided; None: 2.
     embed, of pairs without scores: temperature by which the cosines are divided in the loss, the
     inverse of the scale of sentence-transformers; None: 0.05."""
-    soft_weight: float | None = None
+    soft_weight: Annotated[float, "(0, 1]"] | None = None
     """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
     minus soft_weight; None: 0.5."""
     pooling: Literal["mean", "cls"] | None = None
@@ -242,15 +213,15 @@ class FinetuneConfig(TrainingConfig):
     a two-layer BiLSTM and a linear layer, as in Devlin et al. 2018."""
     tagger_size: int = 768
     """With feature_layers: number of units of the bilstm tagger in each direction."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Number of examples (of long texts: windows) per update, over all devices."""
-    accumulation_steps: int = 1
+    accumulation_steps: Count = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient (with dropout_prng threefry2x32). embed: also with negatives from the
     whole batch, by cached gradients, for which the encoder is applied twice."""
-    num_epochs: float = 3.0
+    num_epochs: Positive = 3.0
     """Number of passes over the train split."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Number of updates of the training and of the learning-rate schedule, whatever num_epochs is;
     None: computed from num_epochs."""
     optimizer: OptimizerConfig = OptimizerConfig(
@@ -261,7 +232,7 @@ class FinetuneConfig(TrainingConfig):
         warmup_proportion=0.1,
     )
     """Optimizer and learning-rate schedule."""
-    dropout: float | None = None
+    dropout: Rate | None = None
     """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Loss weight of each class, in the order of the class ids (id2label in config.json). For files
@@ -269,7 +240,7 @@ class FinetuneConfig(TrainingConfig):
     I-X, B-Y, I-Y and so on; a benchmark task has an order of its own, such as entailment, neutral,
     contradiction for mnli. balanced: weights inversely proportional to class frequency; None: all
     weights are 1. Only tasks with one class per example or word can use class weights."""
-    evals_per_epoch: int = 1
+    evals_per_epoch: Count = 1
     """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
     best checkpoint becomes the final model."""
     select_by: str | None = None
@@ -287,10 +258,10 @@ class FinetuneConfig(TrainingConfig):
     divides the logits to compute probabilities; the predicted classes do not change. The expected
     calibration error before and after is measured on examples that the temperature was not fitted
     on, and written to calibration.json."""
-    patience: int = 0
+    patience: AtLeast0 = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""
-    seeds: int = 1
+    seeds: Count = 1
     """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported, and
     the model of the run that is best on the dev split is exported; not with --sweep."""
     sweep: bool = False
@@ -302,7 +273,7 @@ class FinetuneConfig(TrainingConfig):
     predicted by a model trained on the others; the mean and the standard deviation over the folds
     and all predictions are written, and the exported model is trained on all of --train; 0: no
     cross-validation."""
-    shots: int | None = None
+    shots: Count | None = None
     """Tasks with one class per example: number of training examples per class, drawn at random with
     seed; with --seeds, each run has a draw of its own, and the model of the first one is exported;
     the defaults of the other settings are then in configs/finetune/few_shot.py, unless
@@ -310,102 +281,42 @@ class FinetuneConfig(TrainingConfig):
     submission: str | None = None
     """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None:
     submission.zip in the folder of the predictions."""
-    log_every: int = 50
+    log_every: Count = 50
     """Number of steps between log lines of metrics."""
-    reader_threads: int = 2
+    reader_threads: Count = 2
     """Number of threads that read and batch examples ahead of the training."""
 
     def __post_init__(self):
         super().__post_init__()
-        self.check_positive(
-            *("batch_size", "accumulation_steps", "evals_per_epoch", "seeds", "max_steps")
-        )
-        if not self.num_epochs > 0:
-            raise ValueError(f"num_epochs={self.num_epochs}: it must be positive.")
         if self.seed + self.seeds > 2**32:
             raise ValueError(
                 f"seed={self.seed} with seeds={self.seeds}: the last seed, seed + seeds - 1, "
                 "must be below 2^32."
             )
-        if self.dev_fraction is not None:
-            if not 0 <= self.dev_fraction < 1:
-                raise ValueError(f"dev_fraction={self.dev_fraction}: choose it in [0, 1).")
-            if self.dev is not None:
-                raise ValueError(
-                    f"dev_fraction={self.dev_fraction} has no effect, because --dev {self.dev} is "
-                    "the dev split: leave one of them out."
-                )
-        if self.patience < 0:
-            raise ValueError(f"patience={self.patience}: it must be at least 0.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout}: choose it in [0, 1).")
-        if self.max_length is not None and self.max_length < SHORTEST:
-            raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
-        if self.sweep and self.max_steps is not None:
-            raise ValueError(
-                f"--sweep cannot be combined with --max_steps {self.max_steps}, which gives all "
-                "runs the same number of updates, although --sweep compares numbers of epochs: "
-                "leave one of them out."
+        if self.dev is not None:
+            self.refuse_idle(
+                "dev_fraction",
+                f"because --dev {self.dev} is the dev split: leave one of them out.",
             )
-        if self.sweep and self.seeds > 1:
-            raise ValueError(
-                f"--sweep cannot be combined with --seeds {self.seeds}: run with --sweep "
-                "first, then run the best settings with --seeds."
+        embed = self.task.lower() == "embed"
+        if embed and self.teacher is not None:
+            raise ValueError(f"--teacher {self.teacher}: embed has no distillation; leave it out.")
+        if self.teacher is None:
+            self.refuse_idle(
+                "soft_weight" if embed else "temperature soft_weight",
+                "without a teacher: set --teacher, or leave out these settings.",
             )
-        self._check_tagger()
-        self._check_teacher()
+        if not self.feature_layers:
+            self.refuse_idle(
+                "feature_join tagger tagger_size",
+                "without a tagger on a frozen encoder: add --feature_layers, for example "
+                "--feature_layers -4 -3 -2 -1.",
+            )
+        if self.tagger == "linear":
+            self.refuse_idle(
+                "tagger_size", "on a linear tagger, which has no hidden units; add --tagger bilstm."
+            )
         check_runs(self)
-
-    def _check_teacher(self) -> None:
-        fields = {"temperature": self.temperature, "soft_weight": self.soft_weight}
-        changed = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
-        if self.task.lower() == "embed":
-            changed = changed[1:] if self.temperature is not None else changed
-            if self.teacher is not None:
-                raise ValueError(
-                    f"--teacher {self.teacher}: embed has no distillation; leave it out."
-                )
-        if changed and self.teacher is None:
-            raise ValueError(
-                f"{', '.join(changed)} has no effect without a teacher: set --teacher, or leave "
-                "out these settings."
-            )
-        if not self.distillation_temperature > 0:
-            raise ValueError(f"temperature={self.temperature}: it must be positive.")
-        if not 0 < self.distillation_weight <= 1:
-            raise ValueError(
-                f"soft_weight={self.soft_weight}: choose it in (0, 1]; to train without a teacher, "
-                "leave --teacher out."
-            )
-
-    @property
-    def distillation_temperature(self) -> float:
-        """The temperature of distillation: `temperature`, or 2 if `temperature` is None."""
-        return 2.0 if self.temperature is None else self.temperature
-
-    @property
-    def distillation_weight(self) -> float:
-        """The loss weight of the teacher's predictions: `soft_weight`, or 0.5 by default."""
-        return 0.5 if self.soft_weight is None else self.soft_weight
-
-    def _check_tagger(self) -> None:
-        options = {
-            "feature_join": self.feature_join,
-            "tagger": self.tagger,
-            "tagger_size": self.tagger_size,
-        }
-        plain = {"feature_join": "concat", "tagger": "linear", "tagger_size": 768}
-        if self.feature_tagger is None and options != plain:
-            changed = ", ".join(f"{k}={v!r}" for k, v in options.items() if v != plain[k])
-            raise ValueError(
-                f"{changed} has no effect without a tagger on a frozen encoder: add "
-                "--feature_layers, for example --feature_layers -4 -3 -2 -1."
-            )
-        if self.tagger == "linear" and self.tagger_size != plain["tagger_size"]:
-            raise ValueError(
-                f"tagger_size={self.tagger_size}: a linear tagger has no hidden units; add "
-                "--tagger bilstm."
-            )
 
     @property
     def feature_tagger(self) -> TaggerConfig | None:

@@ -1,13 +1,14 @@
 """Configs of encoders, with field names as in Hugging Face's config.json, and of known models."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive, Rate
 from bertjax.base.files import brief, did_you_mean
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
+Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"]
+Size = Annotated[int, "[1, 2^31)"]
 DROPOUT_FIELDS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
     *("attention_output_dropout", "token_classifier_dropout", "qa_dropout"),
@@ -16,7 +17,7 @@ DROPOUT_FIELDS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig:
+class BertConfig(Checked):
     """Config of an encoder's architecture; most field names are as in Hugging Face's config.json.
 
     Raises:
@@ -25,73 +26,73 @@ class BertConfig:
             activation is unknown, or fields exclude each other.
     """
 
-    vocab_size: int = 30522
+    vocab_size: Size = 30522
     """Number of rows of the word embedding; at least the vocabulary size of the tokenizer."""
-    hidden_size: int = 768
+    hidden_size: Size = 768
     """Dimension of the hidden states."""
-    num_hidden_layers: int = 12
+    num_hidden_layers: Size = 12
     """Number of encoder layers."""
-    num_attention_heads: int = 12
+    num_attention_heads: Size = 12
     """Number of attention heads, which must divide hidden_size."""
-    intermediate_size: int = 3072
+    intermediate_size: Size = 3072
     """Inner dimension of the feed-forward layers."""
-    hidden_act: str = "gelu"
+    hidden_act: Activation = "gelu"
     """Activation of the feed-forward layers: gelu is the exact (erf) form of the original BERT;
     gelu_new and gelu_pytorch_tanh are its tanh approximation; relu, silu, swish and tanh are also
     accepted."""
-    hidden_dropout_prob: float = 0.1
+    hidden_dropout_prob: Rate = 0.1
     """Dropout rate of the embeddings and of the outputs of attention and feed-forward layers."""
-    attention_probs_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: Rate = 0.1
     """Dropout rate of the attention probabilities."""
-    max_position_embeddings: int = 512
+    max_position_embeddings: Size = 512
     """Number of rows of the position embedding matrix: the maximum sequence length in tokens plus
     position_offset; with global_rope_theta, the maximum sequence length."""
-    type_vocab_size: int = 2
+    type_vocab_size: AtLeast0 = 2
     """Number of token types; 0: the model has no token type embedding and ignores token types."""
-    initializer_range: float = 0.02
+    initializer_range: NonNegative = 0.02
     """Standard deviation of the normal distribution, truncated at initializer_cutoff_factor sigma,
     that kernels and embeddings are initialised from."""
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: Annotated[float, "(0, 1)"] = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
     """Id of the padding token; bertjax.pretrain replaces it by that of the tokenizer of the data;
     None: the model has no padding token."""
     tie_word_embeddings: bool = True
     """Whether the MLM head uses the word embedding matrix as its output projection."""
-    classifier_dropout: float | None = None
+    classifier_dropout: Rate | None = None
     """Fine-tuning: dropout rate of the input of a classifier head; None: hidden_dropout_prob."""
     is_decoder: bool = False
     """Whether each token attends only to itself and to earlier tokens (causal attention)."""
     sinusoidal_pos_embds: bool = False
     """Whether the position embedding is initialised with sines and cosines (Vaswani et al. 2017,
     3.5); the position embedding is trained in both cases."""
-    embedding_size: int | None = None
+    embedding_size: Size | None = None
     """Dimension of the embeddings, which are projected to hidden_size; None: hidden_size."""
-    num_hidden_groups: int | None = None
+    num_hidden_groups: Size | None = None
     """Number of groups of consecutive layers; the layers of a group share their parameters; None:
     no layers share parameters."""
-    position_offset: int = 0
+    position_offset: AtLeast0 = 0
     """Position id of the first token of a sequence; earlier rows of the position embedding are
     never used; in pretraining of a RoBERTa, bertjax.pretrain replaces it by pad_token_id + 1."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
-    mlm_activation: str | None = None
+    mlm_activation: Activation | None = None
     """Activation of the MLM head, named as for hidden_act; None: hidden_act."""
-    classifier_activation: str | None = None
+    classifier_activation: Activation | None = None
     """Fine-tuning: activation of the dense layer that sequence classifiers have instead of the
     pooler, named as for hidden_act; None: sequence classifiers use the pooler."""
     classifier_input_dropout: bool = False
     """Fine-tuning: whether dropout is also applied before the dense layer of sequence
     classifiers."""
-    attention_output_dropout: float | None = None
+    attention_output_dropout: Rate | None = None
     """Dropout rate of the output of each attention layer; None: hidden_dropout_prob."""
-    token_classifier_dropout: float | None = None
+    token_classifier_dropout: Rate | None = None
     """Fine-tuning: dropout rate of the input of a token classifier; None: classifier_dropout."""
-    qa_dropout: float = 0.0
+    qa_dropout: Rate = 0.0
     """Fine-tuning: dropout rate of the input of the question-answering head."""
-    embedding_dropout: float | None = None
+    embedding_dropout: Rate | None = None
     """Dropout rate of the embeddings; None: hidden_dropout_prob."""
-    mlp_dropout: float = 0.0
+    mlp_dropout: Rate = 0.0
     """Dropout rate of the inner activations of the feed-forward layers, with pre_norm."""
     pre_norm: bool = False
     """Whether LayerNorms stand before attention and before the feed-forward layer instead of after
@@ -100,17 +101,17 @@ class BertConfig:
     gated_linear_unit: bool = False
     """Whether the activations of the feed-forward layers are multiplied by a gate, a second linear
     function of their input (GeGLU if hidden_act is gelu); needs pre_norm."""
-    global_rope_theta: float | None = None
+    global_rope_theta: Positive | None = None
     """Base of the rotary position embedding, which replaces the position embedding matrix; needs
     pre_norm; None: the model has a position embedding matrix."""
-    local_rope_theta: float | None = None
+    local_rope_theta: Positive | None = None
     """Base of the rotary position embedding in layers with local attention; None:
     global_rope_theta."""
-    local_attention: int | None = None
+    local_attention: Size | None = None
     """Window of layers with local attention in tokens: a token attends to the tokens of its
     sequence that are at most half of it away; needs pre_norm; None: all layers have global
     attention."""
-    global_attn_every_n_layers: int = 1
+    global_attn_every_n_layers: Size = 1
     """With local_attention: layers 0, n, 2n, ... have global attention, and all others local
     attention."""
     attention_bias: bool = True
@@ -126,10 +127,10 @@ class BertConfig:
     LayerNorm, as in ModernBERT."""
     classifier_bias: bool = True
     """With prediction_head: whether its dense layer has a bias."""
-    classifier_pooling: str = "cls"
+    classifier_pooling: Literal["cls", "mean"] = "cls"
     """With prediction_head: what classifiers of sequences read: the hidden state of [CLS] (cls), or
     the mean of those of all tokens (mean)."""
-    initializer_cutoff_factor: float = 2.0
+    initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert or
@@ -138,21 +139,7 @@ class BertConfig:
     configs/pretrain."""
 
     def __post_init__(self):
-        least = {"type_vocab_size": 0, "position_offset": 0}
-        for field in (
-            "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
-            "max_position_embeddings type_vocab_size embedding_size num_hidden_groups "
-            "position_offset local_attention global_attn_every_n_layers"
-        ).split():
-            value = getattr(self, field)
-            if value is not None and not least.get(field, 1) <= value < 2**31:
-                raise ValueError(
-                    f"{field}={value}: it must be at least {least.get(field, 1)}, and below 2^31."
-                )
-        if not 0.0 < self.layer_norm_eps < 1.0:
-            raise ValueError(f"layer_norm_eps={self.layer_norm_eps}: choose it in (0, 1).")
-        if not 0.0 <= self.initializer_range < math.inf:
-            raise ValueError(f"initializer_range={self.initializer_range}: choose it in [0, inf).")
+        super().__post_init__()
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id={self.pad_token_id}: it must be at least 0 and below vocab_size="
@@ -173,16 +160,6 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}: change one of them."
             )
-        for field in DROPOUT_FIELDS:
-            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
-                raise ValueError(f"{field}={getattr(self, field)}: choose it in [0, 1).")
-        for field in ("hidden_act", "mlm_activation", "classifier_activation"):
-            name = getattr(self, field) or "gelu"
-            if name not in ACTIVATIONS:
-                raise ValueError(
-                    f"{field}={brief(name)!r} is not known. {did_you_mean(name, ACTIVATIONS)}"
-                    f"Known: {', '.join(ACTIVATIONS)}."
-                )
         self._check_pre_norm()
 
     def _check_pre_norm(self) -> None:
@@ -191,12 +168,6 @@ class BertConfig:
         Raises:
             ValueError: a value is outside of its range, or fields exclude each other.
         """
-        for field in ("global_rope_theta", "local_rope_theta", "initializer_cutoff_factor"):
-            value = getattr(self, field)
-            if value is not None and not 0.0 < value < math.inf:
-                raise ValueError(f"{field}={value}: it must be positive.")
-        if self.classifier_pooling not in ("cls", "mean"):
-            raise ValueError(f"classifier_pooling={self.classifier_pooling!r}: use cls or mean.")
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
         fields = ("gated_linear_unit", "global_rope_theta", "local_attention", "mlp_dropout")
@@ -252,13 +223,8 @@ class BertConfig:
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
                 raise ValueError(f"{key}={brief(values[key])} is not supported: only {only!r} is.")
-        fields = [field for field in dataclasses.fields(cls) if field.name in values]
-        for field in fields:
-            value, kinds = values[field.name], get_args(field.type) or (field.type,)
-            if type(value) not in kinds and not (type(value) is int and float in kinds):
-                known = " or ".join(_JSON_NAMES[kind] for kind in kinds)
-                raise ValueError(f"{field.name}={brief(repr(value))}: it must be {known}.")
-        return cls(**{field.name: values[field.name] for field in fields})
+        names = [field.name for field in dataclasses.fields(cls) if field.name in values]
+        return cls(**{name: values[name] for name in names})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dictionary for `config.json`."""
@@ -266,7 +232,7 @@ class BertConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerConfig:
+class TaggerConfig(Checked):
     """Config of a tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
 
     Raises:
@@ -279,19 +245,13 @@ class TaggerConfig:
     """concat: the hidden states of the layers are concatenated; sum: they are added."""
     kind: Literal["linear", "bilstm"] = "linear"
     """linear: a linear classifier; bilstm: a two-layer BiLSTM and a linear classifier."""
-    size: int = 768
+    size: Count = 768
     """Number of units of the BiLSTM in each direction."""
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.layers:
             raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
-        if self.join not in ("concat", "sum") or self.kind not in ("linear", "bilstm"):
-            raise ValueError(
-                f"join={self.join!r}, kind={self.kind!r}: join must be 'concat' or 'sum', and kind "
-                "must be 'linear' or 'bilstm'."
-            )
-        if self.size < 1:
-            raise ValueError(f"size={self.size}: it must be at least 1.")
 
     def check_layers(self, num_hidden_layers: int) -> None:
         """Checks that an encoder with `num_hidden_layers` layers has every layer in `self.layers`.
@@ -310,13 +270,6 @@ class TaggerConfig:
             raise ValueError(f"layers={list(self.layers)}: a layer is named twice; name it once.")
 
 
-_JSON_NAMES = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    type(None): "null",
-}
 _ONLY_SUPPORTED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,

@@ -1,13 +1,14 @@
 """The configs of `bertjax.prepare` and `bertjax.train_tokenizer`."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from bertjax.base.checked import AtLeast0, Checked, Count, Positive
 from bertjax.data.preparation.segments import ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainTokenizerConfig:
+class TrainTokenizerConfig(Checked):
     """Config of `bertjax.train_tokenizer`, which learns or extends a vocabulary from text.
 
     Raises:
@@ -48,7 +49,7 @@ class TrainTokenizerConfig:
     those words that save the most tokens; all old ids keep their tokens. A model directory, a
     vocabulary file, the workdir of a run, a hub name or bertjax:tiny; None: a new vocabulary is
     learnt."""
-    add: int = 5_000
+    add: Count = 5_000
     """Largest number of entries, characters and words, that --extend adds to the vocabulary."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
@@ -65,29 +66,22 @@ class TrainTokenizerConfig:
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
 
     def __post_init__(self):
+        super().__post_init__()
         # A vocabulary has five special tokens and at least one character (bpe: all 256 bytes).
         smallest = 261 if self.kind in ("bpe", "modernbert") else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
-        if self.add < 1:
-            raise ValueError(f"add={self.add} must be at least 1.")
-        idle = ("add",)
-        if self.extend is not None:
-            idle = ("kind", "vocab_size", "do_lower_case", "model_max_length")
-        changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
-        if changed:
-            values = ", ".join(f"{name}={getattr(self, name)}" for name in changed)
-            raise ValueError(
-                f"{values} has no effect without --extend: name the model to extend, or leave it "
-                "out."
-                if self.extend is None
-                else f"{values} has no effect with --extend {self.extend}, whose tokenizer "
-                "determines it: leave it out."
+        if self.extend is None:
+            self.refuse_idle("add", "without --extend: name the model to extend, or leave it out.")
+        else:
+            self.refuse_idle(
+                "kind vocab_size do_lower_case model_max_length",
+                f"with --extend {self.extend}, whose tokenizer determines it: leave it out.",
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
+class PrepareConfig(Checked):
     """Config of `bertjax.prepare`, which turns text into rows of token ids on disk.
 
     A row is a training example or, with `pack`, several examples.
@@ -123,28 +117,28 @@ class PrepareConfig:
     gcs): a new or empty directory, or that of an earlier run with the same settings, which is
     continued if it was interrupted and checked if it is complete; other settings need
     --overwrite."""
-    max_length: tuple[int, ...] = (128,)
+    max_length: tuple[Annotated[int, "[8, 65535]"], ...] = (128,)
     """Maximum number of tokens per example and, with --pack, per row; special tokens are included.
     With several lengths, the text is prepared once for each length."""
     objective: ObjectiveName = "nsp"
     """Kind of examples: nsp makes next-sentence pairs (BERT); sop makes sentence-order pairs
     (ALBERT); full_sentences joins consecutive sentences, also across documents (RoBERTa); mlm joins
     consecutive sentences of one document."""
-    dupe_factor: int = 1
+    dupe_factor: Count = 1
     """Number of times that the text is split into examples, each time at different places; masks
     are drawn during training, so masks differ in every epoch even if dupe_factor is 1."""
-    short_seq_prob: float = 0.1
+    short_seq_prob: Annotated[float, "[0, 1]"] = 0.1
     """Fraction of documents whose sentence pairs have a random target length below max_length (nsp
     and sop)."""
     pack: bool = False
     """Put several examples into each row, so that almost no tokens are padding. Each example has
     its own position ids, and its tokens attend only to tokens of the same example. Packed batches
     contain more examples than unpacked batches with the same number of rows."""
-    max_sequences: int = 12
+    max_sequences: Count = 12
     """Largest number of examples per row if --pack is set."""
-    seed: int = 0
+    seed: AtLeast0 = 0
     """Seed of all random choices."""
-    eval_fraction: float = 0.01
+    eval_fraction: Annotated[float, "[0, 0.5]"] = 0.01
     """Fraction of documents held out for evaluation; 0: no documents are held out."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
@@ -160,11 +154,11 @@ class PrepareConfig:
     """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
-    chunk_mb: float = 8.0
+    chunk_mb: Positive = 8.0
     """Minimum size, in MB (10^6 bytes) of text, of the chunks of documents that the text is divided
     into. Each chunk is prepared separately with its own random seed, so the examples depend on the
     chunk size."""
-    num_processes: int | None = None
+    num_processes: Count | None = None
     """Number of worker processes, which does not change the output; None: one process per core."""
     shard: str | None = None
     """Part of the data to prepare on this machine, as i/n with i from 0 to n - 1, so that several
@@ -174,7 +168,7 @@ class PrepareConfig:
     """Apache Beam runner to prepare the data on (extra beam): direct for this machine,
     DataflowRunner or another runner; all workers must reach input and output by the same paths;
     None: no Beam."""
-    parts: int = 16
+    parts: Count = 16
     """Number of parts that --runner splits the data into; a worker prepares one part at a time."""
     runner_options: str = ""
     """Pipeline options of Beam for --runner, such as --runner_options='--project=P --region=R';
@@ -187,48 +181,22 @@ class PrepareConfig:
     beginning."""
 
     def __post_init__(self):
+        super().__post_init__()
         for name in ("input", "tokenizer"):
             if not getattr(self, name) and not self.merge:
                 raise ValueError(f"--{name} is missing: only --merge works without it.")
-        shortest = 8
-        longest = (1 << 16) - 1
-        if not self.max_length or not all(shortest <= n <= longest for n in self.max_length):
-            raise ValueError(
-                f"max_length={self.max_length}: every length must be {shortest} to {longest}."
-            )
-        if len(set(self.max_length)) != len(self.max_length):
-            raise ValueError(f"max_length={self.max_length} has the same length twice.")
-        if self.dupe_factor < 1:
-            raise ValueError(f"dupe_factor={self.dupe_factor} must be at least 1.")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob={self.short_seq_prob} must be in [0, 1].")
-        if not 0 <= self.eval_fraction <= 0.5:
-            raise ValueError(f"eval_fraction={self.eval_fraction} must be in [0, 0.5].")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must not be negative.")
-        if self.max_sequences < 1:
-            raise ValueError(f"max_sequences={self.max_sequences} must be at least 1.")
-        if not self.pack and self.max_sequences != PrepareConfig.max_sequences:
-            raise ValueError(
-                f"max_sequences={self.max_sequences} only has an effect with --pack: add --pack."
-            )
-        if not self.chunk_mb > 0:
-            raise ValueError(f"chunk_mb={self.chunk_mb} must be positive.")
-        if self.num_processes is not None and self.num_processes < 1:
-            raise ValueError(f"num_processes={self.num_processes} must be at least 1.")
-        if self.shard is not None:
-            self.part()
-        if self.parts < 1:
-            raise ValueError(f"parts={self.parts} must be at least 1.")
+        if not self.max_length or len(set(self.max_length)) != len(self.max_length):
+            raise ValueError(f"max_length={self.max_length}: give every length once.")
+        if not self.pack:
+            self.refuse_idle("max_sequences", "without --pack: add --pack.")
+        self.part()
         if self.runner is not None and (self.shard is not None or self.num_processes is not None):
             raise ValueError(
                 f"--runner {self.runner}: Beam distributes the work itself; leave out --shard and "
                 "--num_processes."
             )
-        if self.runner is None and (self.runner_options or self.parts != PrepareConfig.parts):
-            raise ValueError(
-                "--parts and --runner_options only have an effect with --runner: add --runner."
-            )
+        if self.runner is None:
+            self.refuse_idle("parts runner_options", "without --runner: add --runner.")
 
     def part(self) -> tuple[int, int]:
         """Returns (i, n), for part i of n, if `shard` is "i/n"; (0, 1), all data, if it is None.

@@ -2,17 +2,17 @@
 
 import dataclasses
 import itertools
-import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive
 from bertjax.config.model import BertConfig
 from bertjax.config.training import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillationConfig:
+class DistillationConfig(Checked):
     """Config of distillation during pretraining: the teacher, and the weights of the losses.
 
     Raises:
@@ -28,18 +28,18 @@ class DistillationConfig:
     student layer; the teacher's embeddings and heads are copied as well; empty: the student starts
     from --init of bertjax.pretrain, which cannot be combined with layers, or from random
     weights."""
-    temperature: float = 2.0
+    temperature: Positive = 2.0
     """Temperature by which the logits of teacher and student are divided; the soft-target loss is
     multiplied by the square of the temperature."""
-    soft_targets: float = 5.0
+    soft_targets: NonNegative = 5.0
     """Weight of the soft-target loss: the Kullback-Leibler divergence KL(teacher || student) of the
     predicted token distributions."""
-    mlm: float = 2.0
+    mlm: NonNegative = 2.0
     """Weight of the masked LM loss, whose targets are the true tokens."""
-    cosine: float = 1.0
+    cosine: NonNegative = 1.0
     """Weight of the cosine loss: 1 - cosine similarity between the last hidden states of teacher
     and student; if above 0, both models must have the same hidden size."""
-    nsp: float = 0.0
+    nsp: NonNegative = 0.0
     """Weight of the sentence-pair loss (NSP or SOP), which Sanh et al. 2019 leave out; 0: the
     student has no sentence-pair head."""
     soft_targets_on: Literal["all", "masked"] = "all"
@@ -48,34 +48,24 @@ class DistillationConfig:
     memory."""
 
     def __post_init__(self):
+        super().__post_init__()
         if self.teacher is None:
-            plain = {f.name: f.default for f in dataclasses.fields(self)}
-            changed = {k: getattr(self, k) for k, v in plain.items() if getattr(self, k) != v}
-            if changed:
-                raise ValueError(
-                    f"distillation: {', '.join(f'{k}={v!r}' for k, v in changed.items())} has no "
-                    "effect without a teacher: set --distillation.teacher, or leave out "
-                    f"{', '.join(changed)}."
-                )
-            return
-        weights = (self.soft_targets, self.mlm, self.cosine, self.nsp)
-        if min(weights) < 0 or not self.soft_targets + self.cosine > 0:
-            raise ValueError(
-                f"soft_targets={self.soft_targets}, mlm={self.mlm}, cosine={self.cosine}, "
-                f"nsp={self.nsp}: weights must be at least 0, and soft_targets or cosine above 0, "
-                "otherwise the teacher has no effect."
+            everything = " ".join(field.name for field in dataclasses.fields(self))
+            self.refuse_idle(
+                everything,
+                "without a teacher: set --distillation.teacher, or leave these settings out.",
             )
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature}: it must be positive.")
-        if not self.soft_targets and (self.temperature != 2.0 or self.soft_targets_on != "all"):
+        if not self.soft_targets + self.cosine > 0:
             raise ValueError(
-                f"temperature={self.temperature}, soft_targets_on={self.soft_targets_on!r} have no "
-                "effect with soft_targets=0: leave them out."
+                f"soft_targets={self.soft_targets}, cosine={self.cosine}: one of them must be "
+                "above 0, otherwise the teacher has no effect."
             )
+        if not self.soft_targets:
+            self.refuse_idle("temperature soft_targets_on", "with soft_targets=0: leave it out.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Phase:
+class Phase(Checked):
     """Config of one phase of a pretraining run; in a phase, all batch rows have the same length.
 
     Raises:
@@ -84,13 +74,13 @@ class Phase:
             warm-up do not increase to `batch_size`.
     """
 
-    num_steps: int
+    num_steps: Count
     """Number of updates in this phase."""
-    max_length: int
+    max_length: Count
     """Number of tokens per row; the data must have been prepared with this maximum length."""
-    batch_size: int
+    batch_size: Count
     """Number of rows per update, over all devices."""
-    accumulation_steps: int = 1
+    accumulation_steps: Count = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient (with dropout_prng threefry2x32)."""
     warmup_batch_sizes: tuple[int, ...] = ()
@@ -98,15 +88,15 @@ class Phase:
     and below batch_size; each is used for equally many of the batch_size_warmup_steps updates. Each
     number compiles the train step once more. A microbatch has at most as many rows as one of
     batch_size rows in accumulation_steps microbatches. Empty: batch_size from the first step on."""
-    batch_size_warmup_steps: int = 0
+    batch_size_warmup_steps: AtLeast0 = 0
     """Number of updates of the batch-size warm-up (see warmup_batch_sizes), after which an update
     has batch_size rows."""
-    max_predictions: int | None = None
+    max_predictions: Count | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up.
     Packed rows have max_sequences / 2 more (the sum is rounded down), because the number is rounded
     for each of their sequences; max_sequences is the --max_sequences with which bertjax.prepare
     packed the rows. Must be None with predict next_token."""
-    global_rope_theta: float | None = None
+    global_rope_theta: Positive | None = None
     """Base of the rotary positions of layers with global attention in this phase, which replaces
     that of the model; a phase of longer rows has a larger one, so that distant tokens keep distinct
     rotations (ModernBERT: 10,000 at 1,024 tokens and 160,000 at 8,192). Exported models have the
@@ -120,38 +110,23 @@ class Phase:
     warmup_steps: int | None = None
     """Number of warm-up steps of a restarted schedule; None: optimizer.warmup_proportion of its
     steps if that is set, else optimizer.warmup_steps."""
-    decay_steps: int | None = None
+    decay_steps: AtLeast0 | None = None
     """Number of decay steps at the end of a restarted trapezoidal schedule; None:
     optimizer.decay_steps."""
 
     def __post_init__(self):
-        for field in (
-            *("num_steps", "max_length", "batch_size", "accumulation_steps"),
-            *(("max_predictions",) if self.max_predictions is not None else ()),
-        ):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        super().__post_init__()
         if self.batch_size % self.accumulation_steps:
             raise ValueError(
                 f"batch_size={self.batch_size} does not divide into "
                 f"accumulation_steps={self.accumulation_steps} equal microbatches."
             )
-        if self.global_rope_theta is not None and not 0.0 < self.global_rope_theta < math.inf:
-            raise ValueError(f"global_rope_theta={self.global_rope_theta}: it must be positive.")
-        own = (self.learning_rate, self.warmup_steps, self.decay_steps)
-        if self.learning_rate_curve == "continue" and own != (None, None, None):
-            raise ValueError(
-                f"learning_rate={own[0]}, warmup_steps={own[1]}, decay_steps={own[2]} of a phase "
-                "have an effect only if the phase begins a new learning-rate schedule: set "
-                "learning_rate_curve='restart', or change the optimizer config."
+        if self.learning_rate_curve == "continue":
+            self.refuse_idle(
+                "learning_rate warmup_steps decay_steps",
+                "in a phase that continues the learning-rate schedule: set "
+                "learning_rate_curve='restart', or change the optimizer config.",
             )
-        if (self.decay_steps or 0) < 0:
-            raise ValueError(f"decay_steps={self.decay_steps}: it must be at least 0.")
-        self._check_batch_size_warmup()
-
-    def _check_batch_size_warmup(self) -> None:
-        # A phase that was read from JSON has a list, and a phase must be hashable.
-        object.__setattr__(self, "warmup_batch_sizes", tuple(self.warmup_batch_sizes))
         sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
         ascending = (0, *sizes, self.batch_size)
         if any(larger <= size for size, larger in itertools.pairwise(ascending)):
@@ -286,12 +261,12 @@ class PretrainConfig(TrainingConfig):
     number of phases."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
-    mlm_probability: float = 0.15
+    mlm_probability: Annotated[float, "(0, 1)"] = 0.15
     """Fraction of the tokens that are predicted; 80 % of the predicted tokens are replaced by
     [MASK], 10 % are replaced by random tokens and 10 % are unchanged."""
     whole_word_masking: bool = False
     """Whole-word masking: mask either all tokens of a word or none."""
-    max_ngram: int = 1
+    max_ngram: Count = 1
     """Maximum number of consecutive words that are masked together; a span of n words is drawn with
     probability proportional to 1/n (ALBERT: 3); above 1, whole words are masked."""
     random_words: Literal["all", "ordinary"] = "all"
@@ -304,32 +279,26 @@ class PretrainConfig(TrainingConfig):
     eval_every: int = 1_000
     """Number of steps between evaluations on the held-out rows; each phase also ends with one; 0:
     evaluate only then."""
-    eval_rows: int = 10_000
+    eval_rows: Count = 10_000
     """Maximum number of held-out rows per evaluation; of more rows, a fixed random sample is
     used."""
     eval_at_start: bool = False
     """Evaluate before the first step as well, to compare later evaluations with --init."""
-    save_every: int = 1_000
+    save_every: Count = 1_000
     """Number of steps between checkpoints; a checkpoint is also written after each evaluation with
     the lowest held-out masked LM loss of the phase so far, at the end of each phase and when a
     signal stops the run."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Count = 3
     """Number of newest checkpoints to keep; the checkpoint with the lowest held-out masked LM loss
     in the last evaluated phase is also kept."""
-    push_every: int = 0
+    push_every: AtLeast0 = 0
     """Number of steps after which the model is also uploaded to the branch step-N of --push_to_hub,
     in the background; 0: only at the end of the run, to the branch main."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.push_every < 0 or (self.push_every and self.push_to_hub is None):
-            raise ValueError(
-                f"push_every={self.push_every} must be 0 or, with --push_to_hub OWNER/NAME, a "
-                "number of steps."
-            )
-        self.check_positive("save_every", "eval_rows", "keep_checkpoints", "max_ngram")
-        if not 0.0 < self.mlm_probability < 1.0:
-            raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
+        if self.push_to_hub is None:
+            self.refuse_idle("push_every", "without --push_to_hub OWNER/NAME.")
         layers = self.distillation.layers
         if layers and self.init is not None:
             raise ValueError(
@@ -382,18 +351,11 @@ class PretrainConfig(TrainingConfig):
                 "predicted by a model that sees only the tokens before it (is_decoder=True), "
                 "masked tokens by a model that sees all tokens; change predict or model.is_decoder."
             )
-        idle = [
-            name
-            for name in ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
-            if next_token and getattr(self, name) != getattr(PretrainConfig, name)
-        ]
-        if next_token and any(p.max_predictions is not None for p in self.phases):
-            idle.append("max_predictions")
-        if idle:
-            raise ValueError(
-                f"{', '.join(idle)}: without effect with predict='next_token', which masks no "
-                "tokens; leave out these settings."
-            )
+        if next_token:
+            reason = "with predict='next_token', which masks no tokens; leave it out."
+            self.refuse_idle("whole_word_masking max_ngram random_words mlm_probability", reason)
+            for phase in self.phases:
+                phase.refuse_idle("max_predictions", reason)
 
     @property
     def num_steps(self) -> int:

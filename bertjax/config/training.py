@@ -1,11 +1,13 @@
 """Configs that pretraining and fine-tuning share: optimizer, devices, precision, logging."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
+
+from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive, Rate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Checked):
     """Config of the optimizer, its decoupled weight decay and the learning-rate schedule.
 
     AdamW is that of Loshchilov and Hutter 2019, LAMB that of You et al. 2019, and StableAdamW that
@@ -24,12 +26,12 @@ class OptimizerConfig:
     weight decay by a trust ratio. StableAdamW is adamw that takes a smaller step for a tensor whose
     gradient is larger than its second moment has it, instead of clipping all gradients (set
     max_grad_norm=0)."""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Peak learning rate, to which the warm-up rises (see also schedule)."""
-    warmup_steps: int = 10_000
+    warmup_steps: AtLeast0 = 10_000
     """Number of steps of linear warm-up, in which the learning rate rises from 0; above 0, it
     requires that warmup_proportion is None."""
-    warmup_proportion: float | None = None
+    warmup_proportion: Rate | None = None
     """Fraction of the schedule's steps that are warm-up, used instead of warmup_steps, which must
     then be 0; None: the warm-up has warmup_steps steps."""
     schedule: Literal["google", "hf", "trapezoidal"] = "google"
@@ -37,14 +39,14 @@ class OptimizerConfig:
     end of a warm-up of w of n steps, the learning rate drops from the peak to peak * (1 - w/n); hf
     is the end of the warm-up; trapezoidal stays at the peak after the warm-up, and decays in the
     last decay_steps steps."""
-    decay_steps: int = 0
+    decay_steps: AtLeast0 = 0
     """Number of steps of the decay at the end of a trapezoidal schedule; 0: the learning rate stays
     at the peak. In a phase that restarts the schedule, phases.N.decay_steps replaces it."""
     decay: Literal["polynomial", "one_minus_sqrt"] = "polynomial"
     """Shape of the decay from the peak to 0, where d is the fraction of the decay that is done:
     polynomial is (1 - d) ** decay_power; one_minus_sqrt is 1 - sqrt(d), as ModernBERT was
     trained."""
-    decay_power: float = 1.0
+    decay_power: Positive = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
     """Decay rate of Adam's first moment."""
@@ -62,37 +64,28 @@ class OptimizerConfig:
     Hutter's AdamW in most libraries; True is the learning rate over its peak, so that weight_decay
     does not depend on the peak, as ModernBERT was trained (a weight_decay of 1e-5 at a peak of 8e-4
     equals 0.0125 with False)."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: NonNegative = 1.0
     """Global norm that gradients are clipped to; 0: no clipping."""
 
     def __post_init__(self):
-        if self.learning_rate <= 0 or self.warmup_steps < 0 or self.max_grad_norm < 0:
-            raise ValueError(
-                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps}, "
-                f"max_grad_norm={self.max_grad_norm}: learning_rate must be positive, warmup_steps "
-                "and max_grad_norm at least 0."
+        super().__post_init__()
+        if self.schedule != "trapezoidal":
+            self.refuse_idle(
+                "decay_steps",
+                f"with schedule={self.schedule!r}: use 0, or schedule='trapezoidal'; the other "
+                "schedules decay until their end.",
             )
-        if self.decay_power <= 0:
-            raise ValueError(f"decay_power={self.decay_power}: it must be positive.")
-        if self.decay_steps < 0 or (self.decay_steps and self.schedule != "trapezoidal"):
-            raise ValueError(
-                f"decay_steps={self.decay_steps} with schedule={self.schedule!r}: use 0, or a "
-                "positive number with schedule='trapezoidal'; the other schedules decay until "
-                "their end."
-            )
-        if self.decay == "one_minus_sqrt" and self.decay_power != 1.0:
-            raise ValueError(
-                f"decay_power={self.decay_power} has no effect with decay='one_minus_sqrt': leave "
-                "it out, or use decay='polynomial'."
+        if self.decay == "one_minus_sqrt":
+            self.refuse_idle(
+                "decay_power",
+                "with decay='one_minus_sqrt': leave it out, or use decay='polynomial'.",
             )
         if self.fully_decoupled_decay and self.recipe in ("lamb", "albert_lamb"):
             raise ValueError(
                 f"fully_decoupled_decay with recipe={self.recipe!r}: the trust ratio of LAMB "
                 "includes the weight decay; use another recipe, or leave it out."
             )
-        if self.warmup_proportion is not None and (
-            self.warmup_steps or not 0 <= self.warmup_proportion < 1
-        ):
+        if self.warmup_proportion is not None and self.warmup_steps:
             raise ValueError(
                 f"warmup_proportion={self.warmup_proportion}, warmup_steps={self.warmup_steps}: "
                 "use either warmup_proportion in [0, 1) and warmup_steps=0, or warmup_steps and "
@@ -101,7 +94,7 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributedConfig:
+class DistributedConfig(Checked):
     """Config of a multi-process run; not needed on TPU pods, under SLURM or under Open MPI.
 
     Raises:
@@ -119,10 +112,11 @@ class DistributedConfig:
     process_id: int | None = None
     """Index of this process, counted from 0; None: auto-detected, or one process (see
     coordinator_address)."""
-    timeout_seconds: int = 300
+    timeout_seconds: Count = 300
     """Time to wait, in seconds, until all processes have connected."""
 
     def __post_init__(self):
+        super().__post_init__()
         fields = (self.coordinator_address, self.num_processes, self.process_id)
         if None in fields and fields != (None, None, None):
             raise ValueError(
@@ -130,8 +124,6 @@ class DistributedConfig:
                 f"{fields[2]}: set all three fields, or none of them on TPU pods, with SLURM and "
                 "with Open MPI."
             )
-        if self.timeout_seconds < 1:
-            raise ValueError(f"timeout_seconds={self.timeout_seconds}: it must be at least 1.")
         if self.num_processes is not None and self.process_id is not None:
             if not 0 <= self.process_id < self.num_processes:
                 raise ValueError(
@@ -146,7 +138,7 @@ class DistributedConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+class MeshConfig(Checked):
     """Sizes of the device mesh: batches are sharded over the axes data and fsdp, parameter matrices
     over the axes fsdp and tensor."""
 
@@ -161,7 +153,7 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Checked):
     """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`.
 
     Raises:
@@ -175,7 +167,7 @@ class TrainingConfig:
     """What happens if --workdir has checkpoints of a run with another config or other data: True
     deletes that run (checkpoints, also damaged ones, metrics, model, predictions and scores) and
     starts anew, False ends with an error; a run of the same config is always resumed."""
-    seed: int = 0
+    seed: Annotated[int, "[0, 2^32)"] = 0
     """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the activations; parameters and optimizer state are always float32."""
@@ -185,7 +177,7 @@ class TrainingConfig:
     """Sizes of the axes of the device mesh."""
     distributed: DistributedConfig = DistributedConfig()
     """Processes of a multi-process run."""
-    unroll: int | None = None
+    unroll: Count | None = None
     """Number of layers per iteration of the loop over the layers. With more layers per iteration,
     steps are faster on CPUs, but take longer to compile. None: all layers on CPUs without remat,
     and 1 in all other cases; on CPUs with remat, only 1 is allowed."""
@@ -206,15 +198,15 @@ class TrainingConfig:
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
     the mesh and on the number of microbatches."""
-    max_bad_steps: int = 10
+    max_bad_steps: AtLeast0 = 10
     """Number of consecutive skipped updates after which the run ends with an error or, with
     rollback_steps, goes back to an earlier checkpoint; 0: no limit. An update is skipped if its
     loss or gradient is not finite, or if the update is a spike (see skip_spikes)."""
-    skip_spikes: float = 0.0
+    skip_spikes: NonNegative = 0.0
     """Number of standard deviations by which the loss or gradient norm of an update must exceed the
     mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); the first 64
     steps are never spikes; 0: only updates that are not finite are skipped."""
-    rollback_steps: int = 0
+    rollback_steps: AtLeast0 = 0
     """Minimum number of steps to go back (PaLM: 100) after max_bad_steps consecutive skipped
     updates: the run continues from the last checkpoint at least this many steps before the first
     skipped update, or from step 0 without such a checkpoint, and leaves out the batches from there
@@ -229,18 +221,18 @@ class TrainingConfig:
     is not uploaded. If the upload fails, the same command repeats it."""
     hub_private: bool = False
     """Create the repository of --push_to_hub as a private one, if it does not exist."""
-    log_every: int = 100
+    log_every: Count = 100
     """Number of steps between log lines of metrics."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Experiment trackers that show the metrics of the run (extras wandb, mlflow, trackio), as one
     curve over all resumes; a tracker that fails does not stop the run; empty: none."""
     track_project: str = "bertjax"
     """Project of --track in which the run is shown, under the name of its workdir."""
-    stall_seconds: int = 600
+    stall_seconds: AtLeast0 = 600
     """Number of seconds without progress (a step, a batch of an evaluation, the end of a
     compilation or of a save) after which the run prints where its threads stand and, in a run of
     several processes, which of them are behind and what they are doing; 0: never."""
-    reader_threads: int = 1
+    reader_threads: Count = 1
     """Number of threads that read rows ahead of the training. On a local disk, one thread is the
     fastest; more threads help only if each read has to wait, for example for a network disk."""
     peak_tflops: float | None = None
@@ -249,27 +241,12 @@ class TrainingConfig:
     unknown device, such as a CPU, the measured speed of a float32 matrix multiplication."""
 
     def __post_init__(self):
-        self.check_positive("log_every", "reader_threads")
-        for field in ("max_bad_steps", "skip_spikes", "rollback_steps", "stall_seconds"):
-            value = getattr(self, field)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{field}={value}: it must be at least 0.")
-        if self.rollback_steps and not self.max_bad_steps:
-            raise ValueError(
-                f"rollback_steps={self.rollback_steps} has no effect with max_bad_steps=0, which "
-                "sets no limit to the updates that are skipped because they are spikes or not "
-                "finite: set both above 0, or both to 0."
+        super().__post_init__()
+        if not self.max_bad_steps:
+            self.refuse_idle(
+                "rollback_steps",
+                "with max_bad_steps=0, which sets no limit to the updates that are skipped because "
+                "they are spikes or not finite: set both above 0, or both to 0.",
             )
-        if self.hub_private and self.push_to_hub is None:
-            raise ValueError(
-                "hub_private only has an effect with push_to_hub: add --push_to_hub OWNER/NAME."
-            )
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
-
-    def check_positive(self, *fields: str) -> None:
-        """Raises ValueError unless each of `fields`, and `unroll`, is None or at least 1."""
-        for field in (*fields, "unroll"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}={value}: it must be at least 1.")
+        if self.push_to_hub is None:
+            self.refuse_idle("hub_private", "without push_to_hub: add --push_to_hub OWNER/NAME.")

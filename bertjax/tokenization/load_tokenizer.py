@@ -26,6 +26,7 @@ from bertjax.base.files import (
     refuse_links_outside,
 )
 from bertjax.cloud.copies import local_copy
+from bertjax.cloud.hub import fetch, may_be_hub_name
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import (
     GENERIC_CLASS,
@@ -38,7 +39,6 @@ from bertjax.tokenization.base import (
     steps,
 )
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, ModernBertTokenizer
-from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.tokenization.unigram import (
     LAYOUTS,
     UnigramTokenizer,

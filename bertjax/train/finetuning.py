@@ -108,7 +108,7 @@ class FinetuningJob(Job):
         objective = loaded.model.objective(task.label_kind)
         if teacher is not None:
             objective = distilled_task(
-                objective, config.distillation_temperature, config.distillation_weight
+                objective, config.temperature or 2.0, config.soft_weight or 0.5
             )
         program = Program(
             config,

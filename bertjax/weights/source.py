@@ -15,11 +15,11 @@ from bertjax.base.files import brief, is_remote, read_json, refuse_links_outside
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import local_copy
+from bertjax.cloud.hub import fetch, may_be_hub_name
 from bertjax.config import model_at
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
-from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import hf, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes

@@ -175,7 +175,7 @@ def test_a_seed_that_jax_cannot_take_is_refused_when_flags_are_read(seed, capsys
     for parse, flags in ((pretrain.parse, []), (finetune.parse, ["--task=rte"])):
         with pytest.raises(SystemExit, match="2"):
             parse([*flags, f"--seed={seed}"])
-        assert f"seed={seed}: choose it between 0 and 2^32 - 1" in capsys.readouterr().err
+        assert f"seed={seed}: choose it in [0, 2^32)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="seed=4294967290 with seeds=7"):
         FinetuneConfig(seed=2**32 - 6, seeds=7)
     assert FinetuneConfig(seed=2**32 - 7, seeds=7).seed + 6 == 2**32 - 1

@@ -177,7 +177,7 @@ def test_the_stable_part_of_a_trapezoid_can_become_longer_but_its_decay_cannot()
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"decay_steps": 5}, "decay_steps=5 with schedule='google'"),
+        ({"decay_steps": 5}, "decay_steps=5 has no effect with schedule='google'"),
         ({"decay": "one_minus_sqrt", "decay_power": 2.0}, "decay_power=2.0 has no effect"),
         (
             {"schedule": "trapezoidal", "warmup_steps": 60, "decay_steps": 50},

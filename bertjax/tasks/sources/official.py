@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.cloud.hub import fetch
 from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
 from bertjax.tasks.definition import TaskOptions
 from bertjax.tasks.task import ChangeCounts, Example, Source, error_of
-from bertjax.tokenization.hub import fetch
 
 
 class OfficialFiles(Source):

@@ -72,8 +72,8 @@ def test_without_beam_the_extra_is_named(small_chunks, monkeypatch):
     [
         ({"runner": "direct", "shard": "0/2"}, "Beam distributes the work itself"),
         ({"runner": "direct", "num_processes": 2}, "Beam distributes the work itself"),
-        ({"parts": 3}, "only have an effect with --runner"),
-        ({"runner": "direct", "parts": 0}, "parts=0 must be at least 1"),
+        ({"parts": 3}, "parts=3 has no effect without --runner"),
+        ({"runner": "direct", "parts": 0}, "parts=0: it must be at least 1"),
     ],
 )
 def test_flags_without_effect_are_refused(small_chunks, change, message):
