@@ -6,17 +6,16 @@ depend on the number of workers; see `bertjax.data.preparation.chunks`. With wei
 chunk has documents of one source only, and a training draws rows of the sources by their weights.
 """
 
-import contextlib
 import dataclasses
 import functools
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, progress, signals
 from bertjax.base.addresses import folder_written_locally, is_remote, naming_bucket_errors, place
+from bertjax.base.checked import part_of
 from bertjax.config import PrepareConfig, config_from
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
 
         run_parts(
             functools.partial(
-                prepare_part, dataclasses.replace(config, input=corpus.pinned_inputs)
+                prepare_part, dataclasses.replace(config, input=tuple(corpus.pinned_inputs))
             ),
             config.parts,
             runner=config.runner,
@@ -120,8 +119,7 @@ def _open_corpus(config: PrepareConfig) -> "MixedCorpus":
     from bertjax.data.preparation.mixed_corpus import MixedCorpus
     from bertjax.data.text.corpus import ReadOptions
 
-    options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
-    return MixedCorpus(config.input, ReadOptions(**options))
+    return MixedCorpus(config.input, part_of(config, ReadOptions))
 
 
 def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "MixedCorpus") -> dict[str, Any]:
@@ -181,54 +179,25 @@ def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
     from bertjax.data.preparation.prepared_dir import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
 
-    settings = ChunkSettings(
-        output=config.output,
-        max_lengths=config.max_length,
-        **{
-            name: getattr(config, name)
-            for name in (
-                "objective",
-                "dupe_factor",
-                "short_seq_prob",
-                "seed",
-                "eval_fraction",
-                "pack",
-                "max_sequences",
-            )
-        },
-    )
     part, parts = config.part()
-    processes = config.num_processes or available_cores()
-    chunks = 0
+    chunks = text_bytes = 0
     # Shards of an earlier run are read and verified, because a disk may have damaged them.
     remembered = None if is_remote(config.output) else Remembered(config.output)
     if remembered is not None:
         remove_damaged(place(config.output), remembered)
     joined = joined_files(place(config.output))
-    with Workers(settings, processes) as workers, _progress(corpus) as report:
+    workers = Workers(part_of(config, ChunkSettings), config.num_processes or available_cores())
+    with workers, progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
         for chunk in corpus.chunks(int(config.chunk_mb * 1e6)):
             chunks += 1
             in_part = chunk.number % parts == part
             if in_part and read_summary(config.output, chunk.number, remembered, joined) is None:
                 workers.submit(chunk)
-            report(chunk.text_bytes)
+            text_bytes += chunk.text_bytes
+            speed = text_bytes / 1e6 / max(state.seconds, 1e-3)
+            state.update(corpus.bytes_read, f"{text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s")
         workers.finish()
     return chunks
-
-
-@contextlib.contextmanager
-def _progress(corpus: "MixedCorpus") -> Iterator[Any]:
-    """Yields a function `report(text_bytes)`, which shows that so much more text is prepared."""
-    begin, text_bytes = time.monotonic(), 0
-    with progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
-
-        def report(size: int) -> None:
-            nonlocal text_bytes
-            text_bytes += size
-            speed = text_bytes / 1e6 / (time.monotonic() - begin)
-            state.update(corpus.bytes_read, f"{text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s")
-
-        yield report
 
 
 def _print_summary(metadata: "Metadata", directory: Path) -> None:

@@ -1,12 +1,12 @@
 """Trains or extends a tokenizer: `python -m bertjax.train_tokenizer --input ... --output ...`."""
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, progress, signals
+from bertjax.base.checked import part_of
 from bertjax.config import TrainTokenizerConfig, config_from
 
 if TYPE_CHECKING:
@@ -49,12 +49,11 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
             f"{output} is not empty: choose another --output, so that no existing vocabulary is "
             "overwritten."
         )
-    options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
     mixture = parse_mixture(config.input, "--input", input_exists)
     inputs = config.input if mixture is None else [source.name for source in mixture.sources]
     if mixture is not None:
         print("note: the weights of --input are ignored: the vocabulary is learnt from all text.")
-    corpus = Corpus(inputs, ReadOptions(**options))
+    corpus = Corpus(inputs, part_of(config, ReadOptions))
     if config.extend is not None:
         return _extend(config, corpus)
     tokenizer = _train(config, corpus)

@@ -10,10 +10,11 @@ import numbers
 import os
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertjax.base.files import brief, did_you_mean
 
+Part = TypeVar("Part")
 Count = Annotated[int, "[1, inf)"]
 AtLeast0 = Annotated[int, "[0, inf)"]
 NonNegative = Annotated[float, "[0, inf)"]
@@ -55,6 +56,11 @@ class Checked:
         changed = [f"{name}={v!r}" for name, v in values.items() if v != defaults[name]]
         if changed:
             raise ValueError(f"{', '.join(changed)} has no effect {reason}")
+
+
+def part_of(config: Any, kind: type[Part]) -> Part:
+    """Returns the dataclass `kind` with the values that `config` has for its fields."""
+    return kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
 def check_literal(name: str, value: Any, known: Any) -> None:

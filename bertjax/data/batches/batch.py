@@ -161,12 +161,7 @@ def encode_feature(feature: Feature) -> bytes:
 
 def decode_feature(record: bytes) -> Feature:
     """Decodes a record that `encode_feature` returned; the feature's `origins` are None."""
-    version, width, kind, sequences, count = _HEAD.unpack_from(record)
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"A record of a feature has the format version {version}, expected {FORMAT_VERSION}: "
-            "write the features again."
-        )
+    _, width, kind, sequences, count = _HEAD.unpack_from(record)
     at = _HEAD.size
     pairs = np.frombuffer(record, "<u2", 2 * sequences, at).reshape(-1, 2)
     at += pairs.nbytes

@@ -145,14 +145,11 @@ def cut_chunks(
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """Settings of `ChunkPreparer`: fields of `PrepareConfig`, with the same names and meanings.
-
-    `max_lengths` is `max_length` in `PrepareConfig`.
-    """
+    """Settings of `ChunkPreparer`: fields of `PrepareConfig`, with the same names and meanings."""
 
     output: str
     objective: ObjectiveName
-    max_lengths: tuple[int, ...]
+    max_length: tuple[int, ...]
     dupe_factor: int
     short_seq_prob: float
     seed: int
@@ -223,7 +220,7 @@ class ChunkPreparer:
                 "text_tokens": sum(bounds[-1] - bounds[0] for bounds in documents),
                 "lengths": {
                     str(length): self._write(chunk.number, split, length, documents, tokens.ids)
-                    for length in self._settings.max_lengths
+                    for length in self._settings.max_length
                 },
             }
             if split == EVAL:

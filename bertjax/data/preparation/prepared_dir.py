@@ -91,10 +91,7 @@ def claim(
             )
         clear(directory)
     old_plan = _read_plan(path)
-    # The rows do not depend on the weights. The finished chunks contain no invalid bytes, so they
-    # are the same whatever is done about errors.
-    same_weights = part != (0, 1) or not differ_by_weights(old_plan, plan)
-    if _may_replace_errors(old_plan, plan) or not same_weights:
+    if old_plan != plan and _have_same_rows(old_plan, plan, part):
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
     if old_plan is not None and old_plan != plan:
@@ -206,14 +203,23 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
     return files
 
 
-def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Whether `plan` only adds --errors replace to `old`, as an error message advises."""
+def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bool:
+    """Whether the rows remain if `plan` replaces `old`, a read prepare.json.
+
+    Rows do not depend on the weights of sources, and finished chunks contain no invalid bytes, so
+    they are the same whatever is done about errors.
+    """
     try:
-        strict = old["settings"]["errors"] == "strict"
-        changed = {**old, "settings": {**old["settings"], "errors": "replace"}}
+        settings = dict(old["settings"])
+        if settings["errors"] == "strict":
+            settings["errors"] = plan["settings"]["errors"]
+        changed = {**old, "settings": settings}
+        if part == (0, 1) and "sources" in old:
+            weights = {source["name"]: source["weight"] for source in plan["sources"]}
+            changed["sources"] = [{**s, "weight": weights[s["name"]]} for s in old["sources"]]
     except (KeyError, TypeError):
         return False
-    return strict and changed == plan
+    return changed == plan
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
@@ -468,18 +474,6 @@ def sources_of(
     return sources
 
 
-def differ_by_weights(old: Any, plan: dict[str, Any]) -> bool:
-    """Returns whether `plan` differs only by weights of sources from `old`, a read prepare.json."""
-    if not isinstance(old, dict) or old == plan or "sources" not in plan:
-        return False
-    try:
-        weights = {source["name"]: source["weight"] for source in plan["sources"]}
-        sources = [{**s, "weight": weights[s["name"]]} for s in old["sources"]]
-    except (KeyError, TypeError):
-        return False
-    return {**old, "sources": sources} == plan
-
-
 # Shards have at least this size, except the last one, so that small data has few shards ...
 SHARD_BYTES = 256 << 20
 # ... and larger ones if there were more than this number for one split and maximum length.
@@ -537,17 +531,17 @@ def _description(directory: Path, name: str) -> Path:
     return directory / CHUNK_FOLDER / f"{name}.json"
 
 
-def _size(shard: Shard) -> int:
+def _sizes(shards: Sequence[Shard]) -> list[int]:
     # Older versions stored no sizes; the number of records is as good a measure.
-    return shard.size or shard.records
+    return [shard.size or shard.records for shard in shards]
 
 
 def _least(shards: Sequence[Shard]) -> int:
-    return max(SHARD_BYTES, sum(map(_size, shards)) // MAX_SHARDS)
+    return max(SHARD_BYTES, sum(_sizes(shards)) // MAX_SHARDS)
 
 
 def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
-    begins = (before // least for before in itertools.accumulate(map(_size, shards), initial=0))
+    begins = (before // least for before in itertools.accumulate(_sizes(shards), initial=0))
     for _, group in itertools.groupby(zip(begins, shards, strict=False), lambda item: item[0]):
         yield [shard for _, shard in group]
 

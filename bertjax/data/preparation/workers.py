@@ -53,46 +53,38 @@ class Workers:
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker, or prepares it here; blocks while too many are unfinished.
 
-        Raises the error of an earlier chunk, or OSError if a worker process died.
+        Raises the error of an earlier chunk. If a worker process died, the block ends with OSError.
         """
         if self._pool is None:
             with _one_tokenizer_thread():
                 self._preparer.prepare(chunk)
             return
-        with self._explaining_lost_workers():
-            while len(self._pending) >= self._most_pending:
-                self._collect()
-            with _ctrl_c_blocked():  # submitting starts the workers
-                self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
+        self._collect(self._most_pending - 1)
+        with _ctrl_c_blocked():  # submitting starts the workers
+            self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
         """Waits until the shards of all submitted chunks are written; errors as `submit`."""
-        with self._explaining_lost_workers():
-            while self._pending:
-                self._collect()
+        self._collect(0)
 
-    def _collect(self) -> None:
-        done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()
+    def _collect(self, most: int) -> None:
+        while len(self._pending) > most:
+            done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
 
-    @contextlib.contextmanager
-    def _explaining_lost_workers(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenProcessPool as error:
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
             raise OSError(
                 "A worker process died. The worker may have run out of memory, or the calling "
                 "script lacks `if __name__ == '__main__':`. Run the same command again to "
                 "continue, with a smaller --num_processes if memory is short."
             ) from error
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager

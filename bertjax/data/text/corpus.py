@@ -2,14 +2,15 @@
 
 import html
 import json
+import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import islice, takewhile
-from typing import Any
+from itertools import chain, islice, takewhile
+from typing import Any, NamedTuple
 
 import regex
 
@@ -24,7 +25,7 @@ from bertjax.data.text.sentences import (
     looks_wrapped,
     split_sentences,
 )
-from bertjax.data.text.streams import ByteCounter, InputFile, Stream, read_lines
+from bertjax.data.text.streams import ByteCounter, Stream, read_lines
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
@@ -50,6 +51,15 @@ class ReadOptions:
     text_field: str = "text"
     errors: str = "strict"
     tfds_data_dir: str | None = None
+
+
+class _Opened(NamedTuple):
+    """An input: its entry in `pinned_inputs`, its part of `identity`, its size, and its readers."""
+
+    pinned: str
+    identity: list[list]
+    size: int | None
+    readers: list[tuple[str, Any]]
 
 
 class Corpus:
@@ -78,54 +88,45 @@ class Corpus:
                 "No --input: use paths, globs, a directory, tfds:NAME, hf:OWNER/NAME or pydocs."
             )
         self.options = options or ReadOptions()
-        self.identity: list[list] = []
-        self.pinned_inputs: list[str] = []
         self.counts: Counter = Counter()
         self._bytes = ByteCounter()
-        self._readers: list[tuple[str, Any]] = []
-        self.total_bytes: int | None = 0
-        for name in inputs:
-            self.pinned_inputs.append(self._add(name))
+        self._opened = [self._open(name) for name in inputs]
+        self.identity = [entry for opened in self._opened for entry in opened.identity]
+        self.pinned_inputs = [opened.pinned for opened in self._opened]
+        sizes = [opened.size for opened in self._opened]
+        self.total_bytes = None if None in sizes else sum(size or 0 for size in sizes)
 
-    def _add(self, name: str) -> str:
-        """Opens an input; returns its name, of a dataset on the Hub with the commit."""
+    def _open(self, name: str) -> _Opened:
         if name == PYDOCS:
             roots = pydocs.package_roots()
-            self._readers.append((PYDOCS, roots))
-            self.identity += [[package, None] for package, _ in roots]
-            self.total_bytes = None
-        elif name.startswith(tables.TFDS_PREFIX):
+            identity = [[package, None] for package, _ in roots]
+            return _Opened(name, identity, None, [(PYDOCS, roots)])
+        if name.startswith(tables.TFDS_PREFIX):
             full_name, source = tables.open_tfds(name, self.options.tfds_data_dir)
-            self._readers.append((full_name, source))
-            self.identity.append([full_name, len(source)])
-            self.total_bytes = None
-        elif is_hub_dataset(name):
+            return _Opened(name, [[full_name, len(source)]], None, [(full_name, source)])
+        if is_hub_dataset(name):
             dataset = open_dataset(name)
-            self._readers.append(("hub", dataset))
-            self.identity += [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
-            if self.total_bytes is not None:
-                self.total_bytes += sum(file.size for file in dataset.files)
-            return dataset.pinned
-        else:
-            files = streams.find_files(str(local_copy(name)))
-            self._readers += [("file", file) for file in files]
-            self.identity += [[file.path, file.size, streams.fingerprint(file)] for file in files]
-            if self.total_bytes is not None:
-                self.total_bytes += sum(file.size for file in files)
-        return name
+            identity = [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
+            readers = [("hub", dataset)]
+            return _Opened(dataset.pinned, identity, sum(e[1] for e in identity), readers)
+        paths = streams.find_files(str(local_copy(name)))
+        identity = [[path, os.path.getsize(path), streams.fingerprint(path)] for path in paths]
+        readers = [("file", path) for path in paths]
+        return _Opened(name, identity, sum(entry[1] for entry in identity), readers)
 
     @property
     def bytes_read(self) -> int:
         """Number of bytes read from disk so far, before decompression."""
         return self._bytes.count
 
-    def documents(self) -> Iterator[Document]:
-        """Yields the documents of all inputs in order; a document may contain no sentence.
+    def documents(self, number: int | None = None) -> Iterator[Document]:
+        """Yields the documents of input `number`, or of all inputs in order.
 
         Raises ValueError if a file is damaged, is not UTF-8 (unless `errors` is "replace"), or has
         no text field named `text_field`.
         """
-        for kind, reader in self._readers:
+        inputs = self._opened if number is None else [self._opened[number]]
+        for kind, reader in chain.from_iterable(opened.readers for opened in inputs):
             if kind == "file":
                 yield from self._file(reader, self.options.text_field)
             elif kind == "hub":
@@ -140,26 +141,26 @@ class Corpus:
     def _hub(self, dataset: HubDataset) -> Iterator[Document]:
         field = self.options.text_field
         for path in ahead(download, dataset.files):
-            file = InputFile(str(path), path.stat().st_size)
             if path.suffix == ".parquet" and field == ReadOptions.text_field:
-                guess = tables.guess_text_column(file.path)
+                guess = tables.guess_text_column(str(path))
                 if guess not in (None, field):
                     print(f"{dataset.name}: the text is read from the column {guess!r}", flush=True)
                     field = guess
-            yield from self._file(file, field)
+            yield from self._file(str(path), field)
 
-    def _file(self, file: InputFile, text_field: str) -> Iterator[Document]:
+    def _file(self, path: str, text_field: str) -> Iterator[Document]:
         is_parquet = False
-        if file.size:  # a pipe has no size, and can be opened only once
-            with open(file.path, "rb") as opened:
+        # A pipe has no size, and can be opened only once.
+        if size := os.path.getsize(path):
+            with open(path, "rb") as opened:
                 is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         if not is_parquet:
-            for name, stream in streams.open_texts(file.path, self._bytes):
+            for name, stream in streams.open_texts(path, self._bytes):
                 yield from self._text_file(name, stream)
             return
-        for text in tables.read_parquet(file.path, text_field):
+        for text in tables.read_parquet(path, text_field):
             yield from self._from_text(text)
-        self._bytes.count += file.size
+        self._bytes.count += size
 
     def _text_file(self, name: str, stream: Stream) -> Iterator[Document]:
         head = stream.peek(SNIFFED_BYTES)

@@ -19,7 +19,6 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
@@ -57,15 +56,7 @@ MAX_LINE_CHARACTERS = 1 << 16
 MAX_JSON_CHARACTERS = 1 << 24
 
 
-@dataclass(frozen=True)
-class InputFile:
-    """A file on disk: its `path`, and its `size` in bytes."""
-
-    path: str
-    size: int
-
-
-def find_files(pattern: str) -> list[InputFile]:
+def find_files(pattern: str) -> list[str]:
     """Returns the file at a path, the files that match a glob, or all files below a directory.
 
     The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped.
@@ -84,7 +75,7 @@ def find_files(pattern: str) -> list[InputFile]:
             f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
-    return [InputFile(path, os.path.getsize(path)) for path in paths]
+    return paths
 
 
 def input_exists(name: str) -> bool:
@@ -96,16 +87,16 @@ def input_exists(name: str) -> bool:
     return os.path.exists(name) or any(glob.iglob(name, recursive=True))
 
 
-def fingerprint(file: InputFile) -> str | None:
+def fingerprint(path: str) -> str | None:
     """Returns a hash of the first and last HASHED_BYTES bytes of a file; None for a pipe.
 
     The hash detects edits at either end that do not change the size of the file.
     """
-    if not os.path.isfile(file.path):
+    if not os.path.isfile(path):
         return None
-    with open(file.path, "rb") as opened:
+    with open(path, "rb") as opened:
         ends = opened.read(HASHED_BYTES)
-        opened.seek(max(file.size - HASHED_BYTES, 0))
+        opened.seek(max(os.path.getsize(path) - HASHED_BYTES, 0))
         ends += opened.read(HASHED_BYTES)
     return hashlib.sha256(ends).hexdigest()[:16]
 
