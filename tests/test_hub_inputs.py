@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertjax.base import addresses
+from bertjax.cloud.copies import ahead
 from bertjax.cloud.hub import CONVERTED, download, local_split, open_dataset
 from bertjax.config import FinetuneConfig
 from bertjax.data.preparation.mixed_corpus import MixedCorpus
-from bertjax.data.text.corpus import Corpus, ReadOptions, ahead
+from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.prepare import prepare
 from bertjax.tasks.registry import make_task
 from bertjax.train.experiments import task_options

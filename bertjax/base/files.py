@@ -166,6 +166,15 @@ def read_json(
     return content
 
 
+def read_json_or_empty(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file; {} if the file is missing, unreadable or damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yields the lines of a file of JSON objects, and None where it is damaged.
 

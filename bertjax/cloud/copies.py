@@ -6,16 +6,18 @@ copied, several at a time. A copy that was interrupted continues where it stoppe
 """
 
 import hashlib
-import json
 import os
 import re
 import threading
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertjax.base.addresses import BucketFile, listed, naming_bucket_errors, repeated
-from bertjax.base.files import cache_folder, is_remote, write_json
+from bertjax.base.files import cache_folder, is_remote, read_json_or_empty, write_json
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
 
@@ -93,20 +95,12 @@ def compiled_glob(glob: str) -> re.Pattern[str]:
     return re.compile(glob_translate(glob))
 
 
-def _read_list(folder: Path) -> dict[str, Any]:
-    try:
-        done = json.loads((folder / LIST_FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return done if isinstance(done, dict) else {}
-
-
 def _remove_others(folder: Path, names: set[str]) -> None:
     """Removes the copies of files other than `names`."""
-    if not _read_list(folder).keys() - names:
+    if not read_json_or_empty(folder / LIST_FILE).keys() - names:
         return
     with waiting_lock(folder / LOCK_SUFFIX):
-        done = _read_list(folder)
+        done = read_json_or_empty(folder / LIST_FILE)
         for name in done.keys() - names:
             (folder / name).unlink(missing_ok=True)
         write_json(folder / LIST_FILE, {name: done[name] for name in done.keys() & names})
@@ -124,39 +118,49 @@ def _update(system: Any, files: list[BucketFile], folder: Path, address: str) ->
         name = file.local_name
         mark = hashlib.sha256(name.encode()).hexdigest()[:12]
         with waiting_lock(folder / f".{mark}{LOCK_SUFFIX}"):
-            if is_current(file, _read_list(folder)):  # another process has copied it meanwhile
+            if is_current(
+                file, read_json_or_empty(folder / LIST_FILE)
+            ):  # another process has copied it meanwhile
                 state.advance(file.size)
                 return
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             download(system, file, folder / name, state.advance)
             with waiting_lock(folder / LOCK_SUFFIX):
-                done = _read_list(folder) | {name: [file.size, file.version]}
+                done = read_json_or_empty(folder / LIST_FILE) | {name: [file.size, file.version]}
                 write_json(folder / LIST_FILE, done)
 
-    def copy_all() -> None:
-        while not errors:
-            try:
-                file = todo.pop()
-            except IndexError:
-                return
-            try:
-                copy(file)
-            except BaseException as error:
-                errors.append(error)
-
-    done = _read_list(folder)
-    todo = [file for file in reversed(files) if not is_current(file, done)]
-    errors: list[BaseException] = []
-    # The threads are daemons, so that a process that is stopped does not wait for its copies.
-    threads = [threading.Thread(target=copy_all, daemon=True) for _ in todo[:STREAMS]]
+    done = read_json_or_empty(folder / LIST_FILE)
+    todo = [file for file in files if not is_current(file, done)]
     total = sum(file.size for file in todo)
     with progress(f"copying {address}", total, BYTES, shown=bool(todo)) as state:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        for _ in ahead(copy, todo, STREAMS):
+            pass
+
+
+def ahead(make: Callable[[Any], Any], items: Iterable[Any], count: int = 1) -> Iterator[Any]:
+    """Yields `make(item)` for each item; meanwhile, the next `count` are made in daemon threads.
+
+    A process that is stopped does not wait for daemon threads.
+    """
+
+    def start(item: Any) -> Future:
+        future = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(make(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="reads ahead", daemon=True).start()
+        return future
+
+    futures = map(start, items)
+    started = deque(islice(futures, count))
+    while started:
+        made = started.popleft().result()
+        started.extend(islice(futures, 1))
+        yield made
 
 
 def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import json
 import os
 import shutil
 import threading
@@ -13,7 +12,7 @@ from typing import Any
 
 from bertjax.base.addresses import file_system, listed, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
-from bertjax.base.files import cache_folder, write_json
+from bertjax.base.files import cache_folder, read_json_or_empty, write_json
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import download
 
@@ -131,10 +130,9 @@ class Mirror:
         self.sync()
 
     def _set_unsent_aside(self) -> None:
-        try:
-            sent = json.loads((self.folder / LIST_FILE).read_bytes())
-        except (OSError, ValueError):
+        if not (self.folder / LIST_FILE).is_file():
             return
+        sent = read_json_or_empty(self.folder / LIST_FILE)
         # Files whose names begin with a dot are rewritten all the time.
         unsent = [
             name

@@ -7,15 +7,14 @@ machine reads all shards.
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bertjax.base.files import cache_folder, is_remote, write_bytes
+from bertjax.base.files import cache_folder, is_remote, read_json_or_empty, write_bytes
 from bertjax.base.lock import waiting_lock
 from bertjax.base.progress import BYTES, progress
 from bertjax.data.metadata import METADATA_FILE, Metadata, Shard
@@ -47,10 +46,7 @@ class Remembered:
         self._known = self._read()
 
     def _read(self) -> dict[str, list]:
-        try:
-            known = json.loads(self._path.read_bytes())["shards"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
+        known = read_json_or_empty(self._path).get("shards")
         return known if isinstance(known, dict) else {}
 
     def _mark(self, shard: Shard) -> list | None:
@@ -86,23 +82,14 @@ class Remembered:
             yield
 
 
-class _Counted(io.FileIO):
-    """A file that reports how many bytes are read from it."""
-
-    def __init__(self, path: str | Path, advance: Callable[[int], None]):
-        super().__init__(path)
-        self._advance = advance
-
-    def readinto(self, buffer: Any, /) -> int:
-        count = super().readinto(buffer)
-        self._advance(count)
-        return count
-
-
 def checksum(path: str | Path, advance: Callable[[int], None] = lambda count: None) -> str:
     """Returns a local file's SHA-256 in hex; `advance` gets the number of bytes of each block."""
-    with _Counted(path, advance) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            advance(len(block))
+    return digest.hexdigest()
 
 
 def describe(path: Path, records: int) -> Shard:

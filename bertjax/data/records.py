@@ -9,8 +9,9 @@ A record is one row of one or more sequences, without padding and [MASK] tokens,
 import contextlib
 import dataclasses
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -99,45 +100,34 @@ def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = Fa
     same file at the same time. Raises OSError if the disk is full or fails; the file is then not
     written.
     """
-    with written_locally(path) as local:
-        return _write_shard(local, records, unique)
-
-
-def _write_shard(path: Path, records: Iterable[bytes], unique: bool) -> int:
     written = 0
-    with writing(path, unique=unique) as temporary:
-        with _naming_failures(path):
-            writer = ArrayRecordWriter(str(temporary), WRITER_OPTIONS)
+    with written_locally(path) as local, writing(local, unique=unique) as temporary:
+        writer = _tried(local, ArrayRecordWriter, str(temporary), WRITER_OPTIONS)
         try:
             for record in records:
-                try:
-                    writer.write(record)
-                except Exception as error:
-                    raise OSError(_not_written(path, error)) from error
+                _tried(local, writer.write, record)
                 written += 1
         except BaseException:
             with contextlib.suppress(Exception):  # only the first error is reported
                 writer.close()
             raise
-        with _naming_failures(path):
-            writer.close()
+        _tried(local, writer.close)
         if not written:
             temporary.unlink()
         elif (readable := count_or_none(temporary)) != written:
-            raise OSError(_not_written(path, f"{readable} of {written} records are readable"))
+            raise _not_written(local, f"{readable} of {written} records are readable")
     return written
 
 
-@contextlib.contextmanager
-def _naming_failures(path: Path) -> Iterator[None]:
+def _tried(path: Path, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        yield
+        return call(*arguments)
     except Exception as error:  # array_record raises RuntimeError for every failure
-        raise OSError(_not_written(path, error)) from error
+        raise _not_written(path, error) from error
 
 
-def _not_written(path: Path, error: object) -> str:
-    return (
+def _not_written(path: Path, error: object) -> OSError:
+    return OSError(
         f"Writing {path} failed ({error}). If the disk is full, free some space; then run the same "
         "command again. Finished chunks are kept."
     )

@@ -90,7 +90,7 @@ def test_globs_copy_what_they_match(folder, files, tmp_path):
     }.items():
         cache = tmp_path / glob[0]
         found = find_files(str(local_copy(f"{folder}/{glob}", cache)))
-        copied = {file.path.split("/data/")[1] for file in found}
+        copied = {file.split("/data/")[1] for file in found}
         assert copied == names and sum(len(contents(f)) for f in [cache]) == len(names)
     with pytest.raises(FileNotFoundError, match=r"No file in .*/data matches \*.csv"):
         local_copy(f"{folder}/*.csv", tmp_path)

@@ -24,7 +24,7 @@ from bertjax.data.batches.batch import Batch, PaddedRows, ranks
 from bertjax.data.batches.masking import Masking, choose_tokens, random_bits, replacements
 from bertjax.data.metadata import RowSource
 from bertjax.data.mixture import source_of_row
-from bertjax.data.records import NO_LABEL, Row, ShardReader, count_or_none, decode_row
+from bertjax.data.records import NO_LABEL, Row, ShardReader, decode_row
 
 # How array_record's messages name a failed call of the operating system: "pread() failed: ...".
 _FAILED_CALL = re.compile(r"\w\(\) failed: ")
@@ -50,10 +50,12 @@ class Rows:
         self._readers: dict[int, ShardReader] = {}
         self._most_open = files_to_keep_open(len(self._shards))
         self._lock = threading.Lock()
-        try:
-            self._counts = [len(self._reader(i)) for i in range(len(self._shards))]
-        except Exception as error:  # array_record raises several kinds
-            raise self._explained(None, error) from error
+        self._counts: list[int] = []
+        for shard in range(len(self._shards)):
+            try:
+                self._counts.append(len(self._reader(shard)))
+            except Exception as error:  # array_record raises several kinds
+                raise self._explained(shard, None, error) from error
         self._ends = list(itertools.accumulate(self._counts))
 
     def __len__(self) -> int:
@@ -67,12 +69,12 @@ class Rows:
         return [self._row(index) for index in indices]
 
     def _row(self, index: int) -> Row:
+        shard = bisect.bisect_right(self._ends, index)
+        position = index - self._ends[shard] + self._counts[shard]
         try:
-            shard = bisect.bisect_right(self._ends, index)
-            position = index - self._ends[shard] + self._counts[shard]
             return decode_row(self._reader(shard)[position])
         except Exception as error:
-            raise self._explained(index, error) from error
+            raise self._explained(shard, position, error) from error
 
     def _reader(self, shard: int) -> ShardReader:
         reader = self._readers.get(shard)
@@ -85,11 +87,10 @@ class Rows:
                 self._readers[shard] = reader
         return reader
 
-    def _explained(self, key: int | None, error: Exception) -> Exception:
-        reason = brief(error, 200)
+    def _explained(self, shard: int, row: int | None, error: Exception) -> Exception:
+        reason, path = brief(error, 200), self._shards[shard]
         failed = _FAILED_CALL.search(str(error)) is not None
-        named = [path for path in self._shards if failed and path in str(error)]
-        path, where = (named[0], named[0]) if named else self._place(key)
+        where = path if row is None else f"Row {row} of {path}"
         try:
             with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
                 while file.read(1 << 22):
@@ -106,20 +107,6 @@ class Rows:
             f"{where} cannot be read, because it is damaged ({reason}): copy this file again, or "
             "run the prepare command again, which writes it again."
         )
-
-    def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns the path of the shard that caused an error, and its name in the error message."""
-        first_row = 0
-        counts = [count_or_none(path) for path in self._shards]
-        if None in counts:
-            path = self._shards[counts.index(None)]
-            return path, path
-        for path, count in zip(self._shards, counts, strict=True):
-            if key is not None and key < first_row + (count or 0):
-                return path, f"Row {key - first_row} of {path}"
-            first_row += count or 0
-        first = self._shards[0]
-        return first, f"One of {len(self._shards)} shards, the first of which is {first},"
 
 
 def files_to_keep_open(wanted: int) -> int:

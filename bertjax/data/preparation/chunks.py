@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.base.addresses import place, written_locally
-from bertjax.base.files import is_remote, write_text
+from bertjax.base.files import is_remote, read_json_or_empty, write_text
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.packing import pack
@@ -399,9 +399,8 @@ def read_summary(
     names shards that need not exist, because joined shards contain their rows. Checksums are only
     verified if `remembered` is set, for shards that are not in it.
     """
-    try:
-        summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    summary = read_json_or_empty(summary_path(output, chunk))
+    if not summary:
         return None
     for split in summary["splits"].values():
         for content in split["lengths"].values():

@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.addresses import place, read_locally, written_locally
-from bertjax.base.files import is_remote, naming_write_errors, read_json, write_text
+from bertjax.base.files import (
+    is_remote,
+    naming_write_errors,
+    read_json,
+    read_json_or_empty,
+    write_text,
+)
 from bertjax.base.lock import Lock
 from bertjax.base.progress import BYTES, progress
 from bertjax.data.checksums import Remembered, describe, is_intact, verify_shards
@@ -574,9 +580,9 @@ def _write(directory: Path, name: str, shards: list[Shard], several: bool) -> Sh
 
 def _parts(directory: Path, name: str) -> tuple[Shard | None, list[str]]:
     """Returns a joined shard and the names of the shards in it; (None, []) if it is incomplete."""
+    content = read_json_or_empty(_description(directory, name))
     try:
-        content = json.loads(_description(directory, name).read_text(encoding="utf-8"))
         shard, files = Shard(**content["shard"]), list(content["chunk_shards"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None, []
     return (shard, files) if has_records(directory / shard.file, shard.records) else (None, [])

@@ -4,10 +4,8 @@ import html
 import json
 import os
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 import regex
 
 from bertjax.base.files import brief
-from bertjax.cloud.copies import local_copy
+from bertjax.cloud.copies import ahead, local_copy
 from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.text import pydocs, streams, tables
 from bertjax.data.text.sentences import (
@@ -102,7 +100,10 @@ class Corpus:
             identity = [[package, None] for package, _ in roots]
             return _Opened(name, identity, None, [(PYDOCS, roots)])
         if name.startswith(tables.TFDS_PREFIX):
-            full_name, source = tables.open_tfds(name, self.options.tfds_data_dir)
+            full_name, splits = tables.open_tfds_splits(
+                name.removeprefix(tables.TFDS_PREFIX), self.options.tfds_data_dir, ("train",)
+            )
+            source = splits["train"]
             return _Opened(name, [[full_name, len(source)]], None, [(full_name, source)])
         if is_hub_dataset(name):
             dataset = open_dataset(name)
@@ -296,26 +297,3 @@ def looks_like_sentences(lines: Sequence[str]) -> bool:
     )
     sentences = sum(len(split_sentences(line)) for line in filled)
     return len(filled) >= 1.5 * blocks and sentences <= 1.3 * len(filled)
-
-
-def ahead(make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """Yields `make(item)` for each item; meanwhile, the next one is made in a daemon thread."""
-
-    def start(item: Any) -> Future:
-        future = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(make(item))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="reads ahead", daemon=True).start()
-        return future
-
-    futures = map(start, items)
-    following = next(futures, None)
-    while following is not None:
-        made = following.result()
-        following = next(futures, None)
-        yield made

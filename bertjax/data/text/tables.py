@@ -112,15 +112,6 @@ def explained_parquet(path: str) -> Iterator[None]:
         ) from error
 
 
-def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Opens the train split of tfds:NAME[/CONFIG][:VERSION]; see `open_tfds_splits`.
-
-    Returns ("tfds:NAME/CONFIG/VERSION", data source: a random-access sequence of examples).
-    """
-    full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
-    return full_name, splits["train"]
-
-
 def is_prepared(name: str, data_dir: str | None) -> bool:
     """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
 
