@@ -43,11 +43,11 @@ class Checked:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, kinds = getattr(self, field.name), tuple(_alternatives(field.type))
-            if isinstance(value, list) and any(get_origin(kind) is tuple for kind, _ in kinds):
+            value = getattr(self, field.name)
+            if isinstance(value, list) and any(k is tuple for k, *_ in _alternatives(field.type)):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-            _check(field.name, value, kinds)
+            check(field.name, value, field.type)
 
     def refuse_idle(self, fields: str, reason: str) -> None:
         """Raises ValueError, which ends with `reason`, if `fields` differ from their defaults."""
@@ -63,49 +63,43 @@ def part_of(config: Any, kind: type[Part]) -> Part:
     return kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
-def check_literal(name: str, value: Any, known: Any) -> None:
-    """Raises ValueError, which names the most similar one, if `value` is none of `known`."""
-    if value not in tuple(known):
+def check(name: str, value: Any, kind: Any) -> None:
+    """Raises ValueError, which says `name`, unless `value` has the type and range of `kind`."""
+    parts = [*_alternatives(kind)]
+    for base, arguments, interval in parts:
+        if base is Any or (base is Literal and isinstance(value, str) and value in arguments):
+            return
+        if base is Literal or not isinstance(value, _BASES.get(base, base)):
+            continue
+        if type(value) is bool and base is not bool:
+            continue
+        if arguments:  # the items of a tuple or list, or the values of a dictionary
+            for item in value.values() if isinstance(value, dict) else value:  # type: ignore
+                check(name, item, arguments[base is dict])
+        elif interval:
+            _check_range(name, value, interval)
+        return
+    if literals := [v for base, arguments, _ in parts if base is Literal for v in arguments]:
         raise ValueError(
-            f"{name}={brief(repr(value))} is not known. {did_you_mean(value, known)}Known: "
-            f"{', '.join(known)}."
+            f"{name}={brief(repr(value))} is not known. {did_you_mean(value, literals)}Known: "
+            f"{', '.join(literals)}."
         )
+    known = " or ".join(_NAMES.get(base) or f"a {base.__name__}" for base, *_ in parts)
+    raise ValueError(f"{name}={brief(repr(value))}: it must be {known}.")
 
 
-def _alternatives(kind: Any, interval: str = "") -> Iterator[tuple[Any, str]]:
-    """Yields (type, range) of each part of a union."""
+def _alternatives(kind: Any, interval: str = "") -> Iterator[tuple[Any, tuple[Any, ...], str]]:
+    """Yields (class, type arguments, range) of each part of a union."""
     if get_origin(kind) is Annotated:
         kind, interval = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
         for part in get_args(kind):
             yield from _alternatives(part, interval)
     else:
-        yield kind, interval
-
-
-def _check(name: str, value: Any, kinds: tuple[tuple[Any, str], ...]) -> None:
-    for kind, interval in kinds:
-        if get_origin(kind) is tuple and isinstance(value, tuple):
-            parts = tuple(_alternatives(get_args(kind)[0], interval))
-            for part in value:
-                _check(name, part, parts)
-            return
-        if get_origin(kind) is Literal:
-            if isinstance(value, str) and value in get_args(kind):
-                return
-        elif isinstance(value, _BASES.get(kind, get_origin(kind) or kind)):
-            if not isinstance(value, bool) or kind is bool:
-                return _check_range(name, value, interval)
-    if literals := [v for kind, _ in kinds if get_origin(kind) is Literal for v in get_args(kind)]:
-        check_literal(name, value, literals)
-    classes = [get_origin(kind) or kind for kind, _ in kinds]
-    known = " or ".join(_NAMES.get(kind) or f"a {kind.__name__}" for kind in classes)
-    raise ValueError(f"{name}={brief(repr(value))}: it must be {known}.")
+        yield get_origin(kind) or kind, get_args(kind), interval
 
 
 def _check_range(name: str, value: Any, interval: str) -> None:
-    if not interval or value is None:
-        return
     ends = (end.strip().partition("^") for end in interval[1:-1].split(","))
     low, high = (float(base) ** int(power or 1) for base, _, power in ends)
     if (low < value or (interval[0] == "[" and value == low)) and (

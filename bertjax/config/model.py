@@ -339,19 +339,17 @@ def _size(
     return BertConfig(**(FAMILY_FIELDS[model_type] | sizes | fields))
 
 
-def _roberta(layers: int, hidden: int, vocab_size: int, family: str = "roberta") -> BertConfig:
-    return _size(
-        *(layers, hidden, vocab_size, family),
-        max_position_embeddings=514,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
-
-
-def _albert(layers: int, hidden: int, **fields: Any) -> BertConfig:
-    # These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
-    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return _size(layers, hidden, 30000, "albert", classifier_dropout=0.1, **rates | fields)
+_ROBERTA: dict[str, Any] = {
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+# These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
+_ALBERT = {
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout": 0.1,
+}
 
 
 def _modernbert(layers: int, hidden: int, intermediate: int, **fields: Any) -> BertConfig:
@@ -375,15 +373,15 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "bert-base-multilingual-cased": _size(12, 768, vocab_size=119547),
     "bert-large-uncased": _size(24, 1024),
     "bert-large-cased": _size(24, 1024, vocab_size=28996),
-    "roberta-base": _roberta(12, 768, 50265),
-    "roberta-large": _roberta(24, 1024, 50265),
-    "xlm-roberta-base": _roberta(12, 768, 250002, "xlm-roberta"),
-    "xlm-roberta-large": _roberta(24, 1024, 250002, "xlm-roberta"),
-    "camembert-base": _roberta(12, 768, 32005, "camembert"),
-    "albert-base-v2": _albert(12, 768),
-    "albert-large-v2": _albert(24, 1024),
-    "albert-xlarge-v2": _albert(24, 2048, num_attention_heads=16),
-    "albert-xxlarge-v2": _albert(12, 4096),
+    "roberta-base": _size(12, 768, 50265, "roberta", **_ROBERTA),
+    "roberta-large": _size(24, 1024, 50265, "roberta", **_ROBERTA),
+    "xlm-roberta-base": _size(12, 768, 250002, "xlm-roberta", **_ROBERTA),
+    "xlm-roberta-large": _size(24, 1024, 250002, "xlm-roberta", **_ROBERTA),
+    "camembert-base": _size(12, 768, 32005, "camembert", **_ROBERTA),
+    "albert-base-v2": _size(12, 768, 30000, "albert", **_ALBERT),
+    "albert-large-v2": _size(24, 1024, 30000, "albert", **_ALBERT),
+    "albert-xlarge-v2": _size(24, 2048, 30000, "albert", num_attention_heads=16, **_ALBERT),
+    "albert-xxlarge-v2": _size(12, 4096, 30000, "albert", **_ALBERT),
     "distilbert-base-uncased": _size(6, 768, model_type="distilbert"),
     "distilbert-base-cased": _size(6, 768, 28996, "distilbert"),
     "modernbert-base": _modernbert(22, 768, 1152),

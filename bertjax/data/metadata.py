@@ -13,89 +13,59 @@ import re
 import types
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from bertjax.base.addresses import place
+from bertjax.base.checked import Checked, NonNegative, check
 from bertjax.base.files import MAX_JSON_BYTES, brief, is_file_name, listed, read_bytes
 from bertjax.data.preparation.segments import OBJECTIVES, ObjectiveName
 from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
 
+Number = Annotated[int, "[0, 2^63)"]
 
-def typed(kind: Any, value: Any, where: str) -> Any:
-    """Checks the type of a JSON value and converts JSON objects to instances of dataclasses.
 
-    `kind` is a dataclass, int (not negative), float, str, bool, Any, a Literal of strings, list,
-    dict with string keys, or the union of one of these and None. Raises ValueError, which names
-    `where`, if a type is wrong, a required field is missing, or a field is unknown.
+def _built(kind: Any, value: Any) -> Any:
+    """Converts the JSON objects in a value of the type `kind` to instances of dataclasses.
+
+    Raises ValueError if a field is missing or unknown, or a value is not of its type.
     """
-    origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return _object(kind, value, where)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None and type(None) in args else typed(args[0], value, where)
-    if origin is Literal:
-        if not isinstance(value, str) or value not in args:
-            raise ValueError(f"{where} is {brief(repr(value))}, not one of {', '.join(args)}")
-    elif origin is dict and isinstance(value, dict):
-        return {name: typed(args[1], v, f"{where}.{brief(name, 20)}") for name, v in value.items()}
-    elif (origin or kind) is list and isinstance(value, list):
-        return [typed(args[0] if args else Any, v, f"{where}[{i}]") for i, v in enumerate(value)]
-    elif not _is(origin or kind, value):
-        raise ValueError(
-            f"{where} is {brief(repr(value))}, not a valid {(origin or kind).__name__}"
-        )
+        return None if value is None else _built(arguments[0], value)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{brief(repr(value))} is not a JSON object")
+        hints = get_type_hints(kind, include_extras=True)
+        values = {name: _built(hints.get(name), v) for name, v in value.items()}
+        try:
+            return kind(**values)  # type: ignore[operator]
+        except TypeError as error:  # names missing or unknown fields
+            raise ValueError(str(error)) from error
+    if origin is dict and isinstance(value, dict):
+        return {name: _built(arguments[1], v) for name, v in value.items()}
+    if origin is list and arguments and isinstance(value, list):
+        return [_built(arguments[0], v) for v in value]
     return value
-
-
-def _is(kind: type, value: Any) -> bool:
-    if kind is int:
-        return type(value) is int and 0 <= value < 1 << 63
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is kind
-
-
-def _object(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {brief(repr(value))}, not a JSON object")
-    hints = get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    unknown = [name for name in value if name not in fields]
-    missing = [
-        name
-        for name, field in fields.items()
-        if name not in value
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
-    if unknown or missing:
-        raise ValueError(
-            f"{where} has missing fields: {brief(missing or 'none')}; unknown fields: "
-            f"{brief(unknown or 'none')}"
-        )
-    return kind(**{name: typed(hints[name], v, f"{where}.{name}") for name, v in value.items()})
 
 
 METADATA_FILE = "metadata.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shard:
+class Shard(Checked):
     """The description of a shard: file name, number of records, size in bytes, hexadecimal SHA-256.
 
     Data prepared without checksums lack the size and `sha256`.
     """
 
     file: str
-    records: int
-    size: int | None = None
+    records: Number
+    size: Number | None = None
     sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LengthSummary:
+class LengthSummary(Checked):
     """Statistics of the rows of one split that were prepared for one maximum length.
 
     Attributes:
@@ -109,12 +79,12 @@ class LengthSummary:
     """
 
     shards: list[Shard]
-    records: int
-    sequences: int
-    tokens: int
-    labels: dict[str, int]
-    random_from_same_document: int
-    length_counts: list[int]
+    records: Number
+    sequences: Number
+    tokens: Number
+    labels: dict[str, Number]
+    random_from_same_document: Number
+    length_counts: list[Number]
 
     @property
     def attended(self) -> float:
@@ -124,7 +94,7 @@ class LengthSummary:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitSummary:
+class SplitSummary(Checked):
     """Statistics of one split, "train" or "eval".
 
     Attributes:
@@ -136,23 +106,23 @@ class SplitSummary:
         lengths: maps each maximum length, as a string, to the statistics of its rows.
     """
 
-    documents: int
-    sentences: int
-    text_bytes: int
-    text_tokens: int
-    unigram_entropy_nats: float | None
+    documents: Number
+    sentences: Number
+    text_bytes: Number
+    text_tokens: Number
+    unigram_entropy_nats: NonNegative | None
     lengths: dict[str, LengthSummary]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceSummary:
+class SourceSummary(Checked):
     """A source of a mixture; its share of the rows is its integer weight / the sum of all weights.
 
     `name` is the input; `splits` has its "train" and, if documents were held out, "eval".
     """
 
     name: str
-    weight: int
+    weight: Number
     splits: dict[str, SplitSummary]
 
 
@@ -160,12 +130,12 @@ class RowSource(NamedTuple):
     """Shards to read rows from: the name of the source, its weight, and the shards' paths."""
 
     name: str
-    weight: int
+    weight: Number
     paths: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Metadata:
+class Metadata(Checked):
     """The description of a prepared directory, stored as `metadata.json`.
 
     Attributes:
@@ -184,11 +154,11 @@ class Metadata:
     settings: dict[str, Any]
     inputs: list[list]
     tokenizer_fingerprint: str
-    vocab_size: int
+    vocab_size: Number
     objective: ObjectiveName
-    max_lengths: list[int]
-    chunks: int
-    counts: dict[str, int]
+    max_lengths: list[Number]
+    chunks: Number
+    counts: dict[str, Number]
     splits: dict[str, SplitSummary]
     format_version: int = FORMAT_VERSION
     sources: list[SourceSummary] | None = None
@@ -260,11 +230,10 @@ class Metadata:
                 f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare "
                 "the data again"
             )
-        metadata: Metadata = typed(cls, fields, "metadata")
+        metadata: Metadata = _built(cls, fields)
         if metadata.settings.get("pack"):
-            count = typed(int, metadata.settings.get("max_sequences"), "settings.max_sequences")
-            if not count:
-                raise ValueError("settings.max_sequences is 0, but must be at least 1")
+            most = metadata.settings.get("max_sequences")
+            check("settings.max_sequences", most, Annotated[int, "[1, 2^63)"])
         for split, summary in metadata.splits.items():
             for length, content in summary.lengths.items():
                 _check_summary(f"split {split}, length {brief(length, 20)}", length, content)

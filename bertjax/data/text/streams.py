@@ -218,8 +218,10 @@ def _unwrap(
                 yield from _unwrap(file, inner, content, depth - 1)
 
 
-def _named(name: str, items: Iterator[Any]) -> Iterator[Any]:
-    """Yields the items of an archive or of one of its members, whose errors then name it."""
+def _named(
+    name: str, items: Iterator[Any], errors: tuple[type[Exception], ...] = (ValueError, OSError)
+) -> Iterator[Any]:
+    """Yields blocks or members of the file or archive `name`, whose `errors` then name it."""
     while True:
         try:
             item = next(items)
@@ -227,9 +229,10 @@ def _named(name: str, items: Iterator[Any]) -> Iterator[Any]:
             return
         except DamagedInput:
             raise
-        except (ValueError, OSError) as error:
+        except errors as error:
             raise DamagedInput(
-                f"{name} is damaged or truncated ({error}): download or pack it again."
+                f"{name} is damaged or truncated ({type(error).__name__}: {error}): download or "
+                "pack it again."
             ) from error
         yield item
 
@@ -290,19 +293,7 @@ def _decompressed(
 ) -> Iterator[bytes]:
     """Yields the decompressed blocks of a stream, and checks that it is whole and not a bomb."""
     written = 0
-    blocks = _decompressed_blocks(stream, start)
-    while True:
-        try:
-            block = next(blocks, None)
-        except DamagedInput:
-            raise
-        except _DAMAGE as error:
-            raise DamagedInput(
-                f"{name} is damaged or truncated ({type(error).__name__}: {error}): "
-                "download or compress it again."
-            ) from error
-        if block is None:
-            return
+    for block in _named(name, _decompressed_blocks(stream, start), _DAMAGE):
         written += len(block)
         if written > FREE_BYTES and written > MAX_GROWTH * bytes_read():
             raise DamagedInput(
