@@ -383,44 +383,39 @@ def add_up(
         contents = [summary["splits"][split] for summary in summaries]
         if not any(content["documents"] for content in contents):
             continue
-        entropy = None
-        if split == EVAL:
-            unigrams: Counter = Counter()
-            for summary in summaries:
-                unigrams.update(summary["eval_unigrams"])
-            entropy = unigram_entropy(unigrams.values())
-        splits[split] = _split(contents, settings, entropy)
+        totals = {
+            name: sum(content[name] for content in contents)
+            for name in ("documents", "sentences", "text_bytes", "text_tokens")
+        }
+        unigrams: Counter = Counter()
+        for summary in summaries if split == EVAL else ():
+            unigrams.update(summary["eval_unigrams"])
+        splits[split] = SplitSummary(
+            **totals,
+            unigram_entropy_nats=unigram_entropy(unigrams.values()) if split == EVAL else None,
+            lengths={
+                str(n): _of_length(n, [content["lengths"][str(n)] for content in contents])
+                for n in sorted(settings["max_length"])
+            },
+        )
     return splits
 
 
-def _split(
-    summaries: list[dict[str, Any]], settings: dict[str, Any], entropy: float | None
-) -> SplitSummary:
-    lengths = {}
-    for length in map(str, sorted(settings["max_length"])):
-        contents = [summary["lengths"][length] for summary in summaries]
-        labels: Counter = Counter()
-        length_counts = [0] * (int(length) + 1)
-        for content in contents:
-            labels.update(content["labels"])
-            for n, count in enumerate(content["length_counts"]):
-                length_counts[n] += count
-        lengths[length] = LengthSummary(
-            shards=[shard for content in contents if (shard := shard_of(content))],
-            records=sum(content["records"] for content in contents),
-            sequences=sum(labels.values()),
-            tokens=sum(content["tokens"] for content in contents),
-            labels=dict(sorted(labels.items())),
-            random_from_same_document=sum(
-                content["random_from_same_document"] for content in contents
-            ),
-            length_counts=length_counts,
-        )
-    totals = {
-        name: sum(summary[name] for summary in summaries)
-        for name in ("documents", "sentences", "text_bytes", "text_tokens")
-    }
-    return SplitSummary(**totals, unigram_entropy_nats=entropy, lengths=lengths)
+def _of_length(length: int, contents: list[dict[str, Any]]) -> LengthSummary:
+    labels: Counter = Counter()
+    for content in contents:
+        labels.update(content["labels"])
+    counts = itertools.zip_longest(
+        [0] * (length + 1), *(content["length_counts"] for content in contents), fillvalue=0
+    )
+    names = ("records", "tokens", "random_from_same_document")
+    return LengthSummary(
+        **{name: sum(content[name] for content in contents) for name in names},
+        shards=[shard for content in contents if (shard := shard_of(content))],
+        sequences=sum(labels.values()),
+        labels=dict(sorted(labels.items())),
+        length_counts=list(map(sum, counts)),
+    )
 
 
 def check_enough(
@@ -504,12 +499,9 @@ def join_shards(
     least = _least([shard for shards in sources for shard in shards])
     groups = [list(_groups(shards, least)) for shards in sources]
     total = sum(map(len, groups))
-    numbers = itertools.count()
+    names = (f"{name}-{number:05d}-of-{total:05d}" for number in itertools.count())
     return [
-        [
-            _join(directory, f"{name}-{next(numbers):05d}-of-{total:05d}", group, several)
-            for group in of_source
-        ]
+        [_join(directory, next(names), group, several) for group in of_source]
         for of_source in groups
     ]
 
