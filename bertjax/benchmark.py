@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bertjax.base import command_line, signals
+from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
 
 
@@ -20,16 +21,12 @@ class BenchmarkFlags(command_line.ConfigFlags):
 
     phase: int = 0
     """Index of the pretraining phase to measure, counted from 0."""
-    steps: int = 20
+    steps: Count = 20
     """Number of training steps in each of five rounds; times are medians over the five rounds."""
     json: str | None = None
     """JSON file to write the results to; "-": standard output; None: no JSON is written."""
     profile: str | None = None
     """Directory to write a profiler trace to, for TensorBoard or Perfetto; None: no trace."""
-
-    def __post_init__(self):
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps}: it must be at least 1.")
 
 
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:

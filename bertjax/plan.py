@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertjax.base import command_line, signals
+from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PlanFlags(command_line.ConfigFlags):
     or rtx4090; of a GPU's memory, the share counts that JAX reserves: 75 percent, or the variable
     XLA_PYTHON_CLIENT_MEM_FRACTION. None: only the devices in --compare. --topology, --compare or
     both are required."""
-    num_nodes: int = 1
+    num_nodes: Count = 1
     """Number of nodes, for GPUs; the name of a TPU slice gives all of its chips."""
     compare: str | None = None
     """Devices to plan for besides --topology, separated by commas, such as v5e:4x4,h200:8; a table
@@ -53,13 +54,12 @@ class PlanFlags(command_line.ConfigFlags):
     train step of the config does not fit."""
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.topologies:
             raise ValueError(
                 "No devices are set: give --topology, such as v3:4x4 or h200:8, or --compare, such "
                 "as v5e:4x4,h200:8."
             )
-        if self.num_nodes < 1:
-            raise ValueError(f"num_nodes={self.num_nodes}: it must be at least 1.")
 
     @property
     def topologies(self) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from bertjax.base import command_line, signals
+from bertjax.base.checked import Checked, Count
 from bertjax.base.files import naming_write_errors
 
 # Texts whose masks the checks fill. A model that ignores context fills all with the same words.
@@ -31,7 +32,7 @@ LEAST_GAIN, LEAST_SIGMA = 0.5, 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuickstartConfig:
+class QuickstartConfig(Checked):
     """Config of `bertjax.quickstart`.
 
     Raises:
@@ -45,13 +46,9 @@ class QuickstartConfig:
     input: str = "pydocs"
     """Text to train on, as --input of bertjax.prepare; pydocs: the documentation of Python and of
     the installed packages. The checks are made for pydocs."""
-    steps: int | None = None
+    steps: Count | None = None
     """Number of training steps; None: those of the config quickstart. Few steps are enough to see
     all commands at work, but not to pass the checks."""
-
-    def __post_init__(self):
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps={self.steps}: it must be at least 1.")
 
 
 class Step(NamedTuple):

@@ -21,6 +21,7 @@ from tyro.constructors import (
 )
 
 import bertjax
+from bertjax.base.checked import Checked
 from bertjax.base.files import did_you_mean
 
 Config = TypeVar("Config")
@@ -59,7 +60,7 @@ class Declared(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConfigFlags:
+class ConfigFlags(Checked):
     """Base class of the flags of the commands that read a config file, named by `--config`."""
 
     config: str | None = None
