@@ -100,14 +100,14 @@ def word_probabilities(
         "attention_mask": mask,
         "masked_positions": places,
     }
-    program = compiled_program(for_inference(loaded.model), masked_lm_logits)
+    program = compiled_program(for_inference(loaded.model), read_masked_lm)
     for used, logits in in_pieces(program, loaded.params, batch, token_budget(length, None)):
         # If the vocabulary is padded for the device, some logits belong to ids without a token.
         logits = logits[:used, : positions.shape[1], : tokenizer.vocab_size]
         yield from np.asarray(jax.nn.softmax(logits))
 
 
-def masked_lm_logits(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+def read_masked_lm(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
     """Returns the logits of the masked LM head, float32 [B, P, V]."""
     return outputs[mlm_key(outputs)]
 

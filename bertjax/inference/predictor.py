@@ -130,7 +130,7 @@ class Predictor:
         self._rows = sharding.batch_sharding(mesh)
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         self._batch_size = batch_size
-        self._program = compiled_program(model, head_outputs, mesh)
+        self._program = compiled_program(model, read_head, mesh)
         self.before_batch: Callable[[], None] = lambda: None
         # Called with the number of features of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
@@ -155,9 +155,9 @@ class Predictor:
     def _predict_group(
         self, params: Any, group: list[tuple[Example, Sequence[Feature], str]]
     ) -> Iterator[tuple[Example, Prediction]]:
-        all_outputs = self.outputs(params, [f for _, features, _ in group for f in features])
+        read_all = self.outputs(params, [f for _, features, _ in group for f in features])
         for example, features, problem in group:
-            outputs = list(itertools.islice(all_outputs, len(features)))
+            outputs = list(itertools.islice(read_all, len(features)))
             if problem:
                 example = dataclasses.replace(example, label=None, answers=())
             if not features:
@@ -294,7 +294,7 @@ def compiled_program(
     return jax.jit(apply, out_shardings=sharding.replicated(mesh) if mesh else None)
 
 
-def head_outputs(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+def read_head(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
     """Returns the outputs of the head alone."""
     return {key: outputs[key] for key in model.outputs}
 
@@ -457,6 +457,64 @@ def in_pieces(
             first += size
 
     return read_behind(start())
+
+
+# Batch axis and token axes of outputs; all others have a batch axis and a token axis.
+AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4), "pooler_output": (0,)}
+# Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
+# much memory.
+BUDGET_SHARE = 4
+
+
+def model_outputs(
+    model: BertWithHead,
+    params: Any,
+    batch: Batch,
+    *,
+    hidden_states: bool,
+    attentions: bool,
+    batch_size: int | None,
+) -> dict[str, np.ndarray]:
+    """Pads inputs, applies a model without dropout to some rows at a time, and cuts the padding.
+
+    `params` are on the device, in the form of `inference_params`; the batch has input_ids,
+    token_type_ids and attention_mask, int [B, L] each. The rest is described at
+    `Pretrained.__call__`.
+    """
+    length = batch["input_ids"].shape[1]
+    bucket = length_bucket(length, model.config.max_length)
+    fills = {"input_ids": model.config.pad_token_id or 0}
+    padded = {
+        key: np.pad(x, ((0, 0), (0, bucket - length)), constant_values=fills.get(key, 0))
+        for key, x in batch.items()
+    }
+    program = compiled_program(
+        for_inference(model), read_all, hidden_states=hidden_states, attentions=attentions
+    )
+    axes = AXES | dict.fromkeys(model.sequence_outputs, (0,))
+    tokens = token_budget(bucket, batch_size, share=BUDGET_SHARE)
+    pieces: dict[str, list[np.ndarray]] = {}
+    for used, outputs in in_pieces(program, params, padded, tokens):
+        for key, values in outputs.items():
+            row_axis, *token_axes = axes.get(key, (0, 1))
+            cut = [slice(None)] * values.ndim
+            cut[row_axis] = slice(used)
+            for axis in token_axes:
+                cut[axis] = slice(length)
+            pieces.setdefault(key, []).append(np.asarray(values)[tuple(cut)])
+    return {
+        key: values[0] if len(values) == 1 else np.concatenate(values, axes.get(key, (0,))[0])
+        for key, values in pieces.items()
+    }
+
+
+def read_all(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    """Returns all outputs of the model, and "attentions" [layers, B, heads, L, L] if there are."""
+    if "intermediates" in outputs:
+        layers = outputs.pop("intermediates")["bert"]["encoder"]["layers"]
+        probs: Any = layers["attention"]["attention_probs"][0]  # [groups, layers, B, N, L, L]
+        outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
+    return outputs
 
 
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:

@@ -1,11 +1,14 @@
 """`bertjax.load_pretrained` loads a model that can be called on texts or arrays.
 
-What the files of a model say is read when the model is loaded, and no method reads them again.
+What the files of a model say is read when the model is loaded, and no method reads them again. The
+parts, in this order: the model, the task that it was fine-tuned on (`with_task`), and the examples
+that its task makes of texts (`from_texts`). Everything is computed in `predictor`.
 """
 
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,26 +22,29 @@ from jax.typing import DTypeLike
 from bertjax.base.files import brief, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
-from bertjax.data.batches.batch import Batch
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
     Predictor,
-    compiled_program,
     for_inference,
-    in_pieces,
     inference_params,
-    length_bucket,
+    model_outputs,
     one_device,
-    token_budget,
 )
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.classification import ChoiceTask
+from bertjax.tasks.classification import (
+    ChoiceTask,
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    TextTask,
+)
+from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.saved import KINDS, saved_task
+from bertjax.tasks.registry import TASKS
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -47,6 +53,55 @@ from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
 
 Text = str | tuple[str, str]
+
+
+def load_pretrained(
+    path_or_name: str | Path,
+    head: str | None = "auto",
+    *,
+    num_labels: int | None = None,
+    vocab_size: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+) -> "Pretrained":
+    """Loads a model, to be called on texts or arrays.
+
+        bert = bertjax.load_pretrained("bert-base-uncased")
+        outputs = bert(["one text", ("text a", "text b")])
+        outputs["last_hidden_state"]  # float32 [2, L, 768]
+
+    Parts of the model that the loaded weights lack, such as a classifier, are initialised at
+    random, and their names are printed. If the model has no tokenizer, it can be called on arrays,
+    but not on texts. Compiled programs are kept on disk, in jax's persistent compilation cache.
+
+    Args:
+        path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
+            the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
+            `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
+        head: the name of the head, one of `bertjax.model.HEADS`; None: the head of the source;
+            "auto": the head of the source if it was fine-tuned for a task, and "encoder", without a
+            head, if it was pretrained.
+        num_labels: the number of classes; None: as in the source, or 2 if it has no classes.
+        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
+        dtype: the dtype of the activations; the parameters are float32.
+
+    Raises:
+        FileNotFoundError: there is no model at `path_or_name`, neither locally nor on the Hub.
+        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
+            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
+            than the model.
+    """
+    use_compilation_cache()
+    loaded = load_model(
+        path_or_name,
+        head,
+        num_labels=num_labels,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        tokenizer_required=False,
+    )
+    for part in loaded.absent:
+        print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
+    return Pretrained(loaded)
 
 
 class Pretrained:
@@ -387,55 +442,6 @@ class Pretrained:
         )
 
 
-def load_pretrained(
-    path_or_name: str | Path,
-    head: str | None = "auto",
-    *,
-    num_labels: int | None = None,
-    vocab_size: int | None = None,
-    dtype: DTypeLike = jnp.float32,
-) -> Pretrained:
-    """Loads a model, to be called on texts or arrays.
-
-        bert = bertjax.load_pretrained("bert-base-uncased")
-        outputs = bert(["one text", ("text a", "text b")])
-        outputs["last_hidden_state"]  # float32 [2, L, 768]
-
-    Parts of the model that the loaded weights lack, such as a classifier, are initialised at
-    random, and their names are printed. If the model has no tokenizer, it can be called on arrays,
-    but not on texts. Compiled programs are kept on disk, in jax's persistent compilation cache.
-
-    Args:
-        path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
-            the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
-            `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
-        head: the name of the head, one of `bertjax.model.HEADS`; None: the head of the source;
-            "auto": the head of the source if it was fine-tuned for a task, and "encoder", without a
-            head, if it was pretrained.
-        num_labels: the number of classes; None: as in the source, or 2 if it has no classes.
-        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
-        dtype: the dtype of the activations; the parameters are float32.
-
-    Raises:
-        FileNotFoundError: there is no model at `path_or_name`, neither locally nor on the Hub.
-        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
-            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
-            than the model.
-    """
-    use_compilation_cache()
-    loaded = load_model(
-        path_or_name,
-        head,
-        num_labels=num_labels,
-        vocab_size=vocab_size,
-        dtype=dtype,
-        tokenizer_required=False,
-    )
-    for part in loaded.absent:
-        print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
-    return Pretrained(loaded)
-
-
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
@@ -481,6 +487,133 @@ def _description(loaded: LoadedModel) -> dict[str, Any]:
     # If the directory lacks parts of the loaded head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
     return loaded.source.usage.description.result() if has_head else {}
+
+
+KINDS: tuple[type[Task], ...] = (
+    *(ClassificationTask, MultiLabelTask, RegressionTask),
+    *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
+)
+# Fields of `SpanTask` that are saved in task.json.
+SPAN_FIELDS = (
+    *("doc_stride", "max_query_length", "max_answer_length"),
+    *("with_impossible", "null_threshold"),
+)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "label_kind"), (str,)),
+    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
+    "doc_stride": (int, type(None)),
+    **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
+    **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
+}
+# Tokens per window with which other libraries usually train question answering.
+SPAN_LENGTH = 384
+
+
+def saved_task(
+    head: str,
+    labels: Sequence[str] | None,
+    num_labels: int,
+    config: Mapping[str, Any],
+    description: Mapping[str, Any],
+    longest: int,
+) -> Task:
+    """Creates the task that a saved model was fine-tuned on, from the files of the model.
+
+    Args:
+        labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
+        config: the content of config.json, whose problem_type tells the kind of a classifier.
+        description: the content of task.json; empty for a model from another library.
+        longest: maximum input length of the model, in tokens.
+
+    Raises:
+        ValueError: no task uses the head, an entry of task.json has a wrong type or value, or two
+            classes whose probabilities are predicted have the same name.
+    """
+    _check(description)
+    kind = _kind_of(head, num_labels, config, description)
+    default_length = SPAN_LENGTH if kind is SpanTask else longest
+    fields: dict[str, Any] = {
+        "name": description.get("task", head),
+        "max_length": min(description.get("max_length", default_length), longest),
+    }
+    if kind is SpanTask:
+        saved = {k: description[k] for k in SPAN_FIELDS if description.get(k) is not None}
+        return SpanTask(**fields, **saved)
+    if kind is ChoiceTask:
+        # The number of choices is unknown until the inputs to predict are read.
+        return ChoiceTask(num_choices=0, **fields)
+    if kind is SimilarityTask:
+        return SimilarityTask(**fields)
+    # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
+    fields["doc_stride"] = description.get("doc_stride")
+    if issubclass(kind, TextTask):
+        fields["pairs"] = _pairs(description)
+    if issubclass(kind, RegressionTask):
+        return kind(**fields)
+    if kind is ClassificationTask:
+        fields["temperature"] = _temperature(description)
+    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
+    if kind is TagTask:
+        return TagTask.of_labels(names, **fields)
+    if len(set(names)) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(
+            f"id2label in config.json has {brief(', '.join(repeated), 80)} more than once, so that "
+            "predictions would not tell the classes apart: give each id a name of its own there."
+        )
+    definition = TASKS.get(fields["name"])
+    if definition is not None and definition.metric is not None and kind in definition.kinds:
+        fields["metric"] = definition.metric
+    return kind(labels=names, **fields)
+
+
+def _temperature(description: Mapping[str, Any]) -> float:
+    temperature = float(description.get("temperature", 1.0))
+    if not 0 < temperature < math.inf:
+        raise ValueError(
+            f"temperature={temperature} should be positive: correct it, or copy or download the "
+            "model again."
+        )
+    return temperature
+
+
+def _pairs(description: Mapping[str, Any]) -> bool | None:
+    """Returns whether inputs are pairs; old task.json files only have the columns of the file."""
+    columns = description.get("columns") or {}
+    of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
+    return description.get("pairs", of_columns)
+
+
+def _check(description: Mapping[str, Any]) -> None:
+    for key, kinds in _TYPES.items():
+        value = description.get(key, kinds[0]())
+        is_count = kinds[0] is int
+        too_small = is_count and key in description and isinstance(value, int) and value < 1
+        if type(value) not in kinds or too_small:
+            raise ValueError(
+                f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
+                f"{' and at least 1' if is_count else ''}: correct it, or copy or download "
+                "the model again."
+            )
+
+
+def _kind_of(
+    head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
+) -> type[Task]:
+    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type."""
+    kinds = [kind for kind in KINDS if kind.head == head]
+    for kind in (*kinds, *KINDS):
+        if kind.label_kind == description.get("label_kind"):
+            return kind
+    for kind in kinds:
+        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
+            return kind
+    if not kinds:
+        raise ValueError(
+            f"The model has the head {head}, which no task uses: fine-tune the model "
+            "with bertjax.finetune, or use --fill_mask or --embed."
+        )
+    return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
@@ -597,61 +730,3 @@ def _to_tag(task: TagTask, element: Any, index: int) -> Example:
             f"{where} is {brief(repr(element), 60)}: give a text, or the list of its words."
         )
     return Example(id=str(index), where=where, words=words)
-
-
-# Batch axis and token axes of outputs; all others have a batch axis and a token axis.
-AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4), "pooler_output": (0,)}
-# Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
-# much memory.
-BUDGET_SHARE = 4
-
-
-def model_outputs(
-    model: BertWithHead,
-    params: Any,
-    batch: Batch,
-    *,
-    hidden_states: bool,
-    attentions: bool,
-    batch_size: int | None,
-) -> dict[str, np.ndarray]:
-    """Pads inputs, applies a model without dropout to some rows at a time, and cuts the padding.
-
-    `params` are on the device, in the form of `inference_params`; the batch has input_ids,
-    token_type_ids and attention_mask, int [B, L] each. The rest is described at
-    `Pretrained.__call__`.
-    """
-    length = batch["input_ids"].shape[1]
-    bucket = length_bucket(length, model.config.max_length)
-    fills = {"input_ids": model.config.pad_token_id or 0}
-    padded = {
-        key: np.pad(x, ((0, 0), (0, bucket - length)), constant_values=fills.get(key, 0))
-        for key, x in batch.items()
-    }
-    program = compiled_program(
-        for_inference(model), all_outputs, hidden_states=hidden_states, attentions=attentions
-    )
-    axes = AXES | dict.fromkeys(model.sequence_outputs, (0,))
-    tokens = token_budget(bucket, batch_size, share=BUDGET_SHARE)
-    pieces: dict[str, list[np.ndarray]] = {}
-    for used, outputs in in_pieces(program, params, padded, tokens):
-        for key, values in outputs.items():
-            row_axis, *token_axes = axes.get(key, (0, 1))
-            cut = [slice(None)] * values.ndim
-            cut[row_axis] = slice(used)
-            for axis in token_axes:
-                cut[axis] = slice(length)
-            pieces.setdefault(key, []).append(np.asarray(values)[tuple(cut)])
-    return {
-        key: values[0] if len(values) == 1 else np.concatenate(values, axes.get(key, (0,))[0])
-        for key, values in pieces.items()
-    }
-
-
-def all_outputs(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
-    """Returns all outputs of the model, and "attentions" [layers, B, heads, L, L] if there are."""
-    if "intermediates" in outputs:
-        layers = outputs.pop("intermediates")["bert"]["encoder"]["layers"]
-        probs: Any = layers["attention"]["attention_probs"][0]  # [groups, layers, B, N, L, L]
-        outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
-    return outputs

@@ -14,8 +14,7 @@ from bertjax import convert, predict
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.attention import attention_data
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.predictor import compiled_program, for_inference
-from bertjax.inference.pretrained import all_outputs
+from bertjax.inference.predictor import compiled_program, for_inference, read_all
 from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
@@ -264,7 +263,7 @@ def test_an_unknown_hub_name_without_network_is_explained(monkeypatch):
 
 def unpadded(bert, ids, mask=None, types=None):
     """What the model computes for exactly these rows, in one piece."""
-    program = compiled_program(bert.model, all_outputs, hidden_states=True, attentions=True)
+    program = compiled_program(bert.model, read_all, hidden_states=True, attentions=True)
     ids, types = (x.astype(np.int32) for x in (ids, np.zeros_like(ids) if types is None else types))
     mask = np.ones_like(ids) if mask is None else mask
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
@@ -291,7 +290,7 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
         shapes.add(ids.shape)
     assert len(shapes) > 100
     model, wanted = for_inference(bert.model), {"hidden_states": False, "attentions": False}
-    assert 0 < compiled_program(model, all_outputs, **wanted)._cache_size() <= 12
+    assert 0 < compiled_program(model, read_all, **wanted)._cache_size() <= 12
 
 
 @pytest.mark.parametrize(
@@ -353,8 +352,8 @@ def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
 
         return call
 
-    monkeypatch.setattr("bertjax.inference.pretrained.compiled_program", watched)
-    monkeypatch.setattr("bertjax.inference.pretrained.token_budget", lambda *_, **__: 256)
+    monkeypatch.setattr("bertjax.inference.predictor.compiled_program", watched)
+    monkeypatch.setattr("bertjax.inference.predictor.token_budget", lambda *_, **__: 256)
     pieces = bert(input_ids=ids)
     assert len(sizes) >= 150 * 30 / 256 and max(sizes) <= 256
     for name, values in whole.items():

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from bertjax.inference.pretrained import saved_task
 from bertjax.tasks import Example
 from bertjax.tasks.classification import ClassificationTask
-from bertjax.tasks.saved import saved_task
 from bertjax.tasks.temperature import (
     HeldOutProbabilities,
     calibrate,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import encode_feature
+from bertjax.inference.pretrained import saved_task
 from bertjax.tasks.classification import (
     ClassificationTask,
     MultiLabelTask,
@@ -13,7 +14,6 @@ from bertjax.tasks.classification import (
     sigmoid,
     softmax,
 )
-from bertjax.tasks.saved import saved_task
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, TruncatedTexts, windows
 from bertjax.tokenization import train_bpe

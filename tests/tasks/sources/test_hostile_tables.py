@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from bertjax.inference.pretrained import saved_task
 from bertjax.tasks.registry import learn_labels
-from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
