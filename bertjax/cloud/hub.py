@@ -10,7 +10,7 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -162,28 +162,25 @@ def _by_split(
         for file in sorted(info.siblings or (), key=lambda file: file.rfilename)
         if suffix.search(file.rfilename)
     ]
-    if not files:
-        return {}
     card = info.card_data.get("configs") if info.card_data is not None else None
-    return (_by_card(card, files) if card else {}) or _by_name(files)
-
-
-def _by_card(configs: Any, files: list[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
     found: dict[str, dict[str, list[HubFile]]] = {}
+    for config, split, file in list(_by_card(card or (), files)) or _by_name(files):
+        found.setdefault(config, {}).setdefault(split, []).append(file)
+    return found
+
+
+def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
+    """Yields (config, split, file) as the `configs` of a card say."""
     for config in configs:
-        splits: dict[str, list[HubFile]] = {}
+        name = config.get("config_name", DEFAULT_CONFIG)
         for split, patterns in _patterns(config.get("data_files") or ()):
             globs = [compiled_glob(pattern) for pattern in patterns]
-            matching = [file for file in files if any(glob.match(file.path) for glob in globs)]
-            splits.setdefault(split, []).extend(matching)
+            for file in files:
+                if any(glob.match(file.path) for glob in globs):
+                    yield name, split, file
         if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
             inside = [file for file in files if file.path.startswith(f"{folder}/")]
-            for by_split in _by_name(inside).values():
-                for split, matching in by_split.items():
-                    splits.setdefault(split, []).extend(matching)
-        if splits := {split: matching for split, matching in splits.items() if matching}:
-            found[config.get("config_name", DEFAULT_CONFIG)] = splits
-    return found
+            yield from ((name, split, file) for _, split, file in _by_name(inside))
 
 
 def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
@@ -195,18 +192,14 @@ def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
         yield str(entry["split"]), [path] if isinstance(path, str) else list(path)
 
 
-def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
-    """Sorts files by their names; files that name no split are of the split "train"."""
-    found: dict[str, dict[str, list[HubFile]]] = {}
-    files = list(files)
+def _by_name(files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
+    """Yields (config, split, file) by names; files that name no split are of the split "train"."""
     converted = [_CONVERTED_FILE.fullmatch(file.path) for file in files]
     for file, match in zip(files, converted, strict=True):
         if match is not None and None not in converted:
-            config, split = match["config"], match["split"]
+            yield match["config"], match["split"], file
         else:
-            config, split = _config_and_split(file.path)
-        found.setdefault(config, {}).setdefault(split, []).append(file)
-    return found
+            yield *_config_and_split(file.path), file
 
 
 def _config_and_split(path: str) -> tuple[str, str]:

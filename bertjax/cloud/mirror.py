@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from bertjax.base.addresses import file_system, listed, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
@@ -111,11 +110,15 @@ class Mirror:
         with self._busy, naming_bucket_errors(self.address, "written"):
             self._check()
             found = dict(self._local_files())
-            changed = [name for name, state in found.items() if self._sent.get(name) != state]
-            changed = self._hide_changed_models(changed, found)
+            changed = {name for name, state in found.items() if self._sent.get(name) != state}
+            gone = self._sent.keys() - found.keys()
+            for folder in {Path(name).parent for name in changed | gone}:
+                name = (folder / MODEL_FILE).as_posix()
+                if name in self._sent and name in found:
+                    self._remove(name)
+                    changed.add(name)
             for name in sorted(changed, key=_order):
                 self._upload(name)
-            gone = [name for name in self._sent if name not in found]
             for name in gone:
                 self._remove(name)
             if changed or gone:
@@ -169,16 +172,6 @@ class Mirror:
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                 if self._is_mirrored(name) and path.is_file():
                     yield name, _state_of(path)
-
-    def _hide_changed_models(self, changed: list[str], found: dict[str, Any]) -> list[str]:
-        """Removes config.json of changed folders from the bucket; returns `changed` with them."""
-        gone = [name for name in self._sent if name not in found]
-        for folder in {Path(name).parent for name in [*changed, *gone]}:
-            name = (folder / MODEL_FILE).as_posix()
-            if name in self._sent and name in found:
-                self._remove(name)
-                changed = [*changed, name] if name not in changed else changed
-        return changed
 
     def _upload(self, name: str) -> None:
         local, (system, target) = self.folder / name, file_system(f"{self.address}/{name}")

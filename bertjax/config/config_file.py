@@ -19,7 +19,6 @@ from bertjax.config.training import TrainingConfig
 Config = TypeVar("Config")
 
 
-# The folder, in configs/, of the configs of each class.
 _FOLDERS: dict[type[Any], str] = {PretrainConfig: "pretrain", FinetuneConfig: "finetune"}
 
 
@@ -37,7 +36,6 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
     if not path:
         return config_class()
     file = _find_config_file(path, config_class)
-    # The name of a config file need not end in .py.
     loader = importlib.machinery.SourceFileLoader("bertjax_run_config", str(file))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

@@ -7,7 +7,6 @@ from bertjax.base.checked import AtLeast0, Count, Positive, Rate
 from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
-# The task that stands for all tasks of GLUE.
 GLUE_TASK = "glue"
 # The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
 SHORTEST = 5

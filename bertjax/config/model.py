@@ -160,24 +160,13 @@ class BertConfig(Checked):
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}: change one of them."
             )
-        self._check_pre_norm()
-
-    def _check_pre_norm(self) -> None:
-        """Checks the fields that only encoders with `pre_norm` have, and the prediction head.
-
-        Raises:
-            ValueError: a value is outside of its range, or fields exclude each other.
-        """
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
-        fields = ("gated_linear_unit", "global_rope_theta", "local_attention", "mlp_dropout")
-        alone = [name for name in fields if getattr(self, name)]
-        if alone and not self.pre_norm:
-            raise ValueError(
-                f"{', '.join(alone)}: only encoders with pre_norm=True have them. Set pre_norm, or "
-                "leave them out."
-            )
         if not self.pre_norm:
+            self.refuse_idle(
+                "gated_linear_unit global_rope_theta local_attention mlp_dropout",
+                "without pre_norm=True: set pre_norm, or leave it out.",
+            )
             return
         if self.global_rope_theta is None:
             raise ValueError(

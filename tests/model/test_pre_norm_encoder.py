@@ -257,7 +257,10 @@ def test_a_task_with_another_number_of_outputs_gets_a_new_classifier(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pre_norm": False}, "gated_linear_unit, global_rope_theta, local_attention: only enc"),
+        (
+            {"pre_norm": False},
+            "gated_linear_unit=True, .* has no effect without pre",
+        ),
         ({"global_rope_theta": None}, "needs global_rope_theta"),
         ({"global_rope_theta": -1.0}, "global_rope_theta=-1.0: it must be positive"),
         ({"is_decoder": True}, "is_decoder=True"),

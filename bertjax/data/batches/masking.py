@@ -153,7 +153,6 @@ def _draw_words(
             fits = (sizes[word] >= n) & (edges[end] - edges[word] <= free[active])
             overlaps |= fits & taken[end - 1]
             size[fits] = n
-        # An n-gram that overlaps a drawn one is skipped, too.
         size[overlaps] = 0
         for n in range(largest):
             taken[word[size > n] + n] = True
@@ -172,7 +171,6 @@ def _draw_sizes(
     words = np.arange(len(first))
     breaks = (np.diff(candidates) > 1) | (np.diff(sequences) > 0)
     ends = np.append(np.searchsorted(first, np.flatnonzero(breaks) + 1), len(first))
-    # Number of words from each word to the end of its segment.
     left = ends[np.searchsorted(ends, words, side="right")] - words
     cumulative = np.cumsum(1 / np.arange(1, max_ngram + 1))
     # The upper bits of the same number determine the order of the words.

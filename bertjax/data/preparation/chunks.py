@@ -247,7 +247,6 @@ class ChunkPreparer:
                     tokens.counts["documents_without_text"] += 1
                     continue
                 if not all(lengths):
-                    # For example a sentence of control characters.
                     tokens.counts["sentences_without_tokens"] += lengths.count(0)
                     lengths = [length for length in lengths if length]
                 tokens.documents.append(list(accumulate(lengths, initial=position)))

@@ -142,7 +142,6 @@ def _complete(directory: Path) -> Metadata | None:
         verify_shards(directory, metadata)
         return metadata
     except (OSError, ValueError) as error:
-        # Shards were lost or damaged: their chunks are prepared again.
         print(f"{error} The missing or damaged files are now prepared again.", flush=True)
         (directory / METADATA_FILE).unlink()
         return None

@@ -473,7 +473,6 @@ def read_lines(
         if rest:
             yield "".join(parts)
             for line in rest[:-1]:
-                # Blocks have at most four times the characters of the limit, so this is rare.
                 if len(line) > limit and cut:
                     counts["long_lines_cut"] += 1
                     yield from cut_at_spaces(line, limit)
