@@ -20,7 +20,7 @@ from bertjax.config import PrepareConfig, config_from
 
 if TYPE_CHECKING:
     from bertjax.data.metadata import Metadata
-    from bertjax.data.preparation.mixed_corpus import MixedCorpus
+    from bertjax.data.text.corpus import Corpus
     from bertjax.tokenization import Tokenizer
 
 sys.modules[__name__].__class__ = command_line.CallableModule
@@ -115,16 +115,14 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     return metadata
 
 
-def _open_corpus(config: PrepareConfig) -> "MixedCorpus":
-    from bertjax.data.preparation.mixed_corpus import MixedCorpus
-    from bertjax.data.text.corpus import ReadOptions
+def _open_corpus(config: PrepareConfig) -> "Corpus":
+    from bertjax.data.text.corpus import Corpus, ReadOptions
 
-    return MixedCorpus(config.input, part_of(config, ReadOptions))
+    return Corpus(config.input, part_of(config, ReadOptions))
 
 
-def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "MixedCorpus") -> dict[str, Any]:
+def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
     """Returns all that determines the output (settings, inputs, tokenizer) as JSON values."""
-    sources = corpus.sources
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -132,18 +130,18 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "MixedCorpus") 
             if field.name not in _NOT_SETTINGS
         },
         "inputs": corpus.identity,
-        **({} if sources is None else {"sources": sources}),
+        **({} if corpus.sources is None else {"sources": corpus.sources}),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
 
 
 def _prepare_here(
-    config: PrepareConfig, corpus: "MixedCorpus", plan: dict[str, Any], directory: Path
+    config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
     """Prepares part `config.shard` on this machine; None if another part is not finished."""
     from bertjax.data.preparation import prepared_dir
-    from bertjax.data.preparation.prepared_dir import TooLittleText
+    from bertjax.data.text.corpus import TooLittleText
 
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
@@ -172,10 +170,10 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
     return chunks
 
 
-def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
+def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     """Prepares the unfinished chunks of `config.part()`; returns the number of all chunks."""
     from bertjax.data.checksums import Remembered
-    from bertjax.data.preparation.chunks import ChunkSettings, read_summary
+    from bertjax.data.preparation.chunks import ChunkSettings, chunks_of, read_summary
     from bertjax.data.preparation.prepared_dir import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
 
@@ -188,7 +186,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
     joined = joined_files(place(config.output))
     workers = Workers(part_of(config, ChunkSettings), config.num_processes or available_cores())
     with workers, progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
-        for chunk in corpus.chunks(int(config.chunk_mb * 1e6)):
+        for chunk in chunks_of(corpus, int(config.chunk_mb * 1e6)):
             chunks += 1
             in_part = chunk.number % parts == part
             if in_part and read_summary(config.output, chunk.number, remembered, joined) is None:

@@ -39,9 +39,7 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
 
 def run(config: TrainTokenizerConfig) -> "Tokenizer":
     """Learns or extends a vocabulary; errors are those of `train_tokenizer`."""
-    from bertjax.data.mixture import parse_mixture
     from bertjax.data.text.corpus import Corpus, ReadOptions
-    from bertjax.data.text.streams import input_exists
 
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
@@ -49,11 +47,9 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
             f"{output} is not empty: choose another --output, so that no existing vocabulary is "
             "overwritten."
         )
-    mixture = parse_mixture(config.input, "--input", input_exists)
-    inputs = config.input if mixture is None else [source.name for source in mixture.sources]
-    if mixture is not None:
+    corpus = Corpus(config.input, part_of(config, ReadOptions))
+    if corpus.sources is not None:
         print("note: the weights of --input are ignored: the vocabulary is learnt from all text.")
-    corpus = Corpus(inputs, part_of(config, ReadOptions))
     if config.extend is not None:
         return _extend(config, corpus)
     tokenizer = _train(config, corpus)

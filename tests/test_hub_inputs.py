@@ -17,7 +17,6 @@ from bertjax.base import addresses
 from bertjax.cloud.copies import ahead
 from bertjax.cloud.hub import CONVERTED, download, local_split, open_dataset
 from bertjax.config import FinetuneConfig
-from bertjax.data.preparation.mixed_corpus import MixedCorpus
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.prepare import prepare
 from bertjax.tasks.registry import make_task
@@ -185,11 +184,11 @@ def test_workers_elsewhere_read_the_commit_that_was_opened(hub, files, texts):
     repository = hub.dataset(name, files)
     hub.dataset(other, files)
     for inputs in ((f"hf:{name}",), (f"hf:{name}=0.7,hf:{other}=0.3",)):
-        corpus = MixedCorpus(inputs, ReadOptions())
+        corpus = Corpus(inputs, ReadOptions())
         repository.commit("main", {"train.parquet": parquet(text=texts[:1])})
-        again = MixedCorpus(corpus.pinned_inputs, ReadOptions())
+        again = Corpus(corpus.pinned_inputs, ReadOptions())
         assert again.identity == corpus.identity
-        assert MixedCorpus(inputs, ReadOptions()).identity != corpus.identity
+        assert Corpus(inputs, ReadOptions()).identity != corpus.identity
         repository.commit("main", files)
 
 

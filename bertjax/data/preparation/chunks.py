@@ -37,6 +37,7 @@ from bertjax.data.preparation.segments import (
     Segments,
 )
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
+from bertjax.data.text.corpus import Corpus
 from bertjax.data.text.sentences import Document, sentences_of
 from bertjax.tokenization import Tokenizer, WordPieceTokenizer
 
@@ -141,6 +142,16 @@ def cut_chunks(
             number, size, held = number + 1, 0, []
     if held:
         yield Chunk(number, held, size, source, number == first)
+
+
+def chunks_of(corpus: Corpus, chunk_bytes: int) -> Iterator[Chunk]:
+    """Yields the chunks of all sources of `corpus`; errors as `Corpus.documents`."""
+    first = 0
+    for source in range(len(corpus.sources or "1")):
+        documents = corpus.documents(source if corpus.sources else None)
+        for chunk in cut_chunks(documents, chunk_bytes, source=source, first=first):
+            yield chunk
+            first = chunk.number + 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ from bertjax.data.metadata import (
 from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, TRAIN, read_summary, shard_of
 from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.data.records import has_records, read_shard, write_shard
+from bertjax.data.text.corpus import TooLittleText
 
 SETTINGS_FILE = "prepare.json"
 _TMP = r"((\.[0-9a-f]{32})?\.tmp)?"
@@ -96,7 +97,7 @@ def claim(
                 "name a new --output for all parts."
             )
         clear(directory)
-    old_plan = _read_plan(path)
+    old_plan = read_json(path, "use --overwrite") if path.is_file() else None
     if old_plan != plan and _have_same_rows(old_plan, plan, part):
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
@@ -227,13 +228,6 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
     return changed == plan
 
 
-def _read_plan(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path, "use --overwrite")
-    except FileNotFoundError:
-        return None
-
-
 def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     differences = []
     for name in sorted(old_plan.keys() | plan.keys()):
@@ -293,9 +287,9 @@ def join_parts(directory: Path) -> Metadata | None:
 
     Raises ValueError if no part in `directory` is finished.
     """
-    plan = _read_plan(directory / SETTINGS_FILE)
+    path = directory / SETTINGS_FILE
     parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
-    if plan is None or not parts:
+    if not path.is_file() or not parts:
         raise ValueError(
             f"{directory} contains no finished part (a file such as metadata-0-of-4.json): first "
             "run prepare with --shard 0/4, 1/4, ..."
@@ -303,6 +297,7 @@ def join_parts(directory: Path) -> Metadata | None:
     content = json.loads(parts[0].read_text(encoding="utf-8"))
     if None in _summaries(directory, content["chunks"]):
         return None
+    plan = read_json(path, "use --overwrite")
     return finish(directory, plan, content["chunks"], content["counts"], several=True)
 
 
@@ -367,10 +362,6 @@ def finish(
     )
     write_text(directory / METADATA_FILE, metadata.to_json(), unique=True)
     return Metadata.from_json(metadata.to_json())
-
-
-class TooLittleText(ValueError):
-    """Raised if the input or a source contains no text, or too little text for the objective."""
 
 
 def add_up(

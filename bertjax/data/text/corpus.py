@@ -15,6 +15,7 @@ import regex
 from bertjax.base.files import brief
 from bertjax.cloud.copies import ahead, local_copy
 from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
+from bertjax.data.mixture import parse_mixture
 from bertjax.data.text import pydocs, streams, tables
 from bertjax.data.text.sentences import (
     Document,
@@ -51,6 +52,10 @@ class ReadOptions:
     tfds_data_dir: str | None = None
 
 
+class TooLittleText(ValueError):
+    """Raised if the input or a source contains no text, or too little text for the objective."""
+
+
 class _Opened(NamedTuple):
     """An input: its entry in `pinned_inputs`, its part of `identity`, its size, and its readers."""
 
@@ -63,20 +68,23 @@ class _Opened(NamedTuple):
 class Corpus:
     """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
 
-    `inputs` are the inputs of `PrepareConfig.input`, without weights.
+    `inputs` are the inputs of `PrepareConfig.input`; each weighted one is a source of a mixture.
 
     Attributes:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
             [name with version, number of examples] of a TensorFlow dataset, [name with version,
             None] of a Python package whose docstrings are read (`pydocs`).
         pinned_inputs: the names of the inputs, which contain the commits of datasets on the Hub, so
-            that another process that opens these names reads the same files.
+            that another process that opens these names reads the same files, and their weights.
+        sources: name, weight and number of entries in `identity` of each source; None: no mixture.
+        note: a message about the weights for the user; "": none.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
             and "records_without_text", the lines of JSON and rows of Parquet whose text is null.
 
     Raises:
-        ValueError: there are no inputs, or an input cannot be read.
+        ValueError: there are no inputs, an input cannot be read, a weight is not positive, or a
+            source has no weight while others have one.
         FileNotFoundError: an input does not exist.
     """
 
@@ -88,11 +96,45 @@ class Corpus:
         self.options = options or ReadOptions()
         self.counts: Counter = Counter()
         self._bytes = ByteCounter()
-        self._opened = [self._open(name) for name in inputs]
+        mixture = parse_mixture(inputs, "--input", streams.input_exists)
+        names = inputs if mixture is None else [source.name for source in mixture.sources]
+        self._opened = [self._open(name) for name in names]
         self.identity = [entry for opened in self._opened for entry in opened.identity]
         self.pinned_inputs = [opened.pinned for opened in self._opened]
         sizes = [opened.size for opened in self._opened]
         self.total_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.sources: list[dict[str, Any]] | None = None
+        self.note = ""
+        if mixture is None:
+            return
+        total = sum(source.weight for source in mixture.sources)
+        self.sources = [
+            {"name": source.name, "weight": source.weight, "inputs": len(opened.identity)}
+            for source, opened in zip(mixture.sources, self._opened, strict=True)
+        ]
+        named = zip(self.pinned_inputs, mixture.sources, strict=True)
+        self.pinned_inputs = [f"{pinned}={source.weight}" for pinned, source in named]
+        if abs(mixture.total - 1) > 1e-9:
+            shares = ", ".join(f"{name} {weight / total:.2%}" for name, weight in mixture.sources)
+            self.note = (
+                f"note: the weights of --input add up to {mixture.total:g}, not to 1; the shares "
+                f"of the rows are {shares}"
+            )
+
+    def check_sources(self) -> None:
+        """Raises TooLittleText if a source contains no text, before the long work begins.
+
+        Pipes are not checked, because they can be read only once.
+        """
+        for source in self.sources or ():
+            corpus = Corpus([source["name"]], self.options)
+            if any(os.path.exists(e[0]) and not os.path.isfile(e[0]) for e in corpus.identity):
+                continue
+            if not any(document.text.strip() for document in corpus.documents()):
+                raise TooLittleText(
+                    f"The source {source['name']!r} of the mixture contains no text: use files "
+                    "with text, or leave the source out of --input."
+                )
 
     def _open(self, name: str) -> _Opened:
         if name == PYDOCS:
