@@ -70,6 +70,8 @@ SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
 # Fraction of the user's train file that is held out if there is no dev file.
 DEV_FRACTION = 0.1
+# What runs that differ in their config alone share; the data are those of one draw.
+Inputs = tuple[Task, LoadedModel, TrainingData, Teacher | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
                 loaded = reinitialized(loaded, variant.seed)
             shots = variant.shots
             part = shots_of(task, data, shots, variant.seed) if shots else data
-            scores[name] = train_run(variant, task, loaded, part, teacher, name, session)
+            scores[name] = train_run(variant, (task, loaded, part, teacher), name, session)
     # The dev split, which is many times as large as a few shots, must not choose among the draws.
     best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
     if len(runs) > 1:
@@ -179,7 +181,7 @@ def load_run(
     folder: Path,
     workdirs: Sequence[str],
     fold: Fold | None = None,
-) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
+) -> Inputs:
     """Loads the task, model, encoded train split and teacher, which all runs share.
 
     Args:
@@ -232,10 +234,7 @@ def load_run(
 
 def train_run(
     config: FinetuneConfig,
-    task: Task,
-    loaded: LoadedModel,
-    data: TrainingData,
-    teacher: Teacher | None,
+    inputs: Inputs,
     name: str,
     session: Session,
 ) -> dict[str, float]:
@@ -248,6 +247,7 @@ def train_run(
         Interrupted: a stop signal arrived; the same call resumes the run.
         ValueError: the workdir belongs to another run.
     """
+    task, _, data, teacher = inputs
     workdir = Workdir(Path(config.workdir))
     finished, identity = workdir.path / SCORES, identity_of(config, teacher)
     if name and finished.is_file():
@@ -261,7 +261,7 @@ def train_run(
         )
         return read_json(finished)
     job, state = train(
-        lambda: FinetuningJob(config, task, loaded, data, teacher, workdir),
+        lambda: FinetuningJob(config, *inputs, workdir),
         workdir,
         session,
         overwrite=config.overwrite,
@@ -582,10 +582,8 @@ def _run(
     """Trains a run, unless it is finished; returns (its task, {split/metric: score})."""
     part = folder / name
     hosts.on_all(lambda: part.mkdir(exist_ok=True))
-    task, loaded, data, teacher = hosts.on_all(
-        lambda: load_run(config, config, part, [config.workdir], fold)
-    )
-    return task, train_run(config, task, loaded, data, teacher, name, session)
+    inputs = hosts.on_all(lambda: load_run(config, config, part, [config.workdir], fold))
+    return inputs[0], train_run(config, inputs, name, session)
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:

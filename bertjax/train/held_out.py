@@ -112,25 +112,23 @@ class HeldOutEvaluation:
         data: RunData,
         others: Sequence[OtherData],
     ):
-        self._config, self._tokenizer, self._rows = config, tokenizer, program.rows
+        self._config, self._tokenizer, self._program = config, tokenizer, program
         self._data = [OtherData("", data), *others]
         self._steps = {  # phases may differ in the rotary base of their model
             phase.global_rope_theta: program.for_phase(phase).eval_step() for phase in config.phases
         }
         self._held_out: dict[Phase, list[HeldOutSources]] = {}
 
-    def evaluate(
-        self, params: Any, phase: Phase, *constants: dict[str, Any], check: Callable[[], None]
-    ) -> dict[str, float]:
+    def evaluate(self, params: Any, phase: Phase, check: Callable[[], None]) -> dict[str, float]:
         """Returns the means over held-out rows: see `PretrainingJob.evaluate`, without "eval/".
 
-        `constants` are the teacher's parameters, if any; `check` is as in `Job.evaluate`.
+        `check` is as in `Job.evaluate`.
         """
-        step = self._steps[phase.global_rope_theta]
+        step = self._step(phase)
         metrics: dict[str, float] = {}
         for (label, _), sources in zip(self._data, self._sources(phase), strict=False):
             values = sources.evaluate(
-                lambda params, batch: step(params, batch, *constants),
+                step,
                 params,
                 lambda rows: _checked(self.batches(rows, phase), check),
             )
@@ -139,22 +137,25 @@ class HeldOutEvaluation:
             metrics |= values
         return metrics
 
-    def compile(self, params: Any, phase: Phase, *constants: dict[str, Any]) -> None:
+    def compile(self, params: Any, phase: Phase) -> None:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
 
-        `params`, `phase` and `constants` are as in `evaluate`.
+        `params` and `phase` are as in `evaluate`.
         """
-        step = self._steps[phase.global_rope_theta]
         for sources in self._sources(phase):
             for batch in itertools.islice(self.batches(sources.rows[0], phase), 1):
-                jax.block_until_ready(step(params, batch, *constants))
+                jax.block_until_ready(self._step(phase)(params, batch))
+
+    def _step(self, phase: Phase) -> Callable[[Any, Any], Any]:
+        step = self._steps[phase.global_rope_theta]
+        return lambda params, batch: step(params, batch, *self._program.constants)
 
     def batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
         """Yields the batches of `held_out`, each of one microbatch of `phase`, on the devices."""
         count = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self._rows, count)
+        host_rows = sharding.host_rows(self._program.rows, count)
         for batch in held_out.batches(count, host_rows):
-            yield sharding.to_devices(batch, host_rows, self._rows, count)
+            yield sharding.to_devices(batch, host_rows, self._program.rows, count)
 
     def _sources(self, phase: Phase) -> list[HeldOutSources]:
         """Returns the held-out rows of the data and of the other data; []: the data has none."""

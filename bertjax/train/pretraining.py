@@ -256,12 +256,12 @@ class PretrainingJob(Job):
         "eval/..._loss_NAME" are the losses of each source, and of the other data of
         `config.eval_data`.
         """
-        metrics = self._evaluation.evaluate(params, phase, *self.program.constants, check=check)
+        metrics = self._evaluation.evaluate(params, phase, check)
         return {f"eval/{key}": value for key, value in metrics.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if any."""
-        self._evaluation.compile(params, phase, *self.program.constants)
+        self._evaluation.compile(params, phase)
         return True
 
     def flops_per_row(self, phase: Phase) -> float:
