@@ -21,8 +21,7 @@ from typing import Any, NoReturn
 STOPPED = 75
 # A signal whose exception Python has dropped is sent again after this time.
 AGAIN_SECONDS = 0.05
-# A training run looks at a signal within this time, unless it starts or compiles, and Python
-# handles one.
+# The run looks at a signal within this time, unless it starts or compiles, and Python handles one.
 GRACE_SECONDS = 2.0
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
 # has computed the result, so that no host waits for it.

@@ -49,10 +49,9 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     that all hosts share, on a disk or in a bucket, in which each waiting host keeps a file, so that
     an error message can name a host that never connects.
     """
-    alone = config.coordinator_address is None and not _in_a_cluster()
-    if alone or jax.distributed.is_initialized():
-        return
     known = _rank(config)
+    if (known is None and not _on_tpu()) or jax.distributed.is_initialized():
+        return
     mark = Waiting(meeting_place, *known) if known else None
     arrived = threading.Event()
     detection = None if config.coordinator_address is None else "deactivate"
@@ -77,15 +76,8 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
         progress.hide()
 
 
-def _in_a_cluster() -> bool:
-    """Returns whether this process has Cloud TPUs, or is one of several in SLURM or Open MPI."""
-    env = os.environ
-    many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
-    many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
-    return many or _on_tpu()
-
-
 def _on_tpu() -> bool:
+    """Returns whether this process has Cloud TPUs."""
     chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
     wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return chips and wanted and importlib.util.find_spec("libtpu") is not None

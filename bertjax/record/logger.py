@@ -100,7 +100,6 @@ class MetricLogger:
         if step % self._every == 0 or step == self._num_steps:
             self._write(step)
         if self._terminal.wants_values:
-            # The means since the last log line, of the steps that the device has finished.
             self._terminal.set_values(self._means(self._sums_until(-STEPS_AHEAD)))
 
     def _sums_until(self, end: int | None) -> dict[str, Any]:

@@ -125,8 +125,7 @@ class FinetuningJob(Job):
         self.eval_every, self.save_every = every, every
         if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
             self.eval_every, self.save_every = 0, max(every, -(-self.num_steps // 10))
-        # Early stopping: the best evaluation, and how many in a row did not improve on it.
-        self.patience: dict[str, Any] = {"best": None, "stale": 0}
+        self.patience: dict[str, Any] = {"best": None, "stale": 0}  # of early stopping
         self._has_said_stop = False
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from bertjax.base.addresses import naming_bucket_errors, place
 from bertjax.base.run_file import holds_run
 from bertjax.base.signals import Interrupted, StopSignal
+from bertjax.base.workdir_files import HOSTS
 from bertjax.cloud.hub import create_repository
 from bertjax.config import Phase, TrainingConfig, defaults_of
 from bertjax.devices import activity, host_watch, hosts
@@ -32,7 +34,7 @@ from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 from bertjax.train.distillation import Teacher
 from bertjax.train.step import Program, TrainState
-from bertjax.train.workdir import Workdir, connect, opened
+from bertjax.train.workdir import Workdir, opened
 
 # Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
@@ -226,7 +228,8 @@ def opened_run(
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
-        connect(config.distributed, config.workdir)
+        with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
+            hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     with (
         host_watch.watching(clock, config.stall_seconds) as watch,
         opened(config.workdir, direct=direct) as workdir,
@@ -541,7 +544,6 @@ class Saver:
             "skipped_in_a_row": self._bad.in_a_row,
             "evaluation_due": self.evaluation_due,
         }
-        # Checkpoints store the phase as well, because later phases rank as better.
         kept = {**metrics, "phase": segment.phase_index} if metrics else {}
         with self._clock.doing(activity.SAVING, "saving a checkpoint"):
             if replaces:

@@ -78,8 +78,7 @@ def measure(
     seconds = median("seconds")
     flops = subject.flops_per_row * phase.batch_size
     ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
-    # The peak memory of the first device or, on CPUs, of this process.
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # on CPUs
     memory = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", memory)
     return {
         "batch": [phase.batch_size, phase.max_length],

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from bertjax.base.addresses import naming_bucket_errors, place, remove_folder
+from bertjax.base.addresses import place, remove_folder
 from bertjax.base.checksums import steps_in
 from bertjax.base.files import is_remote, naming_write_errors, set_aside
 from bertjax.base.lock import Lock, Locked
@@ -36,7 +36,7 @@ from bertjax.base.workdir_files import (
 )
 from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import LIST_FILE, Mirror, mirror_folder
-from bertjax.config import DistributedConfig, differences
+from bertjax.config import differences
 from bertjax.devices import hosts
 from bertjax.record.metrics import read_lines
 
@@ -255,16 +255,6 @@ class Workdir:
 
 
 CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
-
-
-def connect(config: DistributedConfig, address: str | Path) -> None:
-    """Connects the hosts of a run, which meet in its workdir, on a disk or in a bucket.
-
-    Raises:
-        ImportError, OSError: the bucket cannot be read or written.
-    """
-    with naming_bucket_errors(address, "written"):
-        hosts.connect(config, place(address) / HOSTS)
 
 
 @contextlib.contextmanager
