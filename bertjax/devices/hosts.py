@@ -228,21 +228,17 @@ def on_first_patiently(action: Callable[[], object]) -> None:
     The other hosts wait in the coordination service of jax, because a collective operation of CPUs
     fails if a host arrives more than 30 seconds after the others.
     """
-    error = None
-    if is_first():
+
+    def act_and_meet() -> None:
         try:
-            action()
-        except BaseException as raised:
-            error = raised
-    if jax.process_count() > 1:
-        barrier = f"bertjax/patient/{next(_barriers)}"
-        coordination_client().wait_at_barrier(barrier, PATIENCE_SECONDS * 1000)
+            if is_first():
+                action()
+        finally:
+            if jax.process_count() > 1:
+                barrier = f"bertjax/patient/{next(_barriers)}"
+                coordination_client().wait_at_barrier(barrier, PATIENCE_SECONDS * 1000)
 
-    def report() -> None:
-        if error is not None:
-            raise error
-
-    on_first(report)
+    on_all(act_and_meet)
 
 
 def check_equal(facts: Mapping[str, str]) -> None:

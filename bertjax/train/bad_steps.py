@@ -72,14 +72,11 @@ class BadSteps:
         """
         names = ("skipped", "loss", "grad_norm")
         self._unread.append((step, {name: metrics[name] for name in names}, phase, batch))
-        while len(self._unread) > STEPS_AHEAD:
-            self._read(*self._unread.pop(0))
-        if step % self._config.log_every == 0:
-            self.finish()
+        self.finish(STEPS_AHEAD if step % self._config.log_every else 0)
 
-    def finish(self) -> None:
-        """Waits until all steps so far are computed, and reports them; raises as `see`."""
-        while self._unread:
+    def finish(self, ahead: int = 0) -> None:
+        """Waits for all steps so far but the last `ahead`, and reports them; raises as `see`."""
+        while len(self._unread) > ahead:
             self._read(*self._unread.pop(0))
 
     def _read(self, step: int, metrics: dict[str, Any], phase: int, batch: int) -> None:
@@ -89,17 +86,9 @@ class BadSteps:
         self.in_a_row += 1
         loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
         first, last = self._rows_of_batch(phase, batch)
-        self._report(
-            step,
-            {
-                "skipped/in_a_row": self.in_a_row,
-                "skipped/loss": loss,
-                "skipped/grad_norm": grad_norm,
-                "skipped/phase": phase,
-                "skipped/first_row": first,
-                "skipped/last_row": last,
-            },
-        )
+        facts = {"in_a_row": self.in_a_row, "loss": loss, "grad_norm": grad_norm}
+        facts |= {"phase": phase, "first_row": first, "last_row": last}
+        self._report(step, {f"skipped/{name}": value for name, value in facts.items()})
         if 0 < self._config.max_bad_steps <= self.in_a_row:
             begin = step - self.in_a_row + 1
             raise NotFinite(

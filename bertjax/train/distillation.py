@@ -195,12 +195,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
             f"{name} and --init {config.init} have different tokenizers, but both must read the "
             "same tokens: choose two models with the same tokenizer."
         )
-    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
-    if max_length > longest:
-        raise ValueError(
-            f"max_length={max_length}, but {name} reads at most {longest} tokens: give "
-            f"--max_length={longest}."
-        )
+    check_length(config, task, name, loaded)
     params = loaded.params
     if loaded.model.objectives[task.label_kind].named_classes:
         if sorted(teacher_task.labels) != sorted(task.labels):
@@ -214,3 +209,17 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
         order = [teacher_task.labels.index(label) for label in task.labels]
         params = params | {part: {key: value[..., order] for key, value in params[part].items()}}
     return Teacher(loaded.model, params, fingerprint(params))
+
+
+def check_length(config: FinetuneConfig, task: Task, name: str, loaded: LoadedModel) -> None:
+    """Checks that the model `name` accepts as many tokens as the examples of a task may have.
+
+    Raises:
+        ValueError: it does not.
+    """
+    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
+    if max_length > longest:
+        raise ValueError(
+            f"max_length={max_length}, but {name} reads at most {longest} tokens: give "
+            f"--max_length={longest}."
+        )

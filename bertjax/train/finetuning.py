@@ -41,7 +41,7 @@ from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.distillation import Teacher, distilled_task
+from bertjax.train.distillation import Teacher, check_length, distilled_task
 from bertjax.train.run import Job, identity_of, never_stopped
 from bertjax.train.step import Program, TrainState, split_params
 from bertjax.train.workdir import Workdir
@@ -383,12 +383,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         )
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
-    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
-    if max_length > longest:
-        raise ValueError(
-            f"max_length={max_length}, but {config.init} reads at most {longest} tokens: give "
-            f"--max_length={longest}."
-        )
+    check_length(config, task, config.init, loaded)
     if config.dropout is not None:
         # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
         names = [name for name in DROPOUT_FIELDS if getattr(loaded.config, name)]
