@@ -39,7 +39,6 @@ class Attention:
 
     ids: list[int]
     types: list[int]
-    is_pair: bool
     tokens: list[str]
     probabilities: np.ndarray
     hidden_states: np.ndarray
@@ -63,7 +62,6 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
     return Attention(
         ids=ids,
         types=types,
-        is_pair=pair is not None,
         tokens=[tokenizer.readable(tokenizer.tokens[i]) for i in ids],
         probabilities=outputs["attentions"][:, 0],
         hidden_states=outputs["hidden_states"][:, 0],
@@ -81,7 +79,7 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
     """
     shown = attention_of(model, text, pair)
     layers, heads = shown.probabilities.shape[:2]
-    view = text_view(model.masked_lm, shown.ids, shown.types, is_pair=shown.is_pair)
+    view = text_view(model.masked_lm, shown.ids, shown.types, is_pair=pair is not None)
     return view | {
         "layers": layers,
         "heads": heads,

@@ -50,14 +50,6 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         raise ValueError(
             f"The text has {len(ids)} tokens, but the model reads at most {limit}: shorten it."
         )
-    return fill_masked_ids(loaded, ids, types, top_k)
-
-
-def fill_masked_ids(
-    loaded: LoadedModel, ids: list[int], types: list[int], top_k: int
-) -> list[list[tuple[str, float]]]:
-    """Predicts tokens as `fill_mask` does, for a text of token ids and token types."""
-    masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     rows = np.array(ids, np.int32)[None]
     (probabilities,) = word_probabilities(loaded, rows, types, masks[None])
     tokens = loaded.tokenizer.tokens

@@ -528,14 +528,10 @@ def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
 def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     phases = config.get("phases") or []
     with contextlib.suppress(TypeError, KeyError):
-        ends = list(itertools.accumulate(phase["num_steps"] for phase in phases))
+        ends = itertools.accumulate(phase["num_steps"] for phase in phases)
         return [
-            {
-                "start": end - phase["num_steps"],
-                "end": end,
-                "max_length": phase.get("max_length"),
-                "batch_size": phase.get("batch_size"),
-            }
+            {"start": end - phase["num_steps"], "end": end}
+            | {name: phase.get(name) for name in ("max_length", "batch_size")}
             for phase, end in zip(phases, ends, strict=True)
         ]
     return []

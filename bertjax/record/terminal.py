@@ -11,7 +11,6 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -183,27 +182,15 @@ class Terminal:
     def _live_line(self) -> Table:
         total = f"{self._num_steps:,}"
         position = f"{self._step:>{len(total)},}/{total}"
-        form = _form_of(self._console.width, len(self._name) + 1, len(position))
-        left = self._clock.seconds_left(self._num_steps)
-        texts = _live_texts(self._values, left, form)
-        text = _present_activity(self._activities) or "  ".join(texts)
-        if not form.bar_width:
+        form, bar_width = _form_of(self._console.width, len(self._name) + 1, len(position))
+        is_named, names, is_short = form
+        texts = _live_texts(self._values, self._clock.seconds_left(self._num_steps), is_short)
+        shown = (texts[name] for name in names if name in texts)
+        text = _present_activity(self._activities) or "  ".join(shown)
+        if not bar_width:
             return _line(Text.assemble((position, "bold"), f"  {text}"))
-        head = Text(f"{self._name} {position}" if form.is_named else position, "bold")
-        bar = ProgressBar(self._num_steps, self._step, width=form.bar_width)
-        return _line(head, bar, Text(text))
-
-
-class _Form(NamedTuple):
-    """What the live line shows; it depends on the width of the terminal alone, and never changes.
-
-    `names` are metrics of `_LIVE_WIDTHS`; a `bar_width` of 0 is no bar.
-    """
-
-    is_named: bool
-    names: tuple[str, ...]
-    is_short: bool
-    bar_width: int
+        head = Text(f"{self._name} {position}" if is_named else position, "bold")
+        return _line(head, ProgressBar(self._num_steps, self._step, width=bar_width), Text(text))
 
 
 # The width of the longest usual text of each metric of the live line: in full, and abbreviated.
@@ -217,7 +204,8 @@ _LIVE_WIDTHS = {
 _EVERYTHING = tuple(_LIVE_WIDTHS)
 _NO_RATE = tuple(name for name in _EVERYTHING if name != "learning_rate")
 _NO_SPEED = tuple(name for name in _NO_RATE if name != "tokens_per_second")
-# (is_named, names, is_short), from the most text to the least.
+# What the live line shows, from the most text to the least: whether it names the run, the metrics
+# of `_LIVE_WIDTHS`, and whether these are abbreviated.
 _FORMS = (
     (True, _EVERYTHING, False),
     (True, _EVERYTHING, True),
@@ -227,14 +215,19 @@ _FORMS = (
 )
 
 
-def _form_of(width: int, name_width: int, position_width: int) -> _Form:
-    """Returns the first form of the live line for which a terminal of a width has room."""
+def _form_of(
+    width: int, name_width: int, position_width: int
+) -> tuple[tuple[bool, tuple[str, ...], bool], int]:
+    """Returns the first of `_FORMS` for which a terminal has room, and the width of the bar or 0.
+
+    The form depends on the width of the terminal alone, so that it never changes.
+    """
     for is_named, names, is_short in _FORMS:
         texts = sum(_LIVE_WIDTHS[name][is_short] + 2 for name in names)
         room = width - name_width * is_named - position_width - texts - 2
         if room >= LEAST_BAR_WIDTH:
-            return _Form(is_named, names, is_short, min(room, BAR_WIDTH))
-    return _Form(False, _NO_SPEED, True, 0)
+            return (is_named, names, is_short), min(room, BAR_WIDTH)
+    return _FORMS[-1], 0
 
 
 def _line(*parts: Text | ProgressBar) -> Table:
@@ -288,25 +281,22 @@ def _present_activity(clock: activity.Clock) -> str:
     return f"{doing.what}... {seconds:.0f} s" if seconds >= least else ""
 
 
-def _live_texts(values: Mapping[str, float], left: float | None, form: _Form) -> list[str]:
-    texts, short = {}, form.is_short
+def _live_texts(values: Mapping[str, float], left: float | None, is_short: bool) -> dict[str, str]:
+    texts = {}
     if "loss" in values:
-        texts["loss"] = f"{'train' if short else 'training'} loss {number(values['loss'])}"
-    accuracy = main_accuracy(values)
-    if accuracy is not None:
-        name = "acc" if short else label(accuracy)
+        texts["loss"] = f"{'train' if is_short else 'training'} loss {number(values['loss'])}"
+    if (accuracy := main_accuracy(values)) is not None:
+        name = "acc" if is_short else label(accuracy)
         texts["accuracy"] = f"{name} {value_text(accuracy, values[accuracy])}"
-    if "learning_rate" in values:
-        rate = values["learning_rate"]
-        exact = f"learning rate {learning_rate(rate)}"
-        texts["learning_rate"] = f"lr {rate:.1e}".replace("e-0", "e-") if short else exact
-    if "tokens_per_second" in values:
-        speed = values["tokens_per_second"]
-        short_speed = f"{speed / 1e3:,.0f}k" if speed >= 1e3 else f"{speed:,.0f}"
-        texts["tokens_per_second"] = f"{short_speed} tok/s" if short else f"{speed:,.0f} tokens/s"
+    if (rate := values.get("learning_rate")) is not None:
+        short = f"lr {rate:.1e}".replace("e-0", "e-")
+        texts["learning_rate"] = short if is_short else f"learning rate {learning_rate(rate)}"
+    if (speed := values.get("tokens_per_second")) is not None:
+        short = f"{speed / 1e3:,.0f}k tok/s" if speed >= 1e3 else f"{speed:,.0f} tok/s"
+        texts["tokens_per_second"] = short if is_short else f"{speed:,.0f} tokens/s"
     if left:
         texts["left"] = f"{progress.duration(left)} left"
-    return [texts[name] for name in form.names if name in texts]
+    return texts
 
 
 def _skipped(step: int, metrics: Mapping[str, float]) -> str:
