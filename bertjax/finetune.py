@@ -114,7 +114,7 @@ def parse(argv: Sequence[str] | None = None, task: str | None = None) -> Finetun
         "examples of the files that a task on your own files reads."
     )
     if task is not None:  # the tasks are a slow import
-        from bertjax.tasks.sources.formats import format_help
+        from bertjax.tasks.definition import format_help
 
         description += f"\n\n{format_help(task.lower())}"
     defaults = _defaults_of_task(task, file, few=shots is not None)

@@ -43,7 +43,7 @@ from bertjax.tasks.classification import (
     TextTask,
 )
 from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
@@ -493,11 +493,6 @@ KINDS: tuple[type[Task], ...] = (
     *(ClassificationTask, MultiLabelTask, RegressionTask),
     *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
 )
-# Fields of `SpanTask` that are saved in task.json.
-SPAN_FIELDS = (
-    *("doc_stride", "max_query_length", "max_answer_length"),
-    *("with_impossible", "null_threshold"),
-)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "label_kind"), (str,)),
     **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
@@ -537,7 +532,7 @@ def saved_task(
         "max_length": min(description.get("max_length", default_length), longest),
     }
     if kind is SpanTask:
-        saved = {k: description[k] for k in SPAN_FIELDS if description.get(k) is not None}
+        saved = {k: description[k] for k in SAVED_FIELDS if description.get(k) is not None}
         return SpanTask(**fields, **saved)
     if kind is ChoiceTask:
         # The number of choices is unknown until the inputs to predict are read.

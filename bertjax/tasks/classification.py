@@ -10,7 +10,16 @@ import numpy as np
 
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
-from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, check_stride, windows
+from bertjax.tasks.task import (
+    Example,
+    Outputs,
+    Pairs,
+    Prediction,
+    Task,
+    check_stride,
+    feature_of,
+    windows,
+)
 from bertjax.tokenization import Tokenizer
 
 # Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
@@ -73,10 +82,7 @@ class TextTask(Task):
         else:
             inputs = _windows(example, tokenizer, max_length, self.doc_stride)
         labels = None if example.label is None else self.encode_label(example)
-        return [
-            Feature(np.array(ids, np.int32), (len(ids),), (len(types) - sum(types),), labels)
-            for ids, types in inputs
-        ]
+        return [feature_of([sequence], labels) for sequence in inputs]
 
     def check_pairs(self, where: str, *, has_pair: bool) -> None:
         """Raises ValueError, beginning with `where`, if `has_pair` contradicts `pairs`."""
@@ -301,24 +307,14 @@ class ChoiceTask(Task):
         if not example.text.strip() or not all(choice.strip() for choice in example.choices):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         rows = [tokenizer.encode_pair(example.text, c, max_length) for c in example.choices]
-        return [
-            Feature(
-                np.array([token for ids, _ in rows for token in ids], np.int32),
-                tuple(len(ids) for ids, _ in rows),
-                tuple(len(types) - sum(types) for _, types in rows),
-                self._encode_label(example),
-            )
-        ]
-
-    def _encode_label(self, example: Example) -> np.ndarray | None:
         if example.label is None:
-            return None
+            return [feature_of(rows, None)]
         if not isinstance(example.label, int) or not 0 <= example.label < self.num_choices:
             raise ValueError(
                 f"{example.where}: label {example.label!r} is none of the choices "
                 f"0..{self.num_choices - 1}. Correct the row."
             )
-        return np.array([example.label], np.int32)
+        return [feature_of(rows, np.array([example.label], np.int32))]
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]

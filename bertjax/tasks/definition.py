@@ -1,7 +1,9 @@
-"""Defines `TaskDefinition`, an entry of the task registry, and `TaskOptions`, a task's settings."""
+"""Defines `TaskDefinition`, an entry of the registry, `TaskOptions` and the formats of files."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
 from bertjax.tasks.embedding import EmbeddingTask
@@ -90,28 +92,22 @@ class TaskDefinition:
 
     def check(self, options: TaskOptions) -> None:
         """Raises ValueError, naming the flag, if the task does not support a set option."""
-        unused: dict[str, Any]
+        reads = "its official files (--data_dir)"
+        unused: dict[str, Any] = {f"--{split}": file for split, file in options.files.items()}
+        unused |= {"--dev_fraction": options.dev_fraction, "--folds": options.fold}
         if self.own_files:
             reads = "your own files (--train, --dev, --test)"
             unused = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
-        else:
-            reads = "its official files (--data_dir)"
-            unused = {f"--{split}": file for split, file in options.files.items()}
-            unused["--dev_fraction"] = options.dev_fraction
-            unused["--folds"] = options.fold
-        if not self.skip_bad_rows:
-            unused["--skip_bad_rows"] = options.skip_bad_rows or None
-        if not self.label_separator:
-            unused["--label_separator"] = options.label_separator
-        if not self.submission:
-            unused["--submission"] = options.submission
+        for name in ("skip_bad_rows", "label_separator", "submission"):
+            if not getattr(self, name):
+                unused[f"--{name}"] = getattr(options, name)
         if not any(hasattr(kind, "doc_stride") for kind in self.kinds):
             unused["--doc_stride"] = options.doc_stride
         if SpanTask not in self.kinds:
             unused |= {f"--{field}": value for field, value in options.span_options.items()}
         if not any(issubclass(kind, EmbeddingTask) for kind in self.kinds):
             unused |= {f"--{name}": value for name, value in options.embedding_options.items()}
-        flags = [flag for flag, value in unused.items() if value is not None]
+        flags = [flag for flag, value in unused.items() if value not in (None, False)]
         accepted = {flag_of(field) for field in self.columns}
         flags = [flag for flag in options.columns.flags if flag not in accepted] + flags
         if flags:
@@ -119,3 +115,13 @@ class TaskDefinition:
                 f"{', '.join(flags)}: without effect for --task={self.name}, which reads {reads}; "
                 "leave it out."
             )
+
+
+_TEXT = (resources.files("bertjax.tasks.sources") / "formats.txt").read_text(encoding="utf-8")
+# {task: examples of the formats of its files}, for --help and the documentation.
+FORMATS = dict(re.findall(r"^# (\w+)\n(.*?)\s*(?=^# |\Z)", _TEXT, re.MULTILINE | re.DOTALL))
+
+
+def format_help(task: str) -> str:
+    """Returns the formats of the user's files for a task, for --help; "" for official files."""
+    return f"Files for --task={task}:\n\n{FORMATS[task]}" if task in FORMATS else ""

@@ -10,14 +10,13 @@ import abc
 import dataclasses
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, pearson_spearman
-from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
+from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
 from bertjax.tokenization import Tokenizer
 
 VECTORS = "vectors"
@@ -77,25 +76,20 @@ class EmbeddingTask(Task):
                 f"{example.where} has {len(texts) - 2} hard negatives, but the first row has "
                 f"{self.num_texts - 2}: give every row the same number."
             )
-        rows = [_encoded(text, tokenizer, max_length) for text in texts]
-        return [
-            Feature(
-                np.concatenate([row.input_ids for row in rows]),
-                tuple(len(row.input_ids) for row in rows),
-                tuple(row.a_lengths[0] for row in rows),
-                self._labels(example, rows),
-            )
-        ]
+        sequences = [tokenizer.encode_prompt(text, max_length=max_length) for text in texts]
+        return [feature_of(sequences, self._labels(example, [ids for ids, _ in sequences]))]
 
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> list[Feature]:
         """Encodes each text of an example as a `Feature` of its own."""
-        return [_encoded(text, tokenizer, max_length) for text in _texts(example)]
+        texts = _texts(example)
+        sequences = (tokenizer.encode_prompt(text, max_length=max_length) for text in texts)
+        return [feature_of([sequence], None) for sequence in sequences]
 
     @abc.abstractmethod
-    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray | None:
-        """Returns the labels of a training example, whose texts are encoded as `rows`."""
+    def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray | None:
+        """Returns the labels of a training example, whose texts are encoded as `ids`."""
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
@@ -130,7 +124,7 @@ class SimilarityTask(EmbeddingTask):
 
     label_kind: ClassVar[LabelKind] = "similarity"
 
-    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray | None:
+    def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray | None:
         if example.label is None:
             return None
         value: Any = example.label
@@ -149,15 +143,16 @@ class ContrastiveTask(EmbeddingTask):
     best_metric: str = "mrr"
 
     label_kind: ClassVar[LabelKind] = "contrastive"
+    unwritten: ClassVar[str] = VECTORS
 
     @property
     def head_fields(self) -> Mapping[str, Any]:
         temperature = {} if self.temperature is None else {"temperature": self.temperature}
         return {**super().head_fields, **temperature}
 
-    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray:
+    def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Returns a hash of the tokens of each text, int32 [C]: equal texts are no negatives."""
-        hashes = [zlib.crc32(row.input_ids.tobytes()) for row in rows]
+        hashes = [zlib.crc32(np.array(row, np.int32).tobytes()) for row in ids]
         return np.array(hashes, np.uint32).view(np.int32)
 
     def predict(
@@ -168,21 +163,6 @@ class ContrastiveTask(EmbeddingTask):
         if example.label is not None:
             return prediction
         return prediction | {VECTORS: _unit(outputs)}
-
-    def write_predictions(
-        self, folder: Path, split: str, pairs: Pairs
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Writes all but the vectors."""
-        vectors: list[Any] = []  # of the example that is being written
-
-        def without() -> Iterator[tuple[Example, Prediction]]:
-            for example, prediction in pairs:
-                vectors[:] = [prediction.get(VECTORS)]
-                yield example, {k: value for k, value in prediction.items() if k != VECTORS}
-
-        for example, prediction in super().write_predictions(folder, split, without()):
-            found = {} if vectors[0] is None else {VECTORS: vectors[0]}
-            yield example, prediction | found
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the correlations of scored pairs, and the retrieval metrics of all others."""
@@ -214,11 +194,6 @@ def _texts(example: Example) -> list[str]:
     if not all(text.strip() for text in texts):
         raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
     return texts
-
-
-def _encoded(text: str, tokenizer: Tokenizer, max_length: int) -> Feature:
-    ids, types = tokenizer.encode_prompt(text, max_length=max_length)
-    return Feature(np.array(ids, np.int32), (len(ids),), (len(types) - sum(types),), None)
 
 
 def _unit(outputs: Sequence[Outputs]) -> np.ndarray:

@@ -1,7 +1,9 @@
 """GLUE as a whole: which of its tasks are at hand, its averages, and published scores of models."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,48 +149,12 @@ class Published(NamedTuple):
     scores: Mapping[str, float]
 
 
-def _published(source: str, split: str, names: Sequence[str], values: str) -> Published:
-    return Published(source, split, dict(zip(names, map(float, values.split()), strict=True)))
-
-
-_TESTED = (*PAPER_COLUMNS, "average")
-_HUGGING_FACE = tuple(column.name for column in COLUMNS)
-# The sources below state no metrics for these tasks.
-_UNSTATED = ("CoLA Matthews", "MNLI", "MRPC", "QNLI accuracy", "QQP", "RTE accuracy")
-_DISTILBERT = (*_UNSTATED, "SST-2 accuracy", "STS-B", "WNLI accuracy")
-_ROBERTA = (*_UNSTATED, "SST-2 accuracy", "STS-B")
-_PAPER = "Devlin et al. 2018, table 1"
-_README = "Hugging Face, examples/research_projects/distillation/README.md"
-_FAIRSEQ = "fairseq, examples/roberta/README.md"
 # {name of a model on the hub, without its owner: published scores}
 PUBLISHED: Mapping[str, tuple[Published, ...]] = {
-    "bert-base-uncased": (
-        _published(_PAPER, "test", _TESTED, "84.6 83.4 71.2 90.5 93.5 52.1 85.8 88.9 66.4 79.6"),
-        _published(_README, "dev", _DISTILBERT, "56.3 84.7 88.6 91.8 89.6 69.3 92.7 89.0 53.5"),
-    ),
-    "bert-large-uncased": (
-        _published(_PAPER, "test", _TESTED, "86.7 85.9 72.1 92.7 94.9 60.5 86.5 89.3 70.1 82.1"),
-    ),
-    "bert-base-cased": (
-        _published(
-            "Hugging Face, examples/pytorch/text-classification/README.md",
-            "dev",
-            _HUGGING_FACE,
-            "56.53 92.32 84.07 88.85 88.64 88.48 90.71 87.49 83.91 84.10 90.66 65.70 56.34",
-        ),
-    ),
-    "distilbert-base-uncased": (
-        _published(_README, "dev", _DISTILBERT, "51.3 82.1 87.5 89.2 88.5 59.9 91.3 86.9 56.3"),
-    ),
-    "distilbert-base-cased": (
-        _published(_README, "dev", _DISTILBERT, "47.2 81.5 85.6 88.2 87.8 60.6 90.4 85.5 56.3"),
-    ),
-    "roberta-base": (
-        _published(_FAIRSEQ, "dev", _ROBERTA, "63.6 87.6 90.2 92.8 91.9 78.7 94.8 91.2"),
-    ),
-    "roberta-large": (
-        _published(_FAIRSEQ, "dev", _ROBERTA, "68.0 90.2 90.9 94.7 92.2 86.6 96.4 92.4"),
-    ),
+    model: tuple(Published(**row) for row in rows)
+    for model, rows in json.loads(
+        (resources.files("bertjax.tasks") / "published.json").read_text(encoding="utf-8")
+    ).items()
 }
 
 

@@ -31,6 +31,7 @@ from bertjax.tasks.task import (
     Prediction,
     Task,
     check_stride,
+    feature_of,
     widest_contexts,
     windows,
 )
@@ -40,6 +41,11 @@ from bertjax.tokenization import Tokenizer
 IMPOSSIBLE = "impossible"
 # The start position of an answer that does not occur in its passage.
 NOWHERE = -1
+# Fields of `SpanTask` that are saved in task.json.
+SAVED_FIELDS = (
+    *("doc_stride", "max_query_length", "max_answer_length"),
+    *("with_impossible", "null_threshold"),
+)
 # Number of candidate spans per answer: of several spans with the same text, only the best is kept.
 CANDIDATES_PER_ANSWER = 5
 # The finite number that replaces infinite logits.
@@ -97,13 +103,7 @@ class SpanTask(Task):
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        return super().description(max_length) | {
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-            "max_answer_length": self.max_answer_length,
-            "with_impossible": self.with_impossible,
-            "null_threshold": self.null_threshold,
-        }
+        return super().description(max_length) | {x: getattr(self, x) for x in SAVED_FIELDS}
 
     def __post_init__(self):
         check_stride(self.doc_stride)
@@ -155,16 +155,10 @@ class SpanTask(Task):
             origins[begin:-1] = offsets[start:end]
             labels = None
             if answer is not None:
-                first, last = answer
-                shift = begin - start
-                inside = start <= first <= last < end
-                span = (first + shift, last + shift) if inside else (0, 0)
-                labels = np.array(span, np.int32)
-            size = len(input_ids)
-            a_length = size - sum(types)  # tokens of type 0
-            features.append(
-                Feature(np.array(input_ids, np.int32), (size,), (a_length,), labels, origins)
-            )
+                inside = start <= answer[0] <= answer[1] < end
+                labels = np.array(answer if inside else (0, 0), np.int32)
+                labels += (begin - start) * inside
+            features.append(feature_of([(input_ids, types)], labels, origins))
         return features
 
     def predict(
@@ -186,10 +180,8 @@ class SpanTask(Task):
         nbest = self._best_answers(example.pair or "", features, outputs)
         answer = nbest[0]
         # In each window, [CLS] stands for no answer; the window where its logit is lowest counts.
-        no_answers = [
-            _entry("", NOWHERE, o["start_logits"][0], o["end_logits"][0]) for o in outputs
-        ]
-        no_answer = min(no_answers, key=_logit)
+        edges = ((output["start_logits"][0], output["end_logits"][0]) for output in outputs)
+        no_answer = min((_entry("", NOWHERE, *logits) for logits in edges), key=_logit)
         null_odds = _logit(no_answer) - _logit(answer)
         if self.with_impossible:
             ranked = sorted([*nbest, no_answer], key=_logit, reverse=True)
@@ -202,14 +194,8 @@ class SpanTask(Task):
         probabilities = softmax(np.array([_logit(entry) for entry in nbest])).tolist()
         for entry, probability in zip(nbest, probabilities, strict=True):
             entry["probability"] = probability
-        return {
-            "answer": answer["text"],
-            "answer_start": answer["answer_start"],
-            "answer_end": answer["answer_end"],
-            "probability": answer["probability"],
-            "null_odds": null_odds,
-            "nbest": nbest,
-        }
+        shown = {key: answer[key] for key in ("answer_start", "answer_end", "probability")}
+        return {"answer": answer["text"], **shown, "null_odds": null_odds, "nbest": nbest}
 
     def _best_answers(
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
@@ -246,8 +232,9 @@ class SpanTask(Task):
 
     def metric_names(self) -> list[str]:
         golds, answers = {"": ["a"]}, {"": "a"}
-        odds = {"": 0.0}
-        return [*(squad2(golds, answers, odds) if self.with_impossible else squad1(golds, answers))]
+        if self.with_impossible:
+            return [*squad2(golds, answers, {"": 0.0})]
+        return [*squad1(golds, answers)]
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         golds, answers, null_odds = {}, {}, {}

@@ -19,20 +19,10 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
+from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import KINDS, OwnKind
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.held_out import (
-    AT_RANDOM,
-    BY_CLASS,
-    BY_RAREST,
-    BY_TARGET,
-    Choice,
-    Fold,
-    divide,
-    grouped,
-    grouped_folds,
-)
 from bertjax.tasks.sources.own_files import MULTI_HOT, TableSource
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
@@ -53,7 +43,7 @@ MAX_LABELS = 1000
 MOST_HELD_OUT = 10_000
 
 
-def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
+def learn_labels(source: TableSource, fold: held_out.Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
@@ -133,9 +123,12 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
 
 
 def _divide(
-    source: TableSource, options: TaskOptions, choice: Choice, key: Callable[[Example], Any]
+    source: TableSource,
+    options: TaskOptions,
+    choice: held_out.Choice,
+    key: Callable[[Example], Any],
 ) -> None:
-    divide(source, options.dev_fraction, options.fold, choice, key)
+    held_out.divide(source, options.dev_fraction, options.fold, choice, key)
 
 
 def _label(example: Example) -> Any:
@@ -150,7 +143,8 @@ def _entity_types(example: Example) -> tuple[str, ...]:
 
 def _classification(source: TableSource, options: TaskOptions) -> Task:
     # Of examples with several labels, by the rarest one.
-    _divide(source, options, BY_RAREST if source.multi_label else BY_CLASS, _label)
+    choice = held_out.BY_RAREST if source.multi_label else held_out.BY_CLASS
+    _divide(source, options, choice, _label)
     labels = learn_labels(source, options.fold)
     source.use_classes(labels)
     if not source.multi_label and (separator := _separator_in(labels)):
@@ -179,13 +173,13 @@ def _separator_in(labels: Sequence[str]) -> str:
 
 
 def _tagging(source: TableSource, options: TaskOptions) -> Task:
-    _divide(source, options, BY_RAREST, _entity_types)
+    _divide(source, options, held_out.BY_RAREST, _entity_types)
     labels = learn_labels(source, options.fold)
     return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
 
 
 def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
-    _divide(source, options, AT_RANDOM, lambda _: None)  # regardless of labels
+    _divide(source, options, held_out.AT_RANDOM, lambda _: None)  # regardless of labels
     count, split = source.num_choices, source.splits[0]
     labels = set(source.written_labels(split))
     if labels <= {str(i) for i in range(1, count + 1)} and str(count) in labels:
@@ -199,7 +193,7 @@ def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
 
 def _regression(source: TableSource, options: TaskOptions) -> Task:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
-    _divide(source, options, BY_TARGET, _label)
+    _divide(source, options, held_out.BY_TARGET, _label)
     task = RegressionTask(**_fields(source, options))
     if "train" not in source.splits:
         return task
@@ -254,7 +248,7 @@ def _thousands(labels: Iterable[str]) -> str:
 
 def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
     if scored := source.has_scores("train"):
-        _divide(source, options, BY_TARGET, _label)
+        _divide(source, options, held_out.BY_TARGET, _label)
     else:
         _divide(source, options, _BY_ANCHOR, lambda example: example.text)
     given: dict[str, Any] = dict(options.embedding_options)
@@ -297,10 +291,12 @@ def _range(source: TableSource) -> dict[str, Any]:
 
 def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
     """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
-    return grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
+    return held_out.grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
 
 
-_BY_ANCHOR = Choice(_held_out, grouped_folds, "all pairs with the same first text together")
+_BY_ANCHOR = held_out.Choice(
+    _held_out, held_out.grouped_folds, "all pairs with the same first text together"
+)
 
 # The tasks of each kind, and the function that makes them.
 OWN_KINDS: dict[

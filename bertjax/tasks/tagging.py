@@ -37,6 +37,7 @@ from bertjax.tasks.task import (
     Prediction,
     Task,
     check_stride,
+    feature_of,
     widest_contexts,
     windows,
 )
@@ -231,12 +232,11 @@ class TagTask(Task):
         spans = windows(len(ids), room, self.doc_stride or max(1, room // 2), starts)
         features = []
         for (start, end), is_widest in zip(spans, widest_contexts(spans), strict=True):
-            input_ids, _ = tokenizer.join(ids[start:end])
-            size = (len(input_ids),)
-            words = np.full(size, -1, np.int32)
+            sequence = tokenizer.join(ids[start:end])
+            words = np.full(len(sequence[0]), -1, np.int32)
             words[1:-1] = np.where(is_widest, origins[start:end], -1)
             labels = None if word_labels is None else word_labels[words]
-            features.append(Feature(np.array(input_ids, np.int32), size, size, labels, words))
+            features.append(feature_of([sequence], labels, words))
         return features
 
     def _word_labels(self, example: Example) -> np.ndarray | None:

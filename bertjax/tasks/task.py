@@ -84,6 +84,21 @@ def widest_contexts(spans: Sequence[Span]) -> list[np.ndarray]:
     return [window_of[begin:end] == window for window, (begin, end) in enumerate(spans)]
 
 
+def feature_of(
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    labels: np.ndarray | None,
+    origins: np.ndarray | None = None,
+) -> Feature:
+    """Makes the feature of one or several sequences, each of which is (token ids, token types)."""
+    return Feature(
+        np.concatenate([np.array(ids, np.int32) for ids, _ in sequences]),
+        tuple(len(ids) for ids, _ in sequences),
+        tuple(len(types) - sum(types) for _, types in sequences),
+        labels,
+        origins,
+    )
+
+
 # A prediction is a dict of JSON values. Its keys depend on the `label_kind` of the task:
 #   classes      label, probabilities {label: p}
 #   multi_label  labels, probabilities {label: p}
@@ -152,7 +167,7 @@ class KeptExamples:
         self._unread = iter(examples)
         self._error: BaseException | None = None
         self._file = tempfile.SpooledTemporaryFile(self.MEMORY)
-        self._blocks: list[tuple[int, int] | list[Example]] = []  # (start, size) in the file
+        self._blocks: list[int | list[Example]] = []  # the start in the file, or the examples
 
     def __iter__(self) -> Iterator[Example]:
         for index in itertools.count():
@@ -169,29 +184,25 @@ class KeptExamples:
         except BaseException as error:
             self._error = error
             raise
-        try:
-            # Of the fields, not of the examples: nothing but built-in types is unpickled.
-            data = pickle.dumps([vars(example) for example in block], pickle.HIGHEST_PROTOCOL)
-        except RecursionError:  # a column with deeply nested JSON
-            self._blocks.append(block)
-            return block
         if block:
-            start = self._file.seek(0, io.SEEK_END)
-            self._file.write(data)
-            self._blocks.append((start, len(data)))
+            try:
+                # Of the fields, not of the examples: nothing but built-in types is unpickled.
+                data = pickle.dumps([vars(example) for example in block], pickle.HIGHEST_PROTOCOL)
+                self._blocks.append(self._file.seek(0, io.SEEK_END))
+                self._file.write(data)
+            except RecursionError:  # a column with deeply nested JSON
+                self._blocks.append(block)
         return block
 
     def _kept(self, index: int) -> list[Example]:
         block = self._blocks[index]
         if isinstance(block, list):
             return block
-        start, size = block
-        self._file.seek(start)
+        self._file.seek(block)
         examples = []
-        for fields in pickle.loads(self._file.read(size)):
-            example = object.__new__(Example)  # half the time of `Example(**fields)`
-            example.__dict__.update(fields)
-            examples.append(example)
+        for fields in pickle.load(self._file):
+            examples.append(object.__new__(Example))  # half the time of `Example(**fields)`
+            examples[-1].__dict__.update(fields)
         return examples
 
     def __del__(self):
@@ -475,6 +486,8 @@ class Task(abc.ABC):
     """The name of the model head that the task needs."""
     label_kind: ClassVar[LabelKind]
     """The kind of labels, which determines how the arrays of features and batches store labels."""
+    unwritten: ClassVar[str] = ""
+    """The key of predictions that is only for `score` and not written; "": there is none."""
     problem_type: ClassVar[str | None] = None
     """The `problem_type` in config.json, by which transformers chooses the loss of a classifier;
     None if config.json has no `problem_type`."""
@@ -560,6 +573,7 @@ class Task(abc.ABC):
             for example, prediction in pairs:
                 given = {"input": dict(example.row)} if example.row else {}
                 line = {"id": example.id, **given, **prediction}
+                line.pop(self.unwritten, None)
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 yield example, prediction
 

@@ -217,19 +217,6 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
     return rows + [[] for _ in range(count - len(rows))]
 
 
-def make_batch(
-    features: Sequence[Feature], shape: RowShape, labels: Labels, pad_token_id: int
-) -> tuple[Batch, list[Placement]]:
-    """Packs features into one batch; returns the batch and the `Placement` of each feature.
-
-    The batch has the arrays of `batch.py`, except the arrays for masked tokens.
-    """
-    sizes = [len(feature.input_ids) for feature in features]
-    rows = pack_features(sizes, shape, labels.num_choices)
-    batch, placements = make_rows(features, rows, shape, labels, pad_token_id)
-    return batch, [placements[item] for item in range(len(features))]
-
-
 def make_rows(
     features: Sequence[Feature],
     rows: Sequence[Sequence[int]],
@@ -237,7 +224,10 @@ def make_rows(
     labels: Labels,
     pad_token_id: int,
 ) -> tuple[Batch, dict[int, Placement]]:
-    """Makes a batch whose row r has the features `rows[r]`; returns it and their `Placement`s."""
+    """Makes a batch whose row r has the features `rows[r]`; returns it and their `Placement`s.
+
+    The batch has the arrays of `batch.py`, except the arrays for masked tokens.
+    """
     placements = {}
     for row, members in enumerate(rows):
         start = 0

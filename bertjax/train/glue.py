@@ -4,7 +4,7 @@ import dataclasses
 import json
 import statistics
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,7 @@ def finetune_glue(
 
 def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
     """Prints the table of all tasks, and writes it and the submission to the workdir."""
-    published = published_scores(config.init)
-    summary = _summary(config, result, published)
+    summary = _summary(config, result, published_scores(config.init))
     files = {
         "glue.json": json.dumps(summary, indent=2) + "\n",
         "glue.md": _markdown(summary),
@@ -256,36 +255,28 @@ def _cells(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return titles, rows
 
 
-def _average_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each average; of scores that are missing, no mean of all is given."""
-    lines = []
+def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the averages (without a mean of all, if scores are missing), and the sources."""
     for name, words in _AVERAGES:
         average = summary["averages"][name]
         if average["complete"] is not None:
-            lines.append(f"{words}: {_percent(average['complete'])}")
+            yield f"{words}: {_percent(average['complete'])}"
             continue
-        missing = listed(average["missing"], 200)
-        there = f"{average['count']} of {average['total']}"
+        missing = average["missing"]
+        is_missing = f"{listed(missing, 200)} {'is' if len(missing) == 1 else 'are'} missing"
         mean = f": {_percent(average['present'])}" if average["count"] else ""
-        lines.append(
-            f"{words}: not known, because {missing} {_are(average['missing'])} missing; mean of "
-            f"the {there} that are there, which is not comparable{mean}"
+        yield (
+            f"{words}: not known, because {is_missing}; mean of the {average['count']} of "
+            f"{average['total']} that are there, which is not comparable{mean}"
         )
-    return lines
-
-
-def _notes(summary: Mapping[str, Any]) -> list[str]:
-    """Returns the sources of published scores, and what limits the comparison."""
-    notes = []
     for one in summary["published"]:
         average = f", with an average of {one['average']:g}" if one["average"] else ""
-        notes.append(f"published, {one['split']}: {one['source']}{average}")
-    if notes:
-        notes.append(
+        yield f"published, {one['split']}: {one['source']}{average}"
+    if summary["published"]:
+        yield (
             "Where a source states no metric (MRPC, QQP, STS-B) or no split (MNLI), its score is "
             "in the first row of the task. Scores on test are not comparable with those on dev."
         )
-    return notes
 
 
 def _markdown(summary: Mapping[str, Any]) -> str:
@@ -293,9 +284,7 @@ def _markdown(summary: Mapping[str, Any]) -> str:
     lines = [f"# GLUE: {summary['init']}", ""]
     lines += [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
     lines += [f"| {' | '.join(cells)} |" for cells in rows]
-    for text in (*_average_lines(summary), *_notes(summary)):
-        lines += ["", text]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "".join(f"\n\n{text}" for text in _sentences(summary)) + "\n"
 
 
 def _print(summary: Mapping[str, Any]) -> None:
@@ -304,13 +293,8 @@ def _print(summary: Mapping[str, Any]) -> None:
     for cells in rows:
         table.add_row(*cells)
     Console(width=100).print(table)
-    for text in (*_average_lines(summary), *_notes(summary)):
-        print(text)
+    print(*_sentences(summary), sep="\n")
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
-
-
-def _are(names: Any) -> str:
-    return "is" if len(names) == 1 else "are"

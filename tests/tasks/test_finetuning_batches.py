@@ -11,10 +11,10 @@ from bertjax.tasks import training_data
 from bertjax.tasks.training_data import (
     FeatureBatches,
     Labels,
-    make_batch,
     plan_rows,
     row_shape,
 )
+from tests.rows import make_batch
 
 
 def feature(length, label, *, first=7, choices=1):

@@ -12,9 +12,10 @@ from bertjax.config import MeshConfig
 from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
-from bertjax.tasks.training_data import Labels, make_batch, row_shape
+from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import step
 from bertjax.train.step import Split, make_global_loss_fn
+from tests.rows import make_batch
 
 EXAMPLES, TEXTS, ROWS = 20, 3, 16
 

@@ -6,8 +6,9 @@ import pytest
 
 from bertjax.data.batches.batch import Feature
 from bertjax.model import HEADS
-from bertjax.tasks.training_data import Labels, make_batch, row_shape
+from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train.step import make_loss_fn
+from tests.rows import make_batch
 
 LENGTHS = [5, 9, 14, 4, 7, 11]
 HEAD = {

@@ -35,25 +35,6 @@ CONLL_LABELS = (
 DOCUMENT_START = "-DOCSTART-"
 
 
-class Sentence(NamedTuple):
-    """A sentence of a file of a tagging task.
-
-    Attributes:
-        row: the row number of the first word.
-        tags: the tags as written in the file, one per word; None if the file has no tags.
-        text: the running text of the sentence, if the file holds it; otherwise "".
-        offsets: (start, end) of each word in `text`, in characters.
-        cut_word: the first word within which an entity begins or ends, or "".
-    """
-
-    row: int
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-    text: str = ""
-    offsets: tuple[tuple[int, int], ...] = ()
-    cut_word: str = ""
-
-
 class ConllSource(OfficialFiles):
     """Reads the files of CoNLL-2003, which may have their official names or other usual names."""
 
@@ -76,9 +57,7 @@ def read_conll(path: Path | str) -> Iterator[Example]:
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
     """
-    path = Path(path)
-    sentences = enumerate(read_sentences(path))
-    return in_iob2(tagged_example(str(number), path, sentence) for number, sentence in sentences)
+    return in_iob2(_as_written(Path(path)))
 
 
 def in_iob2(examples: Iterable[Example]) -> Iterator[Example]:
@@ -95,48 +74,34 @@ def in_iob2(examples: Iterable[Example]) -> Iterator[Example]:
     )
 
 
-def tagged_example(id: str, path: Path, sentence: Sentence) -> Example:
-    """Converts a sentence in the file `path` to an example with the id `id`."""
-    return Example(
-        id=id,
-        where=row_name(path, sentence.row),
-        text=sentence.text,
-        words=sentence.words,
-        offsets=sentence.offsets,
-        label=sentence.tags,
-    )
-
-
-def read_sentences(path: Path) -> Iterator[Sentence]:
+def _as_written(path: Path) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as `read_conll` does, without converting the tags."""
-    columns = 0
-    rows: list[list[str]] = []
-    first = 0
+    count, columns = itertools.count(), 0
+    for has_words, lines in itertools.groupby(_fields(path), lambda line: bool(line[1])):
+        if not has_words:
+            continue
+        first, rows = 0, []
+        for number, fields in lines:
+            first, columns = first or number, columns or len(fields)
+            if len(fields) != columns:
+                raise ValueError(
+                    f"{row_name(path, number)} has {len(fields)} columns, but earlier rows have "
+                    f"{columns}: write a word, other columns if any, and a tag in each line, and a "
+                    "blank line between sentences."
+                )
+            rows.append(fields)
+        words, *others = zip(*rows, strict=True)
+        tags = others[-1] if others else None
+        yield Example(id=str(next(count)), where=row_name(path, first), words=words, label=tags)
+
+
+def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (row number, fields) of each line; lines between sentences have no fields."""
     for number, line in read_lines(path):
         # Not `split()`: a word may contain a non-breaking space.
         fields = [field for field in line.replace("\t", " ").split(" ") if field]
-        if not line.strip() or fields[0] == DOCUMENT_START:
-            if rows:
-                yield _sentence(first, rows)
-            rows = []
-            continue
-        columns = columns or len(fields)
-        if len(fields) != columns:
-            raise ValueError(
-                f"{row_name(path, number)} has {len(fields)} columns, but earlier rows have "
-                f"{columns}: write a word, other columns if any, and a tag in each line, and a "
-                "blank line between sentences."
-            )
-        if not rows:
-            first = number
-        rows.append(fields)
-    if rows:
-        yield _sentence(first, rows)
-
-
-def _sentence(row: int, rows: list[list[str]]) -> Sentence:
-    words = tuple(fields[0] for fields in rows)
-    return Sentence(row, words, tuple(f[-1] for f in rows) if len(rows[0]) > 1 else None)
+        between = not line.strip() or fields[0] == DOCUMENT_START
+        yield number, [] if between else fields
 
 
 def read_dataset_row(row: DatasetRow) -> Example | None:
@@ -188,12 +153,17 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     return counts == {1} or tags <= set(labels) or marks_entities(tags) or blank
 
 
-def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
-    """Converts a row with a running text to a `Sentence`: its words and their IOB2 tags.
+def text_example(
+    id: str, row: Row, text_column: str, entity_column: str | None
+) -> tuple[Example, str]:
+    """Converts a row with a running text to its words and their IOB2 tags.
 
     The words depend on the text alone, so that labels do not help a prediction: an entity that
-    starts or ends within a word is taken as whole words. Without a list of entities, the tags are
+    starts or ends within a word is taken as whole words. Without a list of entities, the label is
     None.
+
+    Returns:
+        The example, and the first word within which an entity begins or ends, or "".
 
     Raises:
         ValueError: the text has no words, an entity is malformed or lies outside of the text, or
@@ -205,10 +175,15 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
     words = split_words(text)
     if not words:
         raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
-    tags = None if spans is None else _tags(row, words, spans)
-    offsets = tuple((word.start, word.end) for word in words)
-    cut_word = _cut_word(words, spans or ())
-    return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets, cut_word)
+    example = Example(
+        id=id,
+        where=row.where,
+        text=text,
+        words=tuple(word.text for word in words),
+        offsets=tuple((word.start, word.end) for word in words),
+        label=None if spans is None else _tags(row, words, spans),
+    )
+    return example, _cut_word(words, spans or ())
 
 
 def _cut_word(words: Sequence[Word], spans: Iterable[Span]) -> str:

@@ -42,10 +42,12 @@ class GlueSpec:
         label: possible names of the column with the label.
         labels: class names in the order of the class ids of Hugging Face and TFDS; empty for
             regression.
-        codes: the string for each class in the files and in a submission, in the order of `labels`.
+        codes: the string for each class in the files and in a submission, in the order of `labels`;
+            empty: the class names.
         submission: {split: name of the predictions file in a submission to GLUE's server}.
         files: {split: possible names of the official file of the split}.
-        dataset_fields: names of the one or two fields of texts in TFDS and on the hub.
+        dataset_fields: names of the one or two fields of texts in TFDS and on the hub; empty: the
+            first ones of `text` and `pair`.
         no_header: {split: column names} for the splits whose files have no header.
         has_broken_rows: whether the official files have malformed rows. If so, rows with missing
             fields are left out of the train and dev splits, and an empty text is replaced by "?".
@@ -62,7 +64,7 @@ class GlueSpec:
     codes: tuple[str, ...] = ()
     submission: dict[str, str] = dataclasses.field(default_factory=dict)
     files: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: SPLIT_FILES)
-    dataset_fields: tuple[str, ...] = ("sentence1", "sentence2")
+    dataset_fields: tuple[str, ...] = ()
     no_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
 
@@ -110,10 +112,20 @@ def read_glue_file(
     counts = Counter() if counts is None else counts
     rows = read_tsv(path)
     header = spec.no_header.get(split) or _header(rows, path)
-    columns = _Columns.of(spec, header, path)
+    text, pair, label, id = (
+        next((header.index(name) for name in names if name in header), None)
+        for names in (spec.text, spec.pair, spec.label, ("index", "id"))
+    )
+    if text is None or (spec.pair and pair is None):
+        needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
+        raise ValueError(
+            f"{row_name(path, 1)} should name the columns of {spec.name}, with {needed} among "
+            f"them, but reads: {brief(', '.join(header))}. Restore the official file."
+        )
+    last = max(index for index in (text, pair, label, id) if index is not None)
     for count, (number, fields) in enumerate(rows):
         # Extra tabs at the end of a row and missing fields that are not read are harmless.
-        if len(fields) <= columns.last or any(fields[len(header) :]):
+        if len(fields) <= last or any(fields[len(header) :]):
             if spec.has_broken_rows and not split.startswith("test"):
                 counts[f"{split}: rows with missing fields"] += 1
                 continue
@@ -121,16 +133,16 @@ def read_glue_file(
                 f"{row_name(path, number)} has {len(fields)} fields instead of {len(header)} "
                 f"({brief(', '.join(header))}) with tabs between them. Restore the official file."
             )
-        code = None if columns.label is None else fields[columns.label]
+        code = None if label is None else fields[label]
         if code == "-":
             counts[f"{split}: rows without a gold label"] += 1
             continue
         where = row_name(path, number)
         yield Example(
-            id=str(count) if columns.id is None else fields[columns.id],
+            id=str(count) if id is None else fields[id],
             where=where,
-            text=_legible(spec, fields[columns.text]),
-            pair=None if columns.pair is None else _legible(spec, fields[columns.pair]),
+            text=_legible(spec, fields[text]),
+            pair=None if pair is None else _legible(spec, fields[pair]),
             label=None if code is None else read_label(spec, code, where),
         )
 
@@ -146,9 +158,10 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
     Raises ValueError, which begins with `where`, if it is neither.
     """
     if spec.labels:
-        if code in spec.codes:
-            return spec.labels[spec.codes.index(code)]
-        expected = f"one of {', '.join(spec.codes)}"
+        codes = spec.codes or spec.labels
+        if code in codes:
+            return spec.labels[codes.index(code)]
+        expected = f"one of {', '.join(codes)}"
     else:
         score = read_number(code)
         if score is not None:
@@ -159,34 +172,6 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Columns:
-    """Column indices of the id, texts and label in a GLUE file; None for a missing column."""
-
-    id: int | None
-    text: int
-    pair: int | None
-    label: int | None
-
-    @property
-    def last(self) -> int:
-        return max(index for index in dataclasses.astuple(self) if index is not None)
-
-    @classmethod
-    def of(cls, spec: GlueSpec, header: tuple[str, ...], path: Path) -> "_Columns":
-        def find(names: tuple[str, ...]) -> int | None:
-            return next((header.index(name) for name in names if name in header), None)
-
-        text, pair = find(spec.text), find(spec.pair)
-        if text is None or (spec.pair and pair is None):
-            needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
-            raise ValueError(
-                f"{row_name(path, 1)} should name the columns of {spec.name}, with {needed} among "
-                f"them, but reads: {brief(', '.join(header))}. Restore the official file."
-            )
-        return cls(find(("index", "id")), text, pair, find(spec.label))
-
-
 def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...]:
     for _, fields in rows:
         return tuple(field.strip() for field in fields)
@@ -195,7 +180,8 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
 
 def _read_dataset_row(spec: GlueSpec, row: DatasetRow) -> Example:
     """Converts a row of a GLUE task in a dataset to an `Example`."""
-    text, *pair = (_legible(spec, decode(row.fields[name])) for name in spec.dataset_fields)
+    names = spec.dataset_fields or (*spec.text[:1], *spec.pair[:1])
+    text, *pair = (_legible(spec, decode(row.fields[name])) for name in names)
     label = row.fields["label"]
     # Test splits hold -1 in place of a class or a score.
     known = label >= 0
@@ -224,7 +210,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
         if not spec.labels:
             written = f"{min(max(float(prediction), LOWEST_SCORE), HIGHEST_SCORE):.4f}"
         elif prediction in spec.labels:
-            written = spec.codes[spec.labels.index(str(prediction))]
+            written = (spec.codes or spec.labels)[spec.labels.index(str(prediction))]
         else:
             raise ValueError(
                 f"Prediction {prediction!r} of example {id} is not a class of {spec.name}: "
@@ -271,8 +257,11 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     """
     zip_path = Path(zip_path)
     kept: dict[str, bytes] = {}
-    _check_zip(zip_path)
     if zip_path.is_file():
+        if not zipfile.is_zipfile(zip_path):
+            raise ValueError(
+                f"{zip_path} is not a zip file: delete it, or choose another --submission."
+            )
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
     with naming_write_errors(zip_path):
@@ -286,12 +275,6 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
             entry = zipfile.ZipInfo(name)
             entry.external_attr = 0o644 << 16
             new.writestr(entry, content, zipfile.ZIP_DEFLATED)
-
-
-def _check_zip(path: Path) -> None:
-    """Raises ValueError if `path` is a file, but not a zip file."""
-    if path.is_file() and not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is not a zip file: delete it, or choose another --submission.")
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
@@ -385,7 +368,6 @@ GLUE: dict[str, GlueSpec] = {
             labels=("unacceptable", "acceptable"),
             codes=("0", "1"),
             submission={"test": "CoLA.tsv"},
-            dataset_fields=("sentence",),
             no_header={"train": _COLA_COLUMNS, "dev": _COLA_COLUMNS},
         ),
         GlueSpec(
@@ -397,7 +379,6 @@ GLUE: dict[str, GlueSpec] = {
             labels=("negative", "positive"),
             codes=("0", "1"),
             submission={"test": "SST-2.tsv"},
-            dataset_fields=("sentence",),
         ),
         GlueSpec(
             name="mrpc",
@@ -411,6 +392,7 @@ GLUE: dict[str, GlueSpec] = {
             codes=("0", "1"),
             submission={"test": "MRPC.tsv"},
             files=MRPC_FILES,
+            dataset_fields=("sentence1", "sentence2"),
         ),
         GlueSpec(
             name="stsb",
@@ -432,7 +414,6 @@ GLUE: dict[str, GlueSpec] = {
             labels=("not_duplicate", "duplicate"),
             codes=("0", "1"),
             submission={"test": "QQP.tsv"},
-            dataset_fields=("question1", "question2"),
             has_broken_rows=True,
         ),
         GlueSpec(
@@ -441,7 +422,6 @@ GLUE: dict[str, GlueSpec] = {
             metric=accuracy,
             label=("gold_label",),
             labels=NLI,
-            codes=NLI,
             submission={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
             files=MNLI_FILES,
             dataset_fields=("premise", "hypothesis"),
@@ -453,16 +433,13 @@ GLUE: dict[str, GlueSpec] = {
             text=("question",),
             pair=("sentence",),
             labels=("entailment", "not_entailment"),
-            codes=("entailment", "not_entailment"),
             submission={"test": "QNLI.tsv"},
-            dataset_fields=("question", "sentence"),
         ),
         GlueSpec(
             name="rte",
             folder="RTE",
             metric=accuracy,
             labels=("entailment", "not_entailment"),
-            codes=("entailment", "not_entailment"),
             submission={"test": "RTE.tsv"},
         ),
         GlueSpec(
@@ -483,7 +460,6 @@ GLUE: dict[str, GlueSpec] = {
             pair=("sentence2", "Hypothesis"),
             label=("label", "Label"),
             labels=NLI,
-            codes=NLI,
             submission={"test": "AX.tsv"},
             files={"test": ("diagnostic.tsv", "AX.tsv", "diagnostic-full.tsv")},
             dataset_fields=("premise", "hypothesis"),

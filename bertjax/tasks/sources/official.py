@@ -137,8 +137,6 @@ def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
 
 # Rows per read. Reading many rows at once is four times as fast as reading one at a time.
 ROWS_PER_READ = 256
-# Split names of datasets that have another name in bertjax; a suffix such as "_matched" is kept.
-_SPLITS = {"validation": "dev"}
 OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
 
 
@@ -185,7 +183,8 @@ class DatasetSource(Source):
             name, data = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
         else:
             name, data = open_hub(builder)
-        data = {_our_split(split): rows for split, rows in data.items()}
+        # "validation_matched" becomes "dev_matched".
+        data = {split.replace("validation", "dev"): rows for split, rows in data.items()}
         super().__init__(name, {split: data[split] for split in sorted(data, key=_split_order)})
 
     def parse(self, split: str) -> Iterator[Example]:
@@ -225,11 +224,6 @@ def _is_prepared(builder: str) -> bool:
 def decode(value: Any) -> str:
     """Converts a text of a dataset, which is bytes if read with TFDS, to str."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-
-
-def _our_split(split: str) -> str:
-    name, separator, rest = split.partition("_")
-    return _SPLITS.get(name, name) + separator + rest
 
 
 def _split_order(split: str) -> tuple[int, str]:

@@ -20,14 +20,7 @@ from typing import Any
 from bertjax.base.files import brief
 from bertjax.base.scratch import scratch_folder
 from bertjax.tasks.sources.columns import Columns, OwnKind, check_columns, find_columns
-from bertjax.tasks.sources.conll import (
-    Sentence,
-    in_iob2,
-    read_conll,
-    tagged_example,
-    text_sentence,
-    utf16_hint,
-)
+from bertjax.tasks.sources.conll import in_iob2, read_conll, text_example, utf16_hint
 from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     NAMED_COLUMNS,
@@ -196,7 +189,8 @@ class TableSource(Source):
         tables = [table for tables in self._tables.values() for table in tables]
         notes = self._find_columns(columns or Columns())
         unread = (unread_files(path, self._parts[split]) for split, path in files.items())
-        self.note = "\n".join(filter(None, dict.fromkeys((*notes, _quoted(tables), *unread))))
+        quoted = next(filter(None, (table.quoting_note() for table in tables)), "")
+        self.note = "\n".join(filter(None, dict.fromkeys((*notes, quoted, *unread))))
         self.columns = next(iter(self._columns.values()))
         several = bool(label_separator)
         if tables and tables[0].is_typed and not several:
@@ -346,15 +340,15 @@ class TableSource(Source):
         columns, labelled = self._columns[split], split != "test"
         assert columns.text is not None
         if self.kind == "tag":
-            sentence = _sentence(row, columns.text, columns.label, labelled=labelled)
-            if sentence.cut_word:
+            example, cut_word = _tagged(id, row, columns, labelled=labelled)
+            if cut_word:
                 reason = (
                     f"{split}: rows whose entities begin or end within a word (such as "
-                    f"{sentence.cut_word!r} in {row.where}{utf16_hint(row)}) and are taken as "
-                    "whole words, in the scores as well"
+                    f"{cut_word!r} in {row.where}{utf16_hint(row)}) and are taken as whole words, "
+                    "in the scores as well"
                 )
                 self.counts[self._cut.setdefault(split, reason)] += 1
-            return dataclasses.replace(tagged_example(id, row.path, sentence), row=row.values)
+            return dataclasses.replace(example, row=row.values)
         pair = None if columns.pair is None else row.text(columns.pair)
         choices = ()
         if self.kind == "choice":
@@ -401,17 +395,18 @@ class TableSource(Source):
         return _distinct(tuple(row.names(value)))
 
 
-def _sentence(row: Row, text: str, label: str | None, *, labelled: bool) -> Sentence:
-    """Converts a row with a list of words, or with a running text."""
+def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> tuple[Example, str]:
+    """Converts a row with a list of words, or with a running text, as `text_example` does."""
+    text, label = columns.text or "", columns.label
     row = _with_lists(row, text, label)
     if isinstance(row.values.get(text), str):
-        sentence = text_sentence(row, text, label)
-        if sentence.tags is None and labelled:
+        example, cut_word = text_example(id, row, text, label)
+        if example.label is None and labelled:
             raise ValueError(
                 f"{row.where} has no list of entities in {brief(label, 60)!r}: write [] for a text "
                 "without entities."
             )
-        return sentence
+        return example, cut_word
     words = row.listed(text)
     value = row.values.get(label) if label is not None else None
     if value is None and labelled:
@@ -421,7 +416,7 @@ def _sentence(row: Row, text: str, label: str | None, *, labelled: bool) -> Sent
         raise ValueError(
             f"{row.where} has {len(words)} words, but {len(tags)} tags: write one tag per word."
         )
-    return Sentence(row.number, words, tags)
+    return Example(id=id, where=row.where, words=words, label=tags), ""
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
@@ -461,17 +456,6 @@ def data_files(path: Path, kind: OwnKind) -> list[Path]:
     files = files_in(path, suffixes)
     # A text beside tables is a README rather than a table without a header.
     return [file for file in files if suffix_of(file) in tables] or files
-
-
-def _quoted(tables: Iterable[Table]) -> str:
-    """Returns a warning about the first row of TSV that seems quoted as in CSV, or ""."""
-    for table in tables:
-        if row := table.first_quoted_row():
-            return (
-                f"warning: {row_name(table.path, row)} seems to be quoted as in CSV, but quotes "
-                "have no meaning in TSV and are read as text: save the table as CSV."
-            )
-    return ""
 
 
 # The values of multi-hot lists, as names of labels.

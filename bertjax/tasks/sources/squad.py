@@ -15,7 +15,6 @@ or a list as in SQuAD's JSON. Instead of answers, a row may have one answer, in 
 
 import dataclasses
 import functools
-import itertools
 import json
 import re
 import sys
@@ -27,20 +26,9 @@ from bertjax.base.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
+from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.held_out import BY_PASSAGE, divide
 from bertjax.tasks.sources.official import DatasetRow, decode, official_source
-from bertjax.tasks.sources.tables import (
-    CSV_SUFFIXES,
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
-    TSV_SUFFIXES,
-    Table,
-    files_in,
-    open_text,
-    row_name,
-    suffix_of,
-    unread_files,
-)
 from bertjax.tasks.task import BadRows, ChangeCounts, Example, Source
 
 _TEXT_COLUMNS = ("answer", "answer_text")
@@ -53,9 +41,9 @@ def is_question_table(path: Path) -> bool:
         ValueError: the file is CSV or TSV with a column of lists of answers, or the columns of its
             header cannot be read.
     """
-    suffix = suffix_of(path)
-    if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
-        if "answers" not in Table(path).columns:
+    suffix = tables.suffix_of(path)
+    if suffix in (*tables.CSV_SUFFIXES, *tables.TSV_SUFFIXES):
+        if "answers" not in tables.Table(path).columns:
             return True
         raise ValueError(
             f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row in "
@@ -63,9 +51,9 @@ def is_question_table(path: Path) -> bool:
             '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '
             '["Anna"], "answer_start": [0]}}.'
         )
-    if suffix in (*PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
+    if suffix in (*tables.PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
         return True
-    with open_text(path, newline=None) as file:
+    with tables.open_text(path, newline=None) as file:
         start = file.read(1 << 16).lstrip()
     if start.startswith("["):
         return True
@@ -76,24 +64,20 @@ def is_question_table(path: Path) -> bool:
     return isinstance(first, dict) and "question" in first
 
 
-class QuestionRow(NamedTuple):
-    """A row of a table of questions.
+class _Asked(NamedTuple):
+    """A question of a file, at `where`; `row` are the columns of the user's row, or {}.
 
-    Attributes:
-        id: the id in the row or, if there is none, the index of the row, counted from 0.
-        values: {column: value} of the row; empty if the row cannot be read.
-        question: a dict as in SQuAD's JSON with the additional key "context", the passage; if the
-            row is malformed, a ValueError that says why.
+    `question` is a dict as in SQuAD's JSON; if it cannot be read, a ValueError that says why.
     """
 
-    id: str
     where: str
-    values: dict[str, Any]
-    question: dict[str, Any] | ValueError
+    row: dict[str, Any]
+    question: Any
+    context: str = ""
 
 
-def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
-    """Yields the rows of a table of questions.
+def _table_questions(path: Path, *, to_train: bool) -> Iterator[_Asked]:
+    """Yields the questions of a table.
 
     With `to_train`, a row is malformed if the place of its answer is not known. To score
     predictions, the text of the answer is enough. A question with an empty list of answers gets
@@ -102,26 +86,46 @@ def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
     Raises:
         ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
     """
-    table = Table(path)
+    table = tables.Table(path)
     missing = [name for name in ("question", "context") if name not in table.columns]
-    if missing and suffix_of(path) in (*CSV_SUFFIXES, *TSV_SUFFIXES, *PARQUET_SUFFIXES):
+    fixed = (*tables.CSV_SUFFIXES, *tables.TSV_SUFFIXES, *tables.PARQUET_SUFFIXES)
+    if missing and tables.suffix_of(path) in fixed:
         raise ValueError(
             f"{path} has no column {missing[0]!r}, but {brief(', '.join(table.columns), 120)}: "
             "question answering reads the columns question, context (the passage) and, if there "
             "are ids, id: rename the columns."
         )
     for index, (number, row) in enumerate(table.rows_and_errors()):
-        where = row_name(path, number)
+        where = tables.row_name(path, number)
         if not isinstance(row, dict):
-            yield QuestionRow(str(index), where, {}, row)
+            yield _Asked(where, {}, row)
             continue
-        name = row.get("id")
-        name = str(name) if isinstance(name, str | int) and name != "" else str(index)
         try:
-            question: dict[str, Any] | ValueError = _question({"id": name, **row}, where, to_train)
+            question = _question({"id": str(index), **row}, where, to_train)
+            yield _Asked(where, row, question, _text(question, "context", where))
         except ValueError as error:
-            question = error
-        yield QuestionRow(name, where, row, question)
+            yield _Asked(where, row, error)
+
+
+def _json_questions(path: Path) -> Iterator[_Asked]:
+    """Yields the questions of a file in SQuAD's JSON, and its malformed parts."""
+    content = read_json(path, "give a file in SQuAD's format", MAX_BYTES)
+    for article_number, article in enumerate(_get(content, "data", list, str(path)), 1):
+        place = f"{path}, article {article_number}"
+        try:
+            paragraphs = _get(article, "paragraphs", list, place)
+        except ValueError as error:
+            yield _Asked(place, {}, error)
+            continue
+        for number, paragraph in enumerate(paragraphs, 1):
+            at = f"{place}, paragraph {number}"
+            try:
+                context = _text(paragraph, "context", at)
+                questions = _get(paragraph, "qas", list, at)
+            except ValueError as error:
+                yield _Asked(at, {}, error)
+                continue
+            yield from (_Asked(at, {}, question, context) for question in questions)
 
 
 def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
@@ -175,9 +179,10 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
 
 
 Version = Literal["1.1", "2.0"]
+VERSIONS: dict[str, Version] = {"squad": "1.1", "squad2": "2.0"}
 # Maximum size of a file in bytes; the largest official one has 42 MB.
 MAX_BYTES = 1 << 30
-SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
+SUFFIXES = (*tables.JSON_SUFFIXES, *tables.PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
 _TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true", "yes", "1"), True)
@@ -201,7 +206,7 @@ class SquadSource(Source):
             if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
         folders = [path for path in self.files.values() if path.is_dir()]
-        unread = (unread_files(path, files_in(path, SUFFIXES)) for path in folders)
+        unread = (tables.unread_files(path, tables.files_in(path, SUFFIXES)) for path in folders)
         self.note = "\n".join(filter(None, unread))
 
     @classmethod
@@ -227,66 +232,28 @@ class SquadSource(Source):
         )
 
     def parse(self, split: str) -> Iterator[Example]:
-        questions = (
-            (self._rows if is_question_table(file) else self._questions)(split, file)
-            for file in files_in(self.files[split], SUFFIXES)
-        )
-        return itertools.chain.from_iterable(questions)
+        to_train = split == "train"
+        for file in tables.files_in(self.files[split], SUFFIXES):
+            in_table = is_question_table(file)
+            questions = (
+                _table_questions(file, to_train=to_train) if in_table else _json_questions(file)
+            )
+            for number, asked in enumerate(questions):
+                try:
+                    example = self._example(split, asked, placed=in_table and to_train)
+                except ValueError as error:
+                    named = asked.question if isinstance(asked.question, dict) else asked.row
+                    name = named.get("id")
+                    id = str(name) if isinstance(name, str | int) and name != "" else str(number)
+                    example = Example(id=id, where=asked.where, problem=str(error))
+                if example is not None:
+                    yield dataclasses.replace(example, row=asked.row)
 
-    def _questions(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields the questions of a file in SQuAD's JSON, and malformed parts as bad examples."""
-        count = itertools.count()
-        for article_number, article in enumerate(_articles(path), 1):
-            place = f"{path}, article {article_number}"
-            try:
-                paragraphs = _get(article, "paragraphs", list, place)
-            except ValueError as error:
-                yield Example(id=str(next(count)), where=place, problem=str(error))
-                continue
-            for number, paragraph in enumerate(paragraphs, 1):
-                at = f"{place}, paragraph {number}"
-                yield from self._of_paragraph(split, paragraph, at, count)
-
-    def _rows(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields the questions of a table, and malformed rows as bad examples."""
-        for row in question_rows(path, to_train=split == "train"):
-            try:
-                if isinstance(row.question, ValueError):
-                    raise row.question
-                context = _text(row.question, "context", row.where)
-                example = self._example(
-                    split, row.question, context, row.where, placed=split == "train"
-                )
-            except ValueError as error:
-                example = Example(id=row.id, where=row.where, problem=str(error))
-            if example is not None:
-                yield dataclasses.replace(example, row=row.values)
-
-    def _of_paragraph(
-        self, split: str, paragraph: Any, place: str, count: Iterator[int]
-    ) -> Iterator[Example]:
-        """Yields the questions of a paragraph; without an id, one gets its number in the file."""
-        try:
-            context = _text(paragraph, "context", place)
-            questions = _get(paragraph, "qas", list, place)
-        except ValueError as error:
-            yield Example(id=str(next(count)), where=place, problem=str(error))
-            return
-        for question in questions:
-            number = next(count)
-            try:
-                example = self._example(split, question, context, place)
-            except ValueError as error:
-                name = question.get("id") if isinstance(question, dict) else None
-                name = name if isinstance(name, str | int) else number
-                example = Example(id=str(name), where=place, problem=str(error))
-            if example is not None:
-                yield example
-
-    def _example(
-        self, split: str, question: Any, context: str, place: str, *, placed: bool = False
-    ) -> Example | None:
+    def _example(self, split: str, asked: _Asked, *, placed: bool) -> Example | None:
         """Converts a question to an example or None; `placed`: an answer must be in the passage."""
+        place, _, question, context = asked
+        if isinstance(question, ValueError):
+            raise question
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
@@ -295,7 +262,7 @@ class SquadSource(Source):
         for what, content in (("question", text), ("passage", context)):
             if not content.strip():
                 raise ValueError(f"{where}: the {what} is empty; fill it or remove the row.")
-        asked = Example(id=str(name), where=where, text=text, pair=context)
+        example = Example(id=str(name), where=where, text=text, pair=context)
         impossible = question.get("is_impossible")
         meaning = "" if impossible is None else str(impossible).strip().lower().removesuffix(".0")
         if meaning not in _TRUTH:
@@ -304,7 +271,7 @@ class SquadSource(Source):
                 "passage does not answer the question, and else false."
             )
         if _TRUTH[meaning]:
-            return dataclasses.replace(asked, label=IMPOSSIBLE)
+            return dataclasses.replace(example, label=IMPOSSIBLE)
         if split in ("train", "dev") and "answer" in question and "answers" not in question:
             raise ValueError(
                 f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '
@@ -328,7 +295,7 @@ class SquadSource(Source):
                 f"{where}: the answer {brief(repr(answers[0][0]), 60)} does not occur in the "
                 "passage. Correct the answer or the passage."
             )
-        return with_answers(asked, answers, split, self.counts)
+        return with_answers(example, answers, split, self.counts)
 
 
 def with_answers(
@@ -376,11 +343,6 @@ def _find(folder: Path, split: str, version: str) -> Path | None:
             f"{name}, or remove the other files."
         )
     return parts[0] if parts else None
-
-
-def _articles(path: Path) -> list[Any]:
-    content = read_json(path, "give a file in SQuAD's format", MAX_BYTES)
-    return _get(content, "data", list, str(path))
 
 
 def _text(value: Any, key: str, where: str) -> str:
@@ -503,18 +465,15 @@ def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
 
 
 SQUAD_TASKS = (
-    TaskDefinition(
-        name="squad",
-        kinds=(SpanTask,),
-        make=functools.partial(_make, "squad", "1.1"),
-        score_files=functools.partial(_score_files, "1.1"),
-    ),
-    TaskDefinition(
-        name="squad2",
-        kinds=(SpanTask,),
-        make=functools.partial(_make, "squad2", "2.0"),
-        score_files=functools.partial(_score_files, "2.0"),
-        scores_null_odds=True,
+    *(
+        TaskDefinition(
+            name=name,
+            kinds=(SpanTask,),
+            make=functools.partial(_make, name, version),
+            score_files=functools.partial(_score_files, version),
+            scores_null_odds=version == "2.0",
+        )
+        for name, version in VERSIONS.items()
     ),
     TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, skip_bad_rows=True),
 )

@@ -500,18 +500,21 @@ class Table:
                 else:
                     yield number, dict(zip(self.columns, fields, strict=True))
 
-    def first_quoted_row(self) -> int | None:
-        """Returns the number of the first row of TSV that seems quoted as in CSV, or None.
+    def quoting_note(self) -> str:
+        """Returns a warning about the first row of TSV that seems quoted as in CSV, or "".
 
         Quotes have no meaning in TSV, so that they become a part of the text. The first
         `ROWS_SEARCHED` rows are searched.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
-            return None
+            return ""
         for number, fields in itertools.islice(read_tsv(self.path), ROWS_SEARCHED):
             if any('""' in field and _CSV_QUOTED.fullmatch(field.strip()) for field in fields):
-                return number
-        return None
+                return (
+                    f"warning: {row_name(self.path, number)} seems to be quoted as in CSV, but "
+                    "quotes have no meaning in TSV and are read as text: save the table as CSV."
+                )
+        return ""
 
     def _problem_of(self, number: int, fields: Sequence[str]) -> str | None:
         """Returns why a row of CSV or TSV cannot be used; None if it can be."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from bertjax import finetune
+from bertjax.tasks.definition import FORMATS, format_help
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.sources.formats import FORMATS, format_help
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource
 

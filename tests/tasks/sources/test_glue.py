@@ -160,7 +160,7 @@ def test_every_task_has_as_many_codes_as_classes_and_its_file_in_the_submission(
     glue = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"}
     assert glue <= GLUE.keys() and len(set(names)) == len(names) == 11
     for spec in GLUE.values():
-        assert len(spec.codes) == len(spec.labels)
+        assert len(spec.codes) in (0, len(spec.labels))
         assert set(spec.submission) <= set(spec.files)
 
 
