@@ -120,9 +120,9 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
     flat: Any = flatten_dict(loaded.params, sep="/")
     yield from names.to_hf(flat, loaded.config)
     if "bert/pooler" in loaded.unused:
-        for stored, name in names.normalized(loaded.source.tensors, loaded.config).items():
-            if name.startswith("bert.pooler."):
-                yield name, loaded.source.tensors[stored]
+        for stored, targets in names.located(loaded.source.tensors, loaded.config).items():
+            if targets and targets[0].path.startswith("bert/pooler/"):
+                yield targets[0].rule.hf_name, loaded.source.tensors[stored]
 
 
 def verify(model: "Pretrained", written: Path) -> None:

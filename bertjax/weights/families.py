@@ -2,19 +2,16 @@
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
 settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`). This module
-converts a family's tensor names to BERT's; `bertjax.weights.names` maps BERT's to our paths.
+converts BERT's tensor names to a family's; `bertjax.weights.names` maps BERT's to our paths.
 """
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig
-from bertjax.weights.tensors import Fused
 
 # Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
 Renames = tuple[tuple[str, str], ...]
@@ -50,8 +47,6 @@ class Family(NamedTuple):
             `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
-        fused: {module whose tensors hold several of our parameters: the names of its parts}, see
-            `bertjax.weights.tensors`.
         read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
         write: the inverse of `read`.
     """
@@ -65,7 +60,6 @@ class Family(NamedTuple):
     decoder_bias: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
-    fused: Fused = {}
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
@@ -92,10 +86,14 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Returns `Renames` of layers; in names of the family, `__` stands for a dot."""
+    """Returns `Renames` of layers; in names of the family, `__` stands for a dot.
+
+    A tensor of the family that holds several of BERT's has all their names.
+    """
     return tuple(
         (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
-        for name, bert in renames.items()
+        for name, parts in renames.items()
+        for bert in parts.split()
     )
 
 
@@ -278,13 +276,10 @@ FAMILIES: dict[str, Family] = {
             *_layer(
                 "model.layers.{layer}",
                 attn_norm="attention_norm",
-                attn__Wqkv__query="attention.self.query",
-                attn__Wqkv__key="attention.self.key",
-                attn__Wqkv__value="attention.self.value",
+                attn__Wqkv="attention.self.query attention.self.key attention.self.value",
                 attn__Wo="attention.output.dense",
                 mlp_norm="mlp_norm",
-                mlp__Wi__input="intermediate.dense",
-                mlp__Wi__gate="gate.dense",
+                mlp__Wi="intermediate.dense gate.dense",
                 mlp__Wo="output.dense",
             ),
             ("model.final_norm.", "bert.encoder.final_norm."),
@@ -306,7 +301,6 @@ FAMILIES: dict[str, Family] = {
         },
         absent=("pretraining", "next_sentence"),
         decoder_bias=False,
-        fused={"attn.Wqkv": ("query", "key", "value"), "mlp.Wi": ("input", "gate")},
         read=_read_modernbert,
         write=_write_modernbert,
     ),
@@ -435,53 +429,16 @@ def heads_of(config: BertConfig) -> list[str]:
     return [head for head in HEADS if head not in absent]
 
 
-@functools.cache
-def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Returns triples (regex of a prefix in the family, this prefix, BERT's), longest first."""
-    return [
-        (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
-        for name, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[0]))
-    ]
-
-
-@functools.cache
-def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
-    """Returns pairs (regex of a tensor prefix in BERT, the family's prefix), longest first."""
-    return [
-        (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), name)
-        for _, name, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
-    ]
-
-
-def as_bert(name: str, config: BertConfig) -> str:
-    """Converts the tensor name `name` of the config's family to the tensor's name in BERT.
-
-    The name may be in an old form, with `gamma` and `beta` instead of LayerNorm's `weight` and
-    `bias`, and may lack the family's prefix, as in files of an encoder without a head.
-    """
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    if name.startswith(
-        ("embeddings.", "encoder.", "transformer.", "pooler.", "layers.", "final_norm.")
-    ):
-        name = f"{family_of(config).prefix}.{name}"
-    for pattern, _, bert in _patterns(config.model_type):
-        if match := pattern.match(name):
-            layer = match[1] if match.groups() else ""
-            return bert.format(layer=layer) + name[match.end() :]
-    return name
-
-
-def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
-    """Converts BERT's name of a tensor to the tensor's name in the config's family.
+def family_name(name: str, model_type: str, *, projected: bool) -> str:
+    """Converts BERT's name of a tensor to the tensor's name in a family.
 
     `projected` says whether the model's head has a dense layer before the classifier.
     """
+    family = FAMILIES[model_type]
     if name.startswith("classifier."):
-        prefix = family_of(config).projected_classifier
+        prefix = family.projected_classifier
         return prefix + name.removeprefix("classifier.") if projected else name
-    for pattern, prefix in _patterns_back(config.model_type):
-        if match := pattern.match(name):
-            layer = match[1] if match.groups() else ""
-            return prefix.format(layer=layer) + name[match.end() :]
+    for prefix, bert in sorted(family.renames, key=lambda names: -len(names[1])):
+        if name.startswith(bert):
+            return prefix + name.removeprefix(bert)
     return name

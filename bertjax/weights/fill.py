@@ -96,35 +96,38 @@ def fill(
             message lists these tensors or, if there are many, their number and the first of them.
     """
     config, known = model.config, known or {}
-    layers = _check_layers(tensors, config, where) if not known else 0
+    located = names.located(tensors, config)
+    if not known:
+        _check_layers(located, config, where)
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
     filled: dict[str, np.ndarray] = {}
-    placed: dict[str, names.Mapped] = {}  # the tensors that become parameters
-    seen: set[str] = set()
+    placed: list[tuple[str, names.Target]] = []  # the tensors that become parameters
+    seen: set[tuple[str, int | None]] = set()
     unused: set[str] = set()
     unexpected = []
-    for stored, name in sorted(names.normalized(tensors, config).items()):
-        mapped = names.find(name, config)
-        part = mapped and _part(mapped.path)
+    for stored, targets in sorted(located.items()):
+        part = _part(targets[0].path) if targets else None
         if skip and part == skip:
             continue
-        if mapped is None or name in seen or (mapped.path not in wanted and part is None):
+        places = {(target.path, target.layer) for target in targets}
+        if places and targets[0].path not in wanted and part is not None:
+            unused.add(part)
+        elif not places or places & seen or targets[0].path not in wanted:
             unexpected.append(stored)
-        elif mapped.path not in wanted:
-            unused.add(str(part))
         else:
-            seen.add(name)
-            placed[stored] = mapped
-    present = {_part(mapped.path) for mapped in placed.values()}
+            seen |= places
+            placed += [(stored, target) for target in targets]
+    present = {_part(target.path) for _, target in placed}
     absent = sorted({part for path in wanted if (part := _part(path))} - present)
     lacking = frozenset(path for path in wanted if _part(path) in absent)
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
-    into = None if missing or unexpected or layers > config.groups else filled
+    beyond = any((target.layer or 0) >= config.groups for _, target in placed)
+    into = None if missing or unexpected or beyond else filled
     misshaped = [
         f"{stored} {problem}"
-        for stored, mapped in placed.items()
-        if (problem := _place(into, wanted[mapped.path], mapped, tensors[stored]))
+        for stored, target in placed
+        if (problem := _place(into, wanted[target.path], target, tensors[stored], config))
     ]
     if missing or unexpected or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
@@ -147,23 +150,21 @@ def _misfit(where: str, *problems: list[str]) -> str:
     )
 
 
-def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
-    """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
+def _check_layers(
+    located: Mapping[str, list[names.Target]], config: BertConfig, where: str
+) -> None:
+    """Raises ValueError if `config` has more layers than the tensors.
 
     It comes first, because the time and memory of `fill` grow with the number in `config`.
     """
-    layers = 0
-    for name in names.normalized(tensors, config).values():
-        mapped = names.find(name, config)
-        if mapped is not None and mapped.layer is not None:
-            layers = max(layers, mapped.layer + 1)
+    indices = (target.layer for targets in located.values() for target in targets)
+    layers = 1 + max((index for index in indices if index is not None), default=-1)
     if config.groups > max(layers, 1):
         raise ValueError(
             f"{where} does not fit the model: its config has num_hidden_layers="
             f"{config.num_hidden_layers}, but its weights have {layers} layers. Check that the "
             "config belongs to these weights and that the files are complete."
         )
-    return layers
 
 
 def _part(path: str) -> str | None:
@@ -173,29 +174,35 @@ def _part(path: str) -> str | None:
 
 
 def _place(
-    filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
+    filled: dict[str, np.ndarray] | None,
+    like: Any,
+    target: names.Target,
+    tensor: np.ndarray,
+    config: BertConfig,
 ) -> str | None:
     """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor."""
-    shape = like.shape if mapped.layer is None else like.shape[1:]
+    path, layer = target.path, target.layer
+    shape = like.shape if layer is None else like.shape[1:]
+    tensor = target.part_of(tensor)
     if tensor.size != int(np.prod(shape)):
         return f"has shape {tensor.shape}, but the model has {shape}"
-    if mapped.layer is not None and mapped.layer >= like.shape[0]:
-        return f"belongs to layer {mapped.layer}, but the model has {like.shape[0]} layers"
+    if layer is not None and layer >= like.shape[0]:
+        return f"belongs to layer {layer}, but the model has {like.shape[0]} layers"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         return f"is of type {tensor.dtype}: quantised models are not supported"
-    value = mapped.from_hf(tensor.astype(np.float32, copy=False))
+    value = target.rule.transform.from_hf(tensor.astype(np.float32, copy=False), config)
     if value.shape != shape:
         return f"has shape {value.shape} in bertjax's layout, but the model has {shape}"
     if not np.isfinite(value).all():
         return f"has {np.count_nonzero(~np.isfinite(value))} values that are not finite"
-    if filled is None:
-        return None
     # The value is always copied in row-major order, so that the page faults of a mapped file and
     # the cost of a transposed view occur only here, not in later uses.
-    if mapped.layer is None:
-        filled[mapped.path] = np.array(value, order="C")
+    if filled is None:
+        pass
+    elif layer is None:
+        filled[path] = np.array(value, order="C")
     else:
-        filled.setdefault(mapped.path, np.empty(like.shape, np.float32))[mapped.layer] = value
+        filled.setdefault(path, np.empty(like.shape, np.float32))[layer] = value
     return None
 
 

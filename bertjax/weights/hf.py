@@ -19,9 +19,8 @@ from bertjax.base.files import brief, is_file_name, listed, read_json, replacing
 from bertjax.base.progress import BYTES, progress
 from bertjax.model import HEADS, BertConfig, TaggerConfig
 from bertjax.tokenization import Tokenizer
-from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf
-from bertjax.weights.tensors import LazyTensors
+from bertjax.weights.names import LazyTensors, to_hf
 from bertjax.weights.torch_files import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -193,7 +192,7 @@ def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
-    for name, value in names.to_hf(flat, config):
+    for name, value in to_hf(flat, config):
         end = start + 4 * value.size
         header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [start, end]}
         start = end
@@ -202,7 +201,7 @@ def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         with progress(f"writing {path.name}", start, BYTES) as state:
-            for _, value in names.to_hf(flat, config):
+            for _, value in to_hf(flat, config):
                 state.advance(file.write(np.ascontiguousarray(value, "<f4").data))
         file.flush()
         os.fsync(file.fileno())

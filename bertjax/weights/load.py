@@ -173,12 +173,11 @@ def find_head(source: Source) -> str:
 
 def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
-    parts = {}
-    for stored, name in names.normalized(source.tensors, config).items():
-        mapped = names.find(name, config)
-        if mapped and not mapped.path.startswith("bert/"):
-            parts[stored] = mapped.path.split("/")[0]
-    return parts
+    return {
+        stored: targets[0].path.split("/")[0]
+        for stored, targets in names.located(source.tensors, config).items()
+        if targets and not targets[0].path.startswith("bert/")
+    }
 
 
 def _architecture(source: Source) -> BertConfig:

@@ -4,9 +4,15 @@ The name of a parameter in our tree is its path, such as `bert/pooler/kernel`. O
 parameters of all encoder layers on axis 0, so `{layer}` in a PyTorch name becomes an index on
 axis 0. PyTorch stores matrices as [out, in]; our tree stores matrices as [in, out], with separate
 axes for attention heads. `bertjax.weights.families` converts the names of other families.
+
+ModernBERT's files have one matrix for query, key and value (`Wqkv`), and one for both halves of the
+gated linear unit (`Wi`); our parameter tree has each apart, so that meshes and rematerialisation
+treat them as in BERT. Such a tensor is the concatenation, on axis 0, of the parts.
 """
 
+import functools
 import re
+from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,8 +20,14 @@ import numpy as np
 
 from bertjax.config.model import BertConfig
 from bertjax.model import HEADS
-from bertjax.weights.families import as_bert, as_family, family_of
-from bertjax.weights.tensors import join_fused
+from bertjax.weights.families import FAMILIES, family_name, family_of
+
+
+class LazyTensors(UserDict):
+    """Tensors by name, made of {name: function that reads the tensor}."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.data[name]()
 
 
 class _Transform(NamedTuple):
@@ -105,7 +117,7 @@ _NAMED: tuple[Rule, ...] = (
     *_dense("cls.predictions.transform.dense", "predictions/transform"),
     *_layer_norm("cls.predictions.transform.LayerNorm", "predictions/layer_norm"),
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
-    Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
+    *_dense("cls.predictions.decoder", "predictions/decoder"),
     *_dense("cls.seq_relationship", "seq_relationship"),
     *(  # The suffixes of torch.nn.LSTM's names, as in `weight_ih_l0_reverse`.
         Rule(f"lstm.{hf_kind}_{hf_name}_{cell}", f"lstm/{cell}/{path}/{kind}", transform)
@@ -120,94 +132,120 @@ _LINEAR = {part for head in HEADS.values() for part in head.parts}
 _LINEAR -= {rule.path.split("/")[0] for rule in _NAMED}
 RULES = (*_NAMED, *(rule for part in sorted(_LINEAR) for rule in _dense(part, part)))
 
-_PATTERNS = [
-    (re.compile(re.escape(rule.hf_name).replace(r"\{layer\}", r"(\d+)")), rule) for rule in RULES
-]
 _BY_PATH = {rule.path: rule for rule in RULES}
 
-_BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
-# With tied embeddings, each of these tensors equals another one.
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    _DECODER_BIAS: _BIAS,
-}
+_EMBEDDING, _DECODER = "bert/embeddings/word_embeddings/embedding", "predictions/decoder/kernel"
+_BIAS, _DECODER_BIAS = "predictions/bias", "predictions/decoder/bias"
+_BUFFER = re.compile(r"(.*\.)?position_ids")
 
 
-def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
-    """Converts the tensor names `stored` of the config's family to {stored name: name in BERT}.
-
-    Redundant tensors are left out. The tensor `position_ids` is always redundant. With tied
-    embeddings, the weight and the bias of the decoder equal the word embedding and
-    `cls.predictions.bias`; of each pair, a file may hold both, or only one, as `save_model` of
-    safetensors writes it. Without tied embeddings, PyTorch uses the bias of the decoder, so
-    `cls.predictions.bias` is redundant in files that hold both biases.
-    """
-    found = {name: as_bert(name, config) for name in stored}
-    redundant: set[str] = set()
-    renamed: dict[str, str] = {}
-    if config.tie_word_embeddings:
-        present, renamed = set(found.values()), _TIED
-        redundant = {name for name, twin in _TIED.items() if twin in present}
-    elif family_of(config).decoder_bias and _DECODER_BIAS in found.values():
-        redundant, renamed = {_BIAS}, {_DECODER_BIAS: _BIAS}
-    return {
-        key: renamed.get(name, name)
-        for key, name in found.items()
-        if name not in redundant and not name.endswith(".position_ids")
-    }
+@functools.cache
+def _hf_names(model_type: str, projected: bool) -> dict[str, str]:
+    """Returns {path: name in the family}; `projected`: with a dense layer before the classifier."""
+    return {rule.path: family_name(rule.hf_name, model_type, projected=projected) for rule in RULES}
 
 
-class Mapped(NamedTuple):
-    """The parameter in our tree that a PyTorch tensor becomes, and the conversion of its layout.
+class Target(NamedTuple):
+    """A parameter in our tree, or a layer of one, that a PyTorch tensor or a part of it becomes.
 
-    `layer` is the index of the tensor on axis 0 of the parameter, or None if it is not stacked;
-    `from_hf` converts the array to our layout.
+    `layer` is the index on axis 0 of the parameter, or None if it is not stacked. The tensor
+    consists of `parts` parts of equal size, of which this one has the index `part`.
     """
 
-    path: str
+    rule: Rule
     layer: int | None
-    from_hf: Callable[[np.ndarray], np.ndarray]
+    part: int
+    parts: int
+
+    @property
+    def path(self) -> str:
+        return self.rule.path
+
+    def part_of(self, tensor: np.ndarray) -> np.ndarray:
+        # A tensor that does not split is returned whole, and refused by its shape.
+        if self.parts == 1 or not tensor.ndim or len(tensor) % self.parts:
+            return tensor
+        return np.split(tensor, self.parts)[self.part]
 
 
-def find(name: str, config: BertConfig) -> Mapped | None:
-    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name."""
-    for pattern, rule in _PATTERNS:
-        if match := pattern.fullmatch(name):
-            layer = int(match[1]) if match.groups() else None
-            if layer is not None and layer < rule.first_layer:
-                return None
-            return Mapped(rule.path, layer, lambda x, rule=rule: rule.transform.from_hf(x, config))
-    return None
+@functools.cache
+def _by_hf_name(model_type: str) -> dict[str, list[Rule]]:
+    rules: dict[str, list[Rule]] = {}
+    for projected in (False, True):
+        for path, name in _hf_names(model_type, projected).items():
+            if _BY_PATH[path] not in rules.setdefault(name, []):
+                rules[name].append(_BY_PATH[path])
+    return rules
+
+
+def find(name: str, model_type: str) -> list[Target]:
+    """Returns the targets of the tensor that the family calls `name`; [] if no rule has this name.
+
+    The name may be in an old form, with `gamma` and `beta` instead of LayerNorm's `weight` and
+    `bias`, and may lack the family's prefix, as in files of an encoder without a head.
+    """
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    layer = re.search(r"\.([0-9]{1,9})\.", name)
+    if layer:
+        name = f"{name[: layer.start()]}.{{layer}}.{name[layer.end() :]}"
+    known = _by_hf_name(model_type)
+    rules = known.get(name) or known.get(f"{FAMILIES[model_type].prefix}.{name}", [])
+    index = int(layer[1]) if layer else None
+    if "{" in name and (index is None or any(index < rule.first_layer for rule in rules)):
+        return []
+    return [Target(rule, index, part, len(rules)) for part, rule in enumerate(rules)]
+
+
+def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]]:
+    """Finds the targets of the tensors `stored` of the config's family; [] for unknown tensors.
+
+    Redundant tensors are left out: the buffer `position_ids`, and `cls.predictions.bias` if there
+    is a bias of the decoder, which is the one that PyTorch uses. With tied embeddings, the weight
+    of the decoder equals the word embedding; a file may hold both, or only one, as `save_model` of
+    safetensors writes it.
+    """
+    found = {x: find(x, config.model_type) for x in stored if not _BUFFER.fullmatch(x)}
+    paths = {target.path for targets in found.values() for target in targets}
+    redundant, renamed = set(), {_DECODER_BIAS: _BIAS}
+    if _DECODER_BIAS in paths:
+        redundant.add(_BIAS)
+    if config.tie_word_embeddings:
+        renamed[_DECODER] = _EMBEDDING
+        redundant |= {_DECODER} & paths if _EMBEDDING in paths else set()
+    return {
+        name: [t._replace(rule=_BY_PATH[renamed.get(t.path, t.path)]) for t in targets]
+        for name, targets in found.items()
+        if not any(target.path in redundant for target in targets)
+    }
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Converts parameters {path: array}; yields (PyTorch name, array), sorted by path and layer.
 
     Names and shapes are PyTorch's for the config's family; a stacked array, [layers, ...], becomes
-    one array per layer.
+    one array per layer. A tensor of several parameters comes in the place of the last.
     """
-    yield from join_fused(_to_separate(params, config), family_of(config).fused)
-
-
-def _to_separate(
-    params: Mapping[str, np.ndarray], config: BertConfig
-) -> Iterator[tuple[str, np.ndarray]]:
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
-    projected = "projection/kernel" in params
-
-    def named(name: str) -> str:
-        return as_family(name, config, projected=projected)
-
+    stored = _hf_names(config.model_type, "projection/kernel" in params)
     for path, value in sorted(params.items()):
-        rule = _BY_PATH[path]
-        if "{layer}" not in rule.hf_name:
-            yield named(rule.hf_name), rule.transform.to_hf(value, config)
-            if rule.hf_name == _BIAS and two_biases:
-                yield named(_DECODER_BIAS), value
+        paths = [
+            other for other, name in stored.items() if name == stored[path] and other in params
+        ]
+        if path != max(paths):
             continue
-        for layer, layer_value in enumerate(value[rule.first_layer :], rule.first_layer):
-            name = named(rule.hf_name.format(layer=layer))
-            yield name, rule.transform.to_hf(layer_value, config)
+        layers = range(_BY_PATH[path].first_layer, len(value)) if "{" in stored[path] else [None]
+        for layer in layers:
+            parts = [
+                _BY_PATH[part].transform.to_hf(
+                    params[part] if layer is None else params[part][layer], config
+                )
+                for part in paths
+            ]
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            yield stored[path].format(layer=layer), whole
+        if path == _BIAS and two_biases:
+            yield stored[_DECODER_BIAS], value
 
 
 def set_unused_layers(params: dict[str, np.ndarray]) -> None:
@@ -216,16 +254,16 @@ def set_unused_layers(params: dict[str, np.ndarray]) -> None:
         params[path][: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
 
 
-def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """Returns the PyTorch names of the parameters at `paths` that are not in `seen`.
-
-    `seen` contains names of tensors in BERT; the returned names are names in the config's family.
-    """
+def missing_names(
+    paths: Iterable[str], seen: Collection[tuple[str, int | None]], config: BertConfig
+) -> list[str]:
+    """Returns the PyTorch names of parameters at `paths` whose (path, layer) is not in `seen`."""
     paths = set(paths)
+    stored = _hf_names(config.model_type, "projection/kernel" in paths)
     names = set()
     for path in paths:
-        hf_name, first = _BY_PATH[path].hf_name, _BY_PATH[path].first_layer
-        layers = range(first, config.groups if "{layer}" in hf_name else 1)
-        names |= {hf_name.format(layer=layer) for layer in layers}
-    projected = "projection/kernel" in paths
-    return sorted(as_family(name, config, projected=projected) for name in names - set(seen))
+        stacked = "{" in stored[path]
+        for layer in range(_BY_PATH[path].first_layer, config.groups) if stacked else [None]:
+            if (path, layer) not in seen:
+                names.add(stored[path].format(layer=layer))
+    return sorted(names)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -21,9 +22,8 @@ from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
 from bertjax.weights import hf, names, sentence_transformers
-from bertjax.weights.families import FAMILIES, architecture
+from bertjax.weights.families import architecture
 from bertjax.weights.fill import param_shapes
-from bertjax.weights.tensors import split_fused
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *sentence_transformers.SENTENCE_FILES]
@@ -146,15 +146,7 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     tensors = hf.open_hf(directory) if weights is None else hf.open_weights(weights)
-    return Source("hf", directory, config, _split(tensors, config), tokenizer, usage_of(directory))
-
-
-def _split(
-    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
-) -> Mapping[str, np.ndarray]:
-    name = config.get("model_type", "bert") if isinstance(config, dict) else None
-    family = FAMILIES.get(name) if isinstance(name, str) else None  # other values are refused later
-    return split_fused(tensors, family.fused if family else {})
+    return Source("hf", directory, config, tensors, tokenizer, usage_of(directory))
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
@@ -223,7 +215,7 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     config = model_at(model.config, run.get("phases") or (), step).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
-    return Source("run", workdir, config, _split(tensors, config), tokenizer, usage_of(workdir))
+    return Source("run", workdir, config, tensors, tokenizer, usage_of(workdir))
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
@@ -231,17 +223,11 @@ def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithH
     restore = ocp.args.PyTreeRestore(
         like,
         restore_args=ocp.checkpoint_utils.construct_restore_args(
-            _map_leaves(like, lambda _: np.zeros(0, np.float32))
+            jax.tree.map(lambda _: np.zeros(0, np.float32), like)
         ),
         partial_restore=True,
     )
     return manager.restore(step, args=ocp.args.Composite(state=restore))["state"]["params"]
-
-
-def _map_leaves(tree: Any, function: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _map_leaves(value, function) for key, value in tree.items()}
-    return function(tree)
 
 
 def _fetch(name: str) -> Path:

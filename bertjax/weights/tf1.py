@@ -26,22 +26,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertjax.base.files import brief, listed, read_bytes, replacing_folder
 from bertjax.weights.hf import MODEL_FILES
-from bertjax.weights.tensors import LazyTensors
-
-
-class Tf1Name(NamedTuple):
-    """The names of a parameter in TF1 and PyTorch; `transposed` says whether TF1's matrix is."""
-
-    tf1: str
-    pytorch: str
-    transposed: bool = False
-
+from bertjax.weights.names import LazyTensors
 
 _LAYER = "bert/encoder/layer_{layer}"
 _DENSE = (
@@ -63,51 +54,43 @@ def _spelled(tf1: str) -> str:
     return tf1.replace("/layer_", "/layer/").replace("/", ".")
 
 
-NAMES: tuple[Tf1Name, ...] = (
-    *(
-        Tf1Name(f"bert/embeddings/{name}", f"bert.embeddings.{name}.weight")
+# {name in TF1: name in PyTorch}. TF1's variables named `kernel` are transposed, others are not.
+NAMES = {
+    **{
+        f"bert/embeddings/{name}": f"bert.embeddings.{name}.weight"
         for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    ),
-    *(Tf1Name(f"{m}/kernel", f"{_spelled(m)}.weight", transposed=True) for m in _DENSE),
-    *(Tf1Name(f"{m}/bias", f"{_spelled(m)}.bias") for m in _DENSE),
-    *(Tf1Name(f"{m}/gamma", f"{_spelled(m)}.weight") for m in _LAYER_NORMS),
-    *(Tf1Name(f"{m}/beta", f"{_spelled(m)}.bias") for m in _LAYER_NORMS),
-    # These matrices are [out, in] both in TF1 and in PyTorch.
-    Tf1Name("cls/predictions/output_bias", "cls.predictions.bias"),
-    Tf1Name("cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
-    Tf1Name("cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
-    Tf1Name("output_weights", "classifier.weight"),
-    Tf1Name("output_bias", "classifier.bias"),
-    Tf1Name("cls/squad/output_weights", "qa_outputs.weight"),
-    Tf1Name("cls/squad/output_bias", "qa_outputs.bias"),
-)
+    },
+    **{f"{module}/kernel": f"{_spelled(module)}.weight" for module in _DENSE},
+    **{f"{module}/bias": f"{_spelled(module)}.bias" for module in _DENSE},
+    **{f"{module}/gamma": f"{_spelled(module)}.weight" for module in _LAYER_NORMS},
+    **{f"{module}/beta": f"{_spelled(module)}.bias" for module in _LAYER_NORMS},
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+}
+_FROM_PYTORCH = {pytorch: tf1 for tf1, pytorch in NAMES.items()}
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(r"\{layer\}", r"(0|[1-9]\d*)"))
+def from_tf1(tf1: str) -> str | None:
+    """Returns the PyTorch name of a TF1 variable; None if it is not a parameter of BERT."""
+    return _translated(tf1, r"(?<=/layer_)(0|[1-9]\d*)(?=/)", NAMES)
 
 
-_PATTERNS = [(_pattern(entry.tf1), _pattern(entry.pytorch), entry) for entry in NAMES]
+def from_pytorch(pytorch: str) -> str | None:
+    """Returns the TF1 name of a PyTorch tensor; None if it has no name in TF1."""
+    return _translated(pytorch, r"(?<=\.layer\.)(0|[1-9]\d*)(?=\.)", _FROM_PYTORCH)
 
 
-def from_tf1(tf1: str) -> Tf1Name | None:
-    """Returns the `Tf1Name` of a TF1 variable; None if the variable is not a parameter of BERT."""
-    return _find(tf1, 0)
-
-
-def from_pytorch(pytorch: str) -> Tf1Name | None:
-    """Returns the `Tf1Name` of a PyTorch tensor; None if the tensor has no name in TF1."""
-    return _find(pytorch, 1)
-
-
-def _find(name: str, side: int) -> Tf1Name | None:
-    for *patterns, entry in _PATTERNS:
-        if match := patterns[side].fullmatch(name):
-            layer = match[1] if match.groups() else ""
-            return entry._replace(
-                tf1=entry.tf1.format(layer=layer), pytorch=entry.pytorch.format(layer=layer)
-            )
-    return None
+def _translated(name: str, number: str, names: Mapping[str, str]) -> str | None:
+    layer = re.search(number, name)
+    found = names.get(re.sub(number, "{layer}", name))
+    if found is None or ("{" in found and layer is None):
+        return None
+    return found.format(layer=layer and layer[0])
 
 
 # Names of training state in checkpoints: moments of Adam and LAMB, counters and loss scaling.
@@ -144,19 +127,22 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             f"{checkpoint} is a TF2 checkpoint: only TF1 checkpoints of google-research/bert can "
             "be read."
         )
-    entries = [from_tf1(n) or Tf1Name(n, n) for n in sorted(stored) if is_parameter(n)]
     return LazyTensors(
-        {e.pytorch: functools.partial(_read, tf, checkpoint, reader, e) for e in entries}
+        {
+            from_tf1(name) or name: functools.partial(_read, tf, checkpoint, reader, name)
+            for name in sorted(stored)
+            if is_parameter(name)
+        }
     )
 
 
-def _read(tf: ModuleType, checkpoint: Path, reader: Any, entry: Tf1Name) -> np.ndarray:
+def _read(tf: ModuleType, checkpoint: Path, reader: Any, name: str) -> np.ndarray:
     with _reading(tf, checkpoint):
-        value = reader.get_tensor(entry.tf1)
-    if entry.tf1 == entry.pytorch:  # This is no parameter of BERT and may have any dtype.
+        value = reader.get_tensor(name)
+    if from_tf1(name) is None:  # This is no parameter of BERT and may have any dtype.
         return value
     value = value.astype(np.float32, copy=False)
-    return value.T if entry.transposed else value
+    return value.T if name.endswith("/kernel") else value
 
 
 @contextlib.contextmanager
@@ -321,15 +307,16 @@ def _write_raw(
     nameless, duplicate = [], []
     with file.open("wb") as raw:
         for name, tensor in tensors:
-            entry = from_pytorch(name)
-            if entry is None or entry.tf1 in places:
-                (nameless if entry is None else duplicate).append(name)
+            tf1 = from_pytorch(name)
+            if tf1 is None or tf1 in places:
+                (nameless if tf1 is None else duplicate).append(name)
                 continue
-            value = np.ascontiguousarray(tensor.T if entry.transposed else tensor, np.float32)
+            transposed = tf1.endswith("/kernel")
+            value = np.ascontiguousarray(tensor.T if transposed else tensor, np.float32)
             raw.write(bytes(-raw.tell() % 64))  # TensorFlow needs this alignment.
-            places[entry.tf1] = raw.tell(), value.shape
+            places[tf1] = raw.tell(), value.shape
             raw.write(value.data)
-    encoder = [n.tf1 for n in NAMES if n.tf1.startswith(("bert/embeddings", "bert/encoder"))]
+    encoder = [name for name in NAMES if name.startswith(("bert/embeddings", "bert/encoder"))]
     wanted = {tf1.format(layer=layer) for tf1 in encoder for layer in range(layers)}
     missing = sorted(wanted - places.keys())
     beyond = sorted(n for n in places if n.startswith("bert/encoder") and n not in wanted)

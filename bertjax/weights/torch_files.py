@@ -4,15 +4,14 @@ Both formats are read: the zip archive of torch >= 1.6, and the sequence of pick
 earlier versions. All sizes and positions in a file are checked when the file is opened, before any
 array is created.
 
-A pickle is a program that can call any Python function. Therefore a pickle is scanned before
-`pickle.Unpickler` executes it: only the opcodes that torch writes are admitted, and the number of
-opcodes bounds the memory. A name in the pickle, such as `torch.FloatStorage`, is never imported:
-the few admitted names become a `_Global`, whose calls describe tensors; all others are refused. All
-objects that a pickle can reach are plain values or immutable descriptions.
+A pickle is a program that can call any Python function. Therefore Python's own unpickler executes
+only the opcodes that torch writes, up to a number that bounds the memory. A name in the pickle,
+such as `torch.FloatStorage`, is never imported: the few admitted names become a `_Global`, whose
+calls describe tensors; all others are refused. All objects that a pickle can reach are plain values
+or immutable descriptions.
 """
 
 import functools
-import io
 import math
 import mmap
 import pickle
@@ -21,19 +20,18 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.weights.tensors import LazyTensors
+from bertjax.weights.names import LazyTensors
 
 # For comparison: the pickle of BERT-large has 60 kB and 16 thousand opcodes.
 MAX_PICKLE_BYTES = 16 * 2**20
 MAX_OPCODES = 1_000_000
-MAX_INTEGER_BITS = 100
 MAX_DIMENSIONS = 32
 MAX_LINE_BYTES = 1000
 
@@ -52,18 +50,13 @@ _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
 # Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
 _STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
 
-# The opcodes that torch writes; values of `_KEYS` may be keys of a dict.
-_KEYS = set(
+_OPCODES = (
     "BININT BININT1 BININT2 LONG1 LONG4 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING "
-    "SHORT_BINSTRING NEWTRUE NEWFALSE".split()
-)
-_PUTS, _GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
-_OPCODES = _KEYS | _PUTS | _GETS
-_OPCODES |= set(
+    "SHORT_BINSTRING NEWTRUE NEWFALSE BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET "
     "BINFLOAT BINBYTES SHORT_BINBYTES NONE PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD "
     "BINPERSID EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM "
-    "SETITEMS".split()
-)
+    "SETITEMS"
+).split()
 
 _REMEDY = (
     "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
@@ -133,12 +126,6 @@ class _Global(NamedTuple):
         raise ValueError(f"its pickle calls {self.name} with arguments that torch does not write")
 
 
-def _admitted(name: str) -> _Global:
-    if name not in _ADMITTED:
-        raise ValueError(f"it uses {name[:200]!r}, which is not part of a tensor")
-    return _Global(name)
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
@@ -164,13 +151,16 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
 
 
 class _File(mmap.mmap):
-    """A mapped file that never reads more than `MAX_PICKLE_BYTES` at once."""
+    """A mapped file, of which each pickle may read `MAX_PICKLE_BYTES`."""
+
+    left = MAX_PICKLE_BYTES
 
     def read(self, n: int | None = None) -> bytes:
-        left = len(self) - self.tell()
-        size = left if n is None or n < 0 else min(n, left)
-        if size > MAX_PICKLE_BYTES:
-            raise ValueError(f"it has an item of {size} bytes, more than {MAX_PICKLE_BYTES}")
+        rest = len(self) - self.tell()
+        size = rest if n is None or n < 0 else min(n, rest)
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(f"its pickle has more than {MAX_PICKLE_BYTES} bytes")
         return super().read(size)
 
     def readline(self) -> bytes:
@@ -178,13 +168,40 @@ class _File(mmap.mmap):
         return self.read(MAX_LINE_BYTES if end < 0 else end + 1 - self.tell())
 
 
-class _Unpickler(pickle.Unpickler):
-    """Executes the pickle at which `file` stands, after a scan; `legacy`: of torch < 1.6."""
+class _Opcodes(dict[int, Callable[[Any], None]]):
+    """{opcode: what executes it} of the opcodes that torch writes; it counts their use."""
+
+    used = 0
+
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
+        self.used += 1
+        if self.used > MAX_OPCODES:
+            raise ValueError(f"its pickle has more than {MAX_OPCODES} opcodes")
+        if code not in self:
+            name = getattr(pickletools.code2op.get(chr(code)), "name", code)
+            raise ValueError(f"it contains the pickle opcode {name}, which torch.save never writes")
+        return super().__getitem__(code)
+
+
+# The unpickler in Python, because the one in C allocates a memo as large as the largest index.
+_PythonUnpickler: Any = pickle._Unpickler  # type: ignore
+
+
+class _Unpickler(_PythonUnpickler):
+    """Executes the pickle at which `file` stands; `legacy`: of torch < 1.6."""
 
     def __init__(self, file: _File, *, legacy: bool):
-        super().__init__(io.BytesIO(_scanned(file)), encoding="latin-1")
+        file.left = MAX_PICKLE_BYTES
+        super().__init__(file, encoding="latin-1")
         self.storages: dict[str, _Storage] = {}
         self._legacy = legacy
+        codes = {name: getattr(pickle, name)[0] for name in _OPCODES}
+        known = _PythonUnpickler.dispatch
+        self.dispatch = _Opcodes({code: known[code] for code in codes.values()})
+        self.dispatch |= {
+            codes["SETITEM"]: lambda self: self.set_items([self.stack.pop(-2), self.stack.pop()]),
+            codes["SETITEMS"]: lambda self: self.set_items(self.pop_mark()),
+        }
 
     def load(self) -> Any:
         try:
@@ -192,8 +209,17 @@ class _Unpickler(pickle.Unpickler):
         except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, IndexError) as error:
             raise ValueError(f"its pickle is damaged, or not of torch.save: {error}") from error
 
+    def set_items(self, items: list[Any]) -> None:
+        # A hundred bytes of pickle can describe nested tuples whose hash would take forever.
+        if any(type(key) not in (str, int, bool) for key in items[::2]):
+            raise ValueError("it has a dict with keys other than strings and integers")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
     def find_class(self, module_name: str, global_name: str) -> Any:
-        return _admitted(f"{module_name}.{global_name}")
+        name = f"{module_name}.{global_name}"
+        if name not in _ADMITTED:
+            raise ValueError(f"it uses {name[:200]!r}, which is not part of a tensor")
+        return _Global(name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         # ("storage", type, key, location, number of elements) and, in legacy files, None.
@@ -209,55 +235,6 @@ class _Unpickler(pickle.Unpickler):
                     raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
                 return storage
         raise ValueError("its pickle has a persistent id that does not describe a plain storage")
-
-
-def _scanned(file: _File) -> bytes:
-    """Returns the bytes of the pickle at which `file` stands, unless executing them is unsafe.
-
-    An unpickler allocates as many entries of its memo as the largest index says, so indices beyond
-    the number of opcodes are refused; `pickletools` refuses values that are longer than the file.
-    Keys of dicts must be strings or integers, because a hundred bytes of pickle can describe nested
-    tuples whose hash would take forever. Therefore the scan follows what is on the stack.
-    """
-    start = file.tell()
-    stack: list[bool] = []  # for each value on the stack, whether it may be a key
-    marks = [0]
-    memo: dict[int, bool] = {}
-    for count, (opcode, arg, _) in enumerate(pickletools.genops(file)):  # type: ignore
-        name = opcode.name
-        if name in ("GLOBAL", "INST"):  # The name says more than the opcodes that follow.
-            _admitted(str(arg).replace(" ", "."))
-        if name not in _OPCODES:
-            raise ValueError(f"it contains the pickle opcode {name}, which torch.save never writes")
-        if count == MAX_OPCODES or file.tell() - start > MAX_PICKLE_BYTES:
-            raise ValueError(
-                f"its pickle has more than {MAX_OPCODES} opcodes or {MAX_PICKLE_BYTES} bytes"
-            )
-        if type(arg) is int and arg.bit_length() > MAX_INTEGER_BITS:
-            raise ValueError(f"its pickle has an integer of {arg.bit_length()} bits")
-        if name == "MARK":
-            marks.append(len(stack))
-        elif name in _PUTS:
-            index = len(memo) if arg is None else arg
-            if index > count:
-                raise ValueError(f"its pickle sets entry {index} of the memo after {count} opcodes")
-            memo[index] = bool(stack and stack[-1])
-        elif name in _GETS:
-            if arg not in memo:
-                raise ValueError(f"its pickle reads entry {arg} of the memo before setting it")
-            stack.append(memo[arg])
-        else:
-            to_mark = pickletools.markobject in opcode.stack_before
-            bottom = marks.pop() if to_mark else len(stack) - len(opcode.stack_before)
-            if not marks or bottom < marks[-1]:
-                raise ValueError("its pickle takes values from the stack that are not there")
-            keys = stack[bottom + (name == "SETITEM") :: 2]
-            if name in ("SETITEM", "SETITEMS") and not all(keys):
-                raise ValueError("it has a dict with keys other than strings and integers")
-            # APPENDS and SETITEMS leave the container, which stands before the mark.
-            pushed = 0 if to_mark and name != "TUPLE" else len(opcode.stack_after)
-            stack[bottom:] = [name in _KEYS] * pushed
-    return file[start : file.tell()]
 
 
 def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
@@ -319,7 +296,7 @@ def _open_zip(data: _File) -> _Opened:
     """In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are storages."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
-    if end - start > MAX_PICKLE_BYTES:
+    if end - start > MAX_PICKLE_BYTES:  # before the checksum reads it
         raise ValueError(f"data.pkl has {end - start} bytes, more than {MAX_PICKLE_BYTES}")
     if zlib.crc32(data[start:end]) != checksum:
         raise ValueError("the checksum of data.pkl is wrong")

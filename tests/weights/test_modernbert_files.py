@@ -9,10 +9,9 @@ import pytest
 
 import bertjax
 from bertjax.model import named_config
+from bertjax.weights import names
 from bertjax.weights.families import config_from_hf, config_to_hf
-from bertjax.weights.tensors import join_fused, split_fused
 
-FUSED = {"attn.Wqkv": ("query", "key", "value")}
 # The fields of the released ModernBERT-base, of transformers 4.48, that say something of the model.
 RELEASED = {
     "architectures": ["ModernBertForMaskedLM"],
@@ -129,17 +128,22 @@ def test_global_attention_everywhere_is_written_as_a_period_of_one():
         config_to_hf(dataclasses.replace(BASE, local_attention=None))
 
 
-def test_parts_of_a_fused_tensor_come_back_joined():
-    whole = {"a.attn.Wqkv.weight": np.arange(24).reshape(6, 4), "other": np.ones(2)}
-    split = split_fused(whole, FUSED)
-    assert len(split) == 4
-    np.testing.assert_array_equal(
-        split["a.attn.Wqkv.key.weight"], [[8, 9, 10, 11], [12, 13, 14, 15]]
-    )
-    joined = dict(join_fused(((name, split[name]) for name in reversed([*split])), FUSED))
-    assert joined.keys() == whole.keys()
-    for name, value in whole.items():
-        np.testing.assert_array_equal(joined[name], value)
+def test_parts_of_a_fused_tensor_come_back_joined(tiny_family):
+    config = tiny_family("modernbert")
+    stored = "layers.1.attn.Wqkv.weight"
+    size = config.hidden_size
+    whole = np.arange(3.0 * size * size, dtype=np.float32).reshape(3 * size, size)
+    targets = names.located([stored], config)[stored]
+    paths = [f"bert/encoder/layers/attention/{x}/kernel" for x in ("query", "key", "value")]
+    assert [(target.path, target.layer) for target in targets] == [(path, 1) for path in paths]
+    np.testing.assert_array_equal(targets[1].part_of(whole), whole[size : 2 * size])
+    params = {
+        target.path: np.stack([target.rule.transform.from_hf(target.part_of(whole), config)] * 2)
+        for target in targets
+    }
+    joined = dict(names.to_hf(params, config))
+    assert [*joined] == [f"model.layers.{layer}.attn.Wqkv.weight" for layer in (0, 1)]
+    np.testing.assert_array_equal(joined["model.layers.1.attn.Wqkv.weight"], whole)
 
 
 def test_damaged_fused_tensors_are_named(tmp_path, tiny_family, tokenizer, written):
@@ -149,7 +153,7 @@ def test_damaged_fused_tensors_are_named(tmp_path, tiny_family, tokenizer, writt
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"model.layers.1.attn.Wqkv.weight": np.ones((95, 32), np.float32)},
               folder / "model.safetensors")  # fmt: skip
-    with pytest.raises(ValueError, match=r"Wrong: 3 \(model.layers.1.attn.Wqkv.key.weight has"):
+    with pytest.raises(ValueError, match=r"Wrong: 3 \(model.layers.1.attn.Wqkv.weight has"):
         bertjax.load_pretrained(folder)
     # Layer 0 has no LayerNorm before attention.
     extra = {"model.layers.0.attn_norm.weight": np.ones(32, np.float32)}

@@ -456,7 +456,7 @@ def test_a_refusal_names_what_it_refuses(tmp_path):
     assert "'posix.system'" in refusal(
         write(path, pickled(Reduced(os.system, "true")), legacy=False)
     )
-    assert "'os.system'" in refusal(write(path, b"(ios\nsystem\n", legacy=True))
+    assert "opcode INST" in refusal(write(path, b"(ios\nsystem\n", legacy=True))
     assert "opcode NEWOBJ" in refusal(
         write(path, OTHERS["NEWOBJ of an admitted name"], legacy=True)
     )
