@@ -29,8 +29,7 @@ import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.fill import resize_vocabulary
-from bertjax.weights.load import with_new_words
+from bertjax.weights.load import resize_vocabulary, with_new_words
 
 LENGTH, BATCH, MASKED = 128, 32, 0.15
 # Characters of held-out text of each kind that are scored.
@@ -184,7 +183,7 @@ def step_0(
 ) -> dict[str, Any]:
     """Returns the figures of the old model, and of new rows that are means or random."""
     extended = with_new_words(loaded, tokenizer, seed=0)
-    drawn = resize_vocabulary(loaded.params, extended.model, loaded.config)
+    drawn = resize_vocabulary(loaded, extended.config.vocab_size).params
     contenders = {
         "old": (loaded.model, loaded.params, loaded.tokenizer),
         "mean": (extended.model, extended.params, tokenizer),

@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.fused_attention import FUSED, Kernel
+from bertjax.model.fused_attention import FUSED
 from bertjax.model.linear import Linear, matmul, residual_stddev
 
 
@@ -52,7 +52,27 @@ def rotate(x: jax.Array, by: Rotation) -> jax.Array:
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _softmax(mask_of: Callable[..., jax.Array], scores: jax.Array, *ids: jax.Array) -> jax.Array:
+    """Computes the float32 softmax of scores [B, ..., keys] where `mask_of(*ids)` is True."""
+    # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
+    # constant in its place, once before the loop over the layers, as arrays [B, N, L, L] that every
+    # layer reads from memory.
+    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
+    first = scores[(slice(None), *(0,) * (scores.ndim - 1))]
+    query_ids, lowest, _ = jax.lax.optimization_barrier((ids[0], lowest, first))
+    mask = mask_of(query_ids, *ids[1:])
+    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
+
+
+@_softmax.defjvp
+def _softmax_jvp(mask_of: Callable[..., jax.Array], primals: tuple, tangents: tuple):
+    probs = _softmax(mask_of, *primals)
+    # Masked probabilities are 0, and so are their tangents.
+    product = probs * tangents[0].astype(jnp.float32)
+    return probs, product - probs * product.sum(-1, keepdims=True)
+
+
 def masked_softmax(
     scores: jax.Array, sequence_ids: jax.Array, causal: bool, window: int | None = None
 ) -> jax.Array:
@@ -62,62 +82,19 @@ def masked_softmax(
     query attends only to itself and to earlier keys; with `window`, only to keys that are at most
     `window // 2` tokens away. The scores have any floating-point type.
     """
-    # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
-    # constant in its place, once before the loop over the layers, as arrays [B, N, L, L] that every
-    # layer reads from memory.
-    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
-    sequence_ids, lowest, _ = jax.lax.optimization_barrier(
-        (sequence_ids, lowest, scores[:, 0, 0, 0])
-    )
-    # Padding has sequence id 0 and attends to padding, so every query has at least one key.
-    mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-    length = mask.shape[-1]
-    if causal:
-        mask &= jnp.tri(length, dtype=bool)[None, None]
-    if window is not None:
-        places = jnp.arange(length)
-        mask &= (abs(places[:, None] - places[None]) <= window // 2)[None, None]
-    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
 
+    def mask_of(ids: jax.Array) -> jax.Array:
+        # Padding has sequence id 0 and attends to padding, so every query has at least one key.
+        mask = ids[:, None, :, None] == ids[:, None, None, :]
+        length = mask.shape[-1]
+        if causal:
+            mask &= jnp.tri(length, dtype=bool)[None, None]
+        if window is not None:
+            places = jnp.arange(length)
+            mask &= (abs(places[:, None] - places[None]) <= window // 2)[None, None]
+        return mask
 
-@masked_softmax.defjvp
-def _masked_softmax_jvp(
-    causal: bool, window: int | None, primals: tuple, tangents: tuple
-) -> tuple[jax.Array, jax.Array]:
-    (scores, sequence_ids), (tangent, _) = primals, tangents
-    return _with_tangent(masked_softmax(scores, sequence_ids, causal, window), tangent)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
-def block_softmax(
-    scores: jax.Array, query_ids: jax.Array, key_ids: jax.Array, window: int
-) -> jax.Array:
-    """Computes the float32 softmax of scores [B, M, N, S, 3 S] of local attention in blocks.
-
-    The S queries of each of the M blocks of a row attend to the keys of their own block and of the
-    two beside it, if these belong to their sequence and are at most `window // 2` tokens away.
-    `query_ids` int [B, M, S] and `key_ids` int [B, M, 3 S] are the sequences of queries and keys.
-    """
-    # The barrier has the same purpose as in `masked_softmax`.
-    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
-    query_ids, lowest, _ = jax.lax.optimization_barrier((query_ids, lowest, scores[:, 0, 0, 0, 0]))
-    size = scores.shape[-2]
-    distance = jnp.arange(size)[:, None] - jnp.arange(-size, 2 * size)[None]
-    mask = query_ids[:, :, None, :, None] == key_ids[:, :, None, None, :]
-    mask &= (abs(distance) <= window // 2)[None, None, None]
-    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
-
-
-@block_softmax.defjvp
-def _block_softmax_jvp(window: int, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    scores, query_ids, key_ids = primals
-    return _with_tangent(block_softmax(scores, query_ids, key_ids, window), tangents[0])
-
-
-def _with_tangent(probs: jax.Array, tangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # Masked probabilities are 0, and so are their tangents.
-    product = probs * tangent.astype(jnp.float32)
-    return probs, product - probs * product.sum(-1, keepdims=True)
+    return _softmax(mask_of, scores, sequence_ids)
 
 
 def is_in_blocks(length: int, window: int) -> bool:
@@ -143,7 +120,8 @@ def attend_locally(
 
     query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H];
     `sequence_ids` is int [B, L], 0 for padding, which attends to padding. `dropout` is a function
-    of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens.
+    of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens: the S queries of
+    a block attend to the keys of their own block and of the two beside it.
     """
     length, size = query.shape[1], block_size(window)
     # Padding of rows to whole blocks, and blocks outside of the row, belong to no sequence.
@@ -157,8 +135,14 @@ def attend_locally(
             _neighbours(_blocks(value, size)),
         )
     )
+
+    def mask_of(query_ids: jax.Array, key_ids: jax.Array) -> jax.Array:
+        distance = jnp.arange(size)[:, None] - jnp.arange(-size, 2 * size)[None]
+        mask = query_ids[:, :, None, :, None] == key_ids[:, :, None, None, :]
+        return mask & (abs(distance) <= window // 2)[None, None, None]
+
     scores = matmul(queries, keys, transposed=True) * query.shape[-1] ** -0.5
-    probs = dropout(block_softmax(scores, query_ids, key_ids, window).astype(query.dtype))
+    probs = dropout(_softmax(mask_of, scores, query_ids, key_ids).astype(query.dtype))
     context = matmul(probs, values).astype(query.dtype).swapaxes(2, 3)  # [B, M, S, N, H]
     return context.reshape(len(query), -1, *query.shape[2:])[:, :length]
 
@@ -234,22 +218,31 @@ class SelfAttention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         dropout = Dropout(config.attention_probs_dropout_prob)
         drops = dropout_rows is not None and dropout.rate > 0
-        fused = self._fused_kernel(x.shape[1], dropout if drops else None)
+        sown, length = self.is_mutable_collection("intermediates"), x.shape[1]
+        fused = FUSED.get(self.kernel)
+        if fused and (sown or self.window is not None or length % fused.tokens):
+            fused = None
+        if fused and drops and not (fused.dropout and dropout.has_row_keys()):
+            fused = None
+        by_head = self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and self.window is None
         if fused:
             options: dict[str, Any] = {"causal": config.is_decoder}
             if dropout_rows is not None and drops:
                 options |= {"row_keys": dropout.row_keys(dropout_rows), "rate": dropout.rate}
             context = fused.attend(query, key, value, sequence_ids, **options)
-        elif self._is_by_head(x.shape[1]) and not drops:
+        elif by_head and not sown and not drops:
             context = attend_by_head(query, key, value, sequence_ids, config.is_decoder)
-        elif self.window is not None and self._is_in_blocks(x.shape[1], self.window):
+        elif self.window is not None and not sown and is_in_blocks(length, self.window):
             drop = functools.partial(dropout, rows=dropout_rows)
             context = attend_locally(query, key, value, sequence_ids, self.window, drop)
         else:
-            probs = self._probs(query, key, sequence_ids)
+            query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, N, L, H]
+            scores = matmul(query, key, transposed=True) * head_size**-0.5
+            probs = masked_softmax(scores, sequence_ids, config.is_decoder, self.window)
+            probs = probs.astype(self.dtype)
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
-            context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
+            context = matmul(probs, value).astype(self.dtype).swapaxes(1, 2)
         if not (fused and fused.dropout):  # which names its result itself
             context = checkpoint_name(context, CONTEXT)
         return Linear(
@@ -259,28 +252,6 @@ class SelfAttention(nn.Module):
             stddev=residual_stddev(config),
             name="output",
         )(context)
-
-    def _fused_kernel(self, length: int, dropout: Dropout | None) -> Kernel | None:
-        """Returns the fused kernel if it can compute rows of `length` tokens with `dropout`."""
-        fused = FUSED.get(self.kernel) if self.window is None else None  # none has a window
-        if not fused or length % fused.tokens or self.is_mutable_collection("intermediates"):
-            return None
-        if dropout and not (fused.dropout and dropout.has_row_keys()):
-            return None
-        return fused
-
-    def _is_by_head(self, length: int) -> bool:
-        sown = self.is_mutable_collection("intermediates") or self.window is not None
-        return self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and not sown
-
-    def _is_in_blocks(self, length: int, window: int) -> bool:
-        return is_in_blocks(length, window) and not self.is_mutable_collection("intermediates")
-
-    def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
-        scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
-        probs = masked_softmax(scores, sequence_ids, self.config.is_decoder, self.window)
-        return probs.astype(self.dtype)
 
 
 def attend_by_head(

@@ -15,7 +15,7 @@ from bertjax.config import PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS, BertConfig
 from bertjax.model import losses
 from bertjax.model.bert import BertModel, default_inputs
-from bertjax.model.dropout import Dropout
+from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear, residual_stddev
@@ -220,10 +220,10 @@ class BertWithHead(nn.Module):
         The dropout rate is the first value that is not None among `own_rate`,
         `config.classifier_dropout` and `config.hidden_dropout_prob`.
         """
-        rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
-        rate = next(rate for rate in rates if rate is not None)
-        stddev = self.config.hidden_size**-0.5 if self.config.prediction_head else None
-        return Dropout(rate), Linear(self.config, features, self.dtype, stddev=stddev)
+        config = self.config
+        rate = rate_of(own_rate, config.classifier_dropout, config.hidden_dropout_prob)
+        stddev = config.hidden_size**-0.5 if config.prediction_head else None
+        return Dropout(rate), Linear(config, features, self.dtype, stddev=stddev)
 
 
 class TokenHead(BertWithHead):

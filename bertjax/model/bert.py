@@ -35,26 +35,19 @@ def default_inputs(
     (RoBERTa), positions count only tokens that are not padding, as in transformers.
     """
     rows, length = input_ids.shape
-
-    def positions() -> jax.Array:
-        if config.position_offset:  # padding may come first
-            return jnp.maximum(jnp.cumsum(input_ids != config.pad_token_id, axis=1) - 1, 0)
-        return jnp.broadcast_to(jnp.arange(length), (rows, length))
-
-    def sequences() -> jax.Array:
+    token_types, positions, sequences, starts = inputs
+    if token_types is None:
+        token_types = jnp.zeros_like(input_ids)
+    if positions is None and config.position_offset:  # padding may come first
+        positions = jnp.maximum(jnp.cumsum(input_ids != config.pad_token_id, axis=1) - 1, 0)
+    elif positions is None:
+        positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
+    if sequences is None:
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-        return (mask > 0).astype(jnp.int32)
-
-    defaults = (
-        lambda: jnp.zeros_like(input_ids),
-        positions,
-        sequences,
-        lambda: jnp.zeros((rows, 1), jnp.int32),
-    )
-    return [
-        default() if value is None else value
-        for value, default in zip(inputs, defaults, strict=True)
-    ]
+        sequences = (mask > 0).astype(jnp.int32)
+    if starts is None:
+        starts = jnp.zeros((rows, 1), jnp.int32)
+    return [token_types, positions, sequences, starts]
 
 
 class BertModel(nn.Module):
@@ -116,10 +109,7 @@ class BertModel(nn.Module):
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
-            embedded,
-            sequence_ids,
-            dropout_rows,
-            *([position_ids] if self.config.pre_norm else []),
+            *(embedded, sequence_ids, dropout_rows, position_ids),
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}

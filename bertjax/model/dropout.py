@@ -52,6 +52,11 @@ class Dropout(nn.Module):
         return not _is_rbg(scope.rngs["dropout"].rng)
 
 
+def rate_of(*rates: float | None) -> float:
+    """Returns the first dropout rate that is not None."""
+    return next(rate for rate in rates if rate is not None)
+
+
 def drop_threshold(rate: float) -> int:
     """Returns the number of 16-bit values, of 65536, for which an element is dropped.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.dropout import Dropout
+from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.linear import Linear, initializer, project
 
 
@@ -67,8 +67,7 @@ class Embeddings(nn.Module):
         if config.embedding_size:
             self.projection = Linear(config, config.hidden_size, self.dtype)
         self.layer_norm = layer_norm(config, self.dtype)
-        rate = config.embedding_dropout
-        self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.dropout = Dropout(rate_of(config.embedding_dropout, config.hidden_dropout_prob))
 
     def __call__(
         self,

@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
-from bertjax.model.dropout import Dropout
+from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, residual_stddev
 
@@ -81,11 +81,10 @@ class EncoderLayer(nn.Module):
     ) -> jax.Array:
         """Applies the layer to x [B, L, D]."""
         config = self.config
-        rate = config.attention_output_dropout
-        rate = config.hidden_dropout_prob if rate is None else rate
         attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
             x, sequence_ids, dropout_rows
         )
+        rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         attended = Dropout(rate)(attended, dropout_rows)
         x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
         inner = Linear(config, config.intermediate_size, self.dtype, name="intermediate")(x)
@@ -122,12 +121,13 @@ class Encoder(nn.Module):
         x: jax.Array,
         sequence_ids: jax.Array,
         dropout_rows: jax.Array | None,
+        position_ids: jax.Array,
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output of the last layer, and the outputs of all layers [layers, B, L, D].
 
-        The latter are None unless `output_hidden_states` is set.
+        The latter are None unless `output_hidden_states` is set. `position_ids` is not used.
         """
 
         def body(layer: EncoderLayer, x: jax.Array, _):
@@ -161,7 +161,7 @@ class Encoder(nn.Module):
         return x, None if layers is None else layers.reshape(-1, *x.shape)
 
 
-class PreNormLayer(nn.Module):
+class PreNormLayer(EncoderLayer):
     """Self-attention and feed-forward network, each with a LayerNorm before it and a residual.
 
     This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). With `gated_linear_unit`,
@@ -170,9 +170,6 @@ class PreNormLayer(nn.Module):
     before attention, because the embeddings end with one.
     """
 
-    config: BertConfig
-    dtype: DTypeLike = jnp.float32
-    attention_kernel: str = "xla"
     is_global: bool = True
     first: bool = False
 
@@ -182,12 +179,11 @@ class PreNormLayer(nn.Module):
         x: jax.Array,
         sequence_ids: jax.Array,
         dropout_rows: jax.Array | None,
-        rotation: Rotation,
+        rotation: Rotation | None = None,
     ) -> jax.Array:
         """Applies the layer to x [B, L, D]."""
         config, dtype = self.config, self.dtype
-        rate = config.attention_output_dropout
-        rate = config.hidden_dropout_prob if rate is None else rate
+        rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         window = None if self.is_global else config.local_attention
         normed = x if self.first else layer_norm(config, dtype, "attention_norm")(x)
         attended = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")(
@@ -205,7 +201,7 @@ class PreNormLayer(nn.Module):
         return x + Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
 
 
-class PreNormEncoder(nn.Module):
+class PreNormEncoder(Encoder):
     """A stack of `PreNormLayer`s and a final LayerNorm (Warner et al. 2024, 2.1).
 
     The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of "attention_norm"
@@ -214,12 +210,6 @@ class PreNormEncoder(nn.Module):
     The attributes are as in `Encoder`; `unroll` is rounded down to whole periods, and only
     global layers use `attention_kernel`.
     """
-
-    config: BertConfig
-    dtype: DTypeLike = jnp.float32
-    unroll: int = 1
-    remat: str = "none"
-    attention_kernel: str = "xla"
 
     @nn.compact
     def __call__(

@@ -57,6 +57,11 @@ class KernelPlan(NamedTuple):
         return self.head_size**-0.5
 
     @property
+    def width(self) -> int:
+        """The padded head size: Triton wants parts whose sizes are powers of two."""
+        return pl.next_power_of_2(self.head_size) if self.platform == "gpu" else self.head_size
+
+    @property
     def axes(self) -> tuple[int, int, int]:
         """The axes of the grid of row, head and block.
 
@@ -87,7 +92,7 @@ class KernelPlan(NamedTuple):
 
 
 def forward_kernel(
-    seeds, ids, key_ids, query, key, value, out, normalizer, *, plan: KernelPlan
+    plan: KernelPlan, seeds, ids, key_ids, query, key, value, out, normalizer
 ) -> None:
     """Computes the output of a block of queries: a loop over the keys with a running softmax.
 
@@ -125,23 +130,12 @@ def forward_kernel(
 
 
 def query_gradient_kernel(
-    seeds,
-    ids,
-    key_ids,
-    query,
-    key,
-    value,
-    gradient,
-    normalizer,
-    mean,
-    query_gradient,
-    *,
-    plan: KernelPlan,
+    plan: KernelPlan, seeds, ids, key_ids, query, key, value, gradient, normalizer, mean, out
 ) -> None:
     """Computes the gradient of a block of queries: a loop over the keys.
 
     The references are as in `forward_kernel`, the gradient of the output [Q, H]; mean float32
-    [1, Q], the means of the gradients of a query's probabilities; and query_gradient [Q, H].
+    [1, Q], the means of the gradients of a query's probabilities; and out [Q, H].
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
@@ -161,29 +155,18 @@ def query_gradient_kernel(
 
     zero = jnp.zeros(q.shape, jnp.float32)
     total = jax.lax.fori_loop(0, plan.quarter // plan.keys, step, zero)
-    query_gradient[...] = (total * plan.scale).astype(query_gradient.dtype)
+    out[...] = (total * plan.scale).astype(out.dtype)
 
 
 def key_gradient_kernel(
-    seeds,
-    ids,
-    key_ids,
-    query,
-    key,
-    value,
-    gradient,
-    normalizer,
-    mean,
-    key_gradient,
-    value_gradient,
-    *,
-    plan: KernelPlan,
+    plan: KernelPlan, seeds, ids, key_ids, query, key, value, gradient, normalizer, mean, *out
 ) -> None:
     """Computes the gradients of a block of keys and values: a loop over the queries.
 
     The references are as in `query_gradient_kernel`, but query and gradient are [L, H],
-    normalizer and mean [1, L], and key, value, key_gradient and value_gradient [4, K, H].
+    normalizer and mean [1, L], and key, value and their gradients, `out`, [4, K, H].
     """
+    key_gradient, value_gradient = out
     block = plan.block()
     head = plan.head(seeds)
     keys = [key[i] for i in range(QUARTERS)]
@@ -349,6 +332,7 @@ def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int
 # block of queries, all keys as quarters, or a block of keys from each quarter. Of an array
 # [B, N, 1, L] with a number per query, it sees the numbers of a block of queries or of all queries.
 Part = Literal["rows", "queries", "quarters", "keys", "numbers", "all numbers"]
+NUMBERS = ("numbers", "all numbers")
 Inputs = list[tuple[Part, jax.Array]]  # the parts and the arrays
 Outputs = list[tuple[Part, Any]]  # the parts and the dtypes
 
@@ -386,78 +370,47 @@ def _backward(plan: KernelPlan, residuals: tuple, gradient: jax.Array):
 _attention.defvjp(_forward, _backward)
 
 
-class _Parts:
-    """The layout of the arrays of a kernel on its platform, and the parts that a program sees.
+class _Axis(NamedTuple):
+    """An axis of an array: its size, and the size of the part of it that a program sees.
 
-    On TPUs, the last two axes of a part are the two of a memory tile, so heads come before tokens.
-    Triton wants parts whose sizes are powers of two, so on GPUs the head size is padded to one.
+    `part` is None for one index, which the program sees without the axis. `moves_by` is the axis of
+    the grid (0: rows, 1: heads, 2: blocks) along which the parts move; None: all see the same part.
     """
 
-    def __init__(self, plan: KernelPlan, batch: int, heads: int, item_size: int):
-        self.plan, self.batch, self.heads = plan, batch, heads
-        self.gpu = plan.platform == "gpu"
-        # On TPUs, a vector fills at least the lanes of a tile.
-        self.lane_bytes = max(plan.head_size, LANES) * item_size
-        self.width = pl.next_power_of_2(plan.head_size) if self.gpu else plan.head_size
+    size: int
+    part: int | None
+    moves_by: int | None = None
 
-    def spec(self, part: Part) -> pl.BlockSpec:
-        """Returns the shape of a part and, for each program, its position."""
-        plan = self.plan
-        moving = part in ("queries", "keys", "numbers")
-        if part in ("numbers", "all numbers"):
-            size = plan.queries if moving else plan.length
-            return self._spec((None, None, 1, size), lambda b, n, i: (b, n, 0, i * moving))
-        if part in ("rows", "queries"):
-            tokens = (plan.queries if moving else plan.length,)
-        else:
-            tokens = (QUARTERS, plan.keys if moving else plan.quarter)
-        before = (0,) * (len(tokens) - 1)
-        kwargs: dict[str, Any] = {}
-        if not self.gpu and not moving and plan.length * self.lane_bytes > DOUBLE_BUFFERED:
-            kwargs["pipeline_mode"] = pl.Buffered(1)
-        if self.gpu:
-            shape = (None, *tokens, None, self.width)
-            return self._spec(shape, lambda b, n, i: (b, *before, i * moving, n, 0), **kwargs)
-        shape = (None, None, *tokens, self.width)
-        return self._spec(shape, lambda b, n, i: (b, n, *before, i * moving, 0), **kwargs)
 
-    def per_row(self, *shape: int, **kwargs: Any) -> pl.BlockSpec:
-        """Returns the part [*shape] of an array [B, *shape] that belongs to the program's row."""
-        return self._spec((None, *shape), lambda b, n, i: (b, *(0 for _ in shape)), **kwargs)
+def _axes(plan: KernelPlan, part: Part, batch: int, heads: int) -> list[_Axis]:
+    """Returns the axes of an array in the layout of the kernel on its platform.
 
-    def _spec(
-        self, shape: tuple[int | None, ...], position: Callable[..., tuple], **kwargs: Any
-    ) -> pl.BlockSpec:
-        def index(*grid: jax.Array) -> tuple:
-            return position(*(grid[axis] for axis in self.plan.axes))
+    On TPUs, the last two axes of a part are the two of a memory tile, so heads come before tokens.
+    """
+    moving = part in ("queries", "keys", "numbers")
+    block = 2 if moving else None
+    tokens = [_Axis(plan.length, plan.queries if moving else plan.length, block)]
+    if part in ("quarters", "keys"):
+        keys = _Axis(plan.quarter, plan.keys if moving else plan.quarter, block)
+        tokens = [_Axis(QUARTERS, QUARTERS), keys]
+    row, head, width = _Axis(batch, None, 0), _Axis(heads, None, 1), _Axis(plan.width, plan.width)
+    if part in NUMBERS:
+        return [row, head, _Axis(1, 1), *tokens]
+    return [row, *tokens, head, width] if plan.platform == "gpu" else [row, head, *tokens, width]
 
-        return pl.BlockSpec(shape, index, **kwargs)
 
-    def shape(self, part: Part) -> tuple[int, ...]:
-        if part in ("numbers", "all numbers"):
-            return (self.batch, self.heads, 1, self.plan.length)
-        by_quarter = part in ("quarters", "keys")
-        tokens = (QUARTERS, self.plan.quarter) if by_quarter else (self.plan.length,)
-        if self.gpu:
-            return (self.batch, *tokens, self.heads, self.width)
-        return (self.batch, self.heads, *tokens, self.width)
+def _spec(plan: KernelPlan, axes: list[_Axis], **options: Any) -> pl.BlockSpec:
+    def index(*grid: jax.Array) -> tuple:
+        return tuple(0 if a.moves_by is None else grid[plan.axes[a.moves_by]] for a in axes)
 
-    def pack(self, part: Part, x: jax.Array) -> jax.Array:
-        """Returns x [B, L, N, H], or x [B, N, 1, L] with numbers, in the layout of the kernel."""
-        if part in ("numbers", "all numbers"):
-            return x
-        if self.width != x.shape[-1]:
-            x = jnp.pad(x, [(0, 0)] * 3 + [(0, self.width - x.shape[-1])])
-        return (x if self.gpu else x.swapaxes(1, 2)).reshape(self.shape(part))
+    return pl.BlockSpec(tuple(axis.part for axis in axes), index, **options)
 
-    def unpack(self, part: Part, x: jax.Array) -> jax.Array:
-        if part in ("numbers", "all numbers"):
-            return x
-        if self.gpu:
-            x = x.reshape(self.batch, self.plan.length, self.heads, self.width)
-        else:
-            x = x.reshape(self.batch, self.heads, self.plan.length, self.width).swapaxes(1, 2)
-        return x[..., : self.plan.head_size]
+
+def _buffering(plan: KernelPlan, part: Part, item_size: int) -> dict[str, Any]:
+    # On TPUs, a vector fills at least the lanes of a tile.
+    size = plan.length * max(plan.head_size, LANES) * item_size
+    large = part in ("rows", "quarters") and size > DOUBLE_BUFFERED
+    return {"pipeline_mode": pl.Buffered(1)} if large and plan.platform == "tpu" else {}
 
 
 def _call(
@@ -470,21 +423,48 @@ def _call(
 ) -> list[jax.Array]:
     """Calls a kernel for every row, head and block; returns [B, L, N, H] or [B, N, 1, L] each."""
     batch, _, heads, _ = arrays[0][1].shape
-    parts = _Parts(plan, batch, heads, arrays[0][1].dtype.itemsize)
-    by_keys = outputs[0][0] == "keys"
-    blocks = plan.quarter // plan.keys if by_keys else plan.length // plan.queries
-    sizes = {axis: size for axis, size in zip(plan.axes, (batch, heads, blocks), strict=True)}
+    gpu, item_size = plan.platform == "gpu", arrays[0][1].dtype.itemsize
+    blocks = plan.quarter // plan.keys if outputs[0][0] == "keys" else plan.length // plan.queries
+    sizes = dict(zip(plan.axes, (batch, heads, blocks), strict=True))
+
+    def spec(part: Part) -> pl.BlockSpec:
+        axes = _axes(plan, part, batch, heads)
+        return _spec(plan, axes, **_buffering(plan, part, item_size))
+
+    def per_row(*shape: int, **options: Any) -> pl.BlockSpec:
+        axes = [_Axis(batch, None, 0), *(_Axis(size, size) for size in shape)]
+        return _spec(plan, axes, **options)
+
+    def shape(part: Part) -> tuple[int, ...]:
+        return tuple(axis.size for axis in _axes(plan, part, batch, heads))
+
+    def pack(part: Part, x: jax.Array) -> jax.Array:
+        if part in NUMBERS:
+            return x
+        if plan.width != x.shape[-1]:
+            x = jnp.pad(x, [(0, 0)] * 3 + [(0, plan.width - x.shape[-1])])
+        return (x if gpu else x.swapaxes(1, 2)).reshape(shape(part))
+
+    def unpack(part: Part, x: jax.Array) -> jax.Array:
+        if part in NUMBERS:
+            return x
+        if gpu:
+            x = x.reshape(batch, plan.length, heads, plan.width)
+        else:
+            x = x.reshape(batch, heads, plan.length, plan.width).swapaxes(1, 2)
+        return x[..., : plan.head_size]
+
     results = pl.pallas_call(
-        functools.partial(kernel, plan=plan),
+        functools.partial(kernel, plan),
         grid=tuple(sizes[axis] for axis in range(3)),
         in_specs=[
-            parts.per_row(1, 3, **_scalars(plan)),
-            parts.per_row(1, plan.length),
-            parts.per_row(QUARTERS, plan.quarter),
-            *(parts.spec(part) for part, _ in arrays),
+            per_row(1, 3, **_scalars(plan)),
+            per_row(1, plan.length),
+            per_row(QUARTERS, plan.quarter),
+            *(spec(part) for part, _ in arrays),
         ],
-        out_specs=[parts.spec(part) for part, _ in outputs],
-        out_shape=[jax.ShapeDtypeStruct(parts.shape(part), dtype) for part, dtype in outputs],
+        out_specs=[spec(part) for part, _ in outputs],
+        out_shape=[jax.ShapeDtypeStruct(shape(part), dtype) for part, dtype in outputs],
         compiler_params=_compiler_params(plan),
         interpret=plan.interpret,
         name=kernel.__name__.removesuffix("_kernel") + "_attention",
@@ -492,9 +472,9 @@ def _call(
         seeds[:, None],
         ids[:, None],
         ids.reshape(batch, QUARTERS, plan.quarter),
-        *(parts.pack(part, array) for part, array in arrays),
+        *(pack(part, array) for part, array in arrays),
     )
-    return [parts.unpack(part, x) for (part, _), x in zip(outputs, results, strict=True)]
+    return [unpack(part, x) for (part, _), x in zip(outputs, results, strict=True)]
 
 
 def _scalars(plan: KernelPlan) -> dict[str, Any]:

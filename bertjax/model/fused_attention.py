@@ -26,6 +26,30 @@ AMPERE_OR_NEWER = (
 )
 
 
+def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
+
+    Rows are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over
+    the axis "tensor". Without a mesh of several devices, `attend` is called as it is.
+    """
+
+    @functools.wraps(attend)
+    def on_each_device(query, key, value, *by_row, **options):
+        mesh = jax.sharding.get_abstract_mesh()
+        # The axes over which XLA partitions arrays.
+        axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+        call = functools.partial(attend, **options)
+        if np.prod([mesh.shape[name] for name in axes]) > 1:
+            rows = tuple(name for name in ("data", "fsdp") if name in axes)
+            by_head = P(rows, None, "tensor" if "tensor" in axes else None)
+            specs = (by_head, by_head, by_head, *(P(rows) for _ in by_row))
+            call = jax.shard_map(call, in_specs=specs, out_specs=by_head, check_vma=False)
+        return call(query, key, value, *by_row)
+
+    return on_each_device
+
+
+@_on_each_device
 def splash_attention(
     query: jax.Array,
     key: jax.Array,
@@ -42,10 +66,27 @@ def splash_attention(
     padding. If `causal`, a token attends only to itself and to earlier tokens. `interpret` selects
     Pallas's interpret mode, which is slow and works on any device.
     """
-    attend = functools.partial(_splash, causal=causal, interpret=interpret)
-    return _on_each_device(attend)(query, key, value, sequence_ids)
+    # This is imported only when it is used, because the import takes a second.
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    length, heads, head_size = query.shape[1:]
+    mask = splash.CausalMask if causal else splash.FullMask
+    block = next(block for block in BLOCKS if length % block == 0)
+    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv")
+    kernel: Any = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([mask((length, length)) for _ in range(heads)]),
+        block_sizes=splash.BlockSizes(**dict.fromkeys(names, block), use_fused_bwd_kernel=True),
+        interpret=interpret,
+    )
+
+    def attend_row(query, key, value, ids):
+        by_head = (x.swapaxes(0, 1) for x in (query, key, value))  # [N, L, H]
+        return kernel(*by_head, splash.SegmentIds(ids, ids)).swapaxes(0, 1)
+
+    return jax.vmap(attend_row)(query * head_size**-0.5, key, value, sequence_ids)
 
 
+@_on_each_device
 def cudnn_attention(
     query: jax.Array,
     key: jax.Array,
@@ -59,14 +100,10 @@ def cudnn_attention(
 
     With implementation="xla", it works on any device and with any float dtype.
     """
-
-    def attend(query, key, value, ids):
-        mask = ids[:, None, :, None] == ids[:, None, None, :]  # [B, 1, L, L]
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=mask, is_causal=causal, implementation=implementation
-        )
-
-    return _on_each_device(attend)(query, key, value, sequence_ids)
+    mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]  # [B, 1, L, L]
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask, is_causal=causal, implementation=implementation
+    )
 
 
 def flash_attention(
@@ -75,40 +112,29 @@ def flash_attention(
     value: jax.Array,
     sequence_ids: jax.Array,
     *,
-    causal: bool,
     row_keys: jax.Array | None = None,
-    rate: float = 0.0,
-    platform: Literal["gpu", "tpu"] | None = None,
-    interpret: bool = False,
+    **options: Any,
 ) -> jax.Array:
     """Computes the same attention as `splash_attention` with our kernels, and with dropout.
 
-    `row_keys` uint32 [B, 2] are the dropout keys of the rows (`Dropout.row_keys`), and `rate` is
-    the dropout rate of the probabilities; `platform` is described at `local_flash_attention`.
+    `row_keys` uint32 [B, 2] are the dropout keys of the rows (`Dropout.row_keys`); the other
+    `options` are arguments of `local_flash_attention`.
     """
+    if row_keys is None:
+        row_keys = jnp.zeros((len(query), 2), jnp.uint32)
+    return _flash(query, key, value, sequence_ids, row_keys, **options)
+
+
+@_on_each_device
+def _flash(query, key, value, ids, row_keys, **options: Any) -> jax.Array:
     # This is imported only when it is used, because the import of Pallas takes a while.
     from bertjax.model.flash_attention import local_flash_attention
 
-    def attend(query, key, value, ids, row_keys):
-        manual = jax.sharding.get_abstract_mesh().manual_axes
-        first = jax.lax.axis_index("tensor") * query.shape[2] if "tensor" in manual else 0
-        heads = jnp.full((len(row_keys), 1), first, jnp.uint32)
-        seeds = jnp.concatenate([row_keys, heads], axis=1)
-        return local_flash_attention(
-            query,
-            key,
-            value,
-            ids,
-            seeds,
-            causal=causal,
-            rate=rate,
-            platform=platform,
-            interpret=interpret,
-        )
-
-    if row_keys is None:
-        row_keys = jnp.zeros((len(query), 2), jnp.uint32)
-    return _on_each_device(attend)(query, key, value, sequence_ids, row_keys)
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    first = jax.lax.axis_index("tensor") * query.shape[2] if "tensor" in manual else 0
+    heads = jnp.full((len(row_keys), 1), first, jnp.uint32)
+    seeds = jnp.concatenate([row_keys, heads], axis=1)
+    return local_flash_attention(query, key, value, ids, seeds, **options)
 
 
 class Kernel(NamedTuple):
@@ -144,52 +170,3 @@ FUSED = {
         dropout=True,
     ),
 }
-
-
-def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -> jax.Array:
-    # This is imported only when it is used, because the import takes a second.
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash
-
-    length, heads, head_size = query.shape[1:]
-    mask = splash.CausalMask if causal else splash.FullMask
-    block = next(block for block in BLOCKS if length % block == 0)
-    kernel: Any = splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([mask((length, length)) for _ in range(heads)]),
-        block_sizes=splash.BlockSizes(
-            block_q=block,
-            block_kv=block,
-            block_q_dkv=block,
-            block_kv_dkv=block,
-            use_fused_bwd_kernel=True,
-        ),
-        interpret=interpret,
-    )
-    query = query * head_size**-0.5
-
-    def attend_row(query, key, value, ids):
-        by_head = (x.swapaxes(0, 1) for x in (query, key, value))  # [N, L, H]
-        return kernel(*by_head, splash.SegmentIds(ids, ids)).swapaxes(0, 1)
-
-    return jax.vmap(attend_row)(query, key, value, sequence_ids)
-
-
-def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
-
-    Rows are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over
-    the axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    # The axes over which XLA partitions arrays.
-    axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
-    if not np.prod([mesh.shape[name] for name in axes]) > 1:
-        return attend
-    rows = tuple(name for name in ("data", "fsdp") if name in axes)
-    by_head = P(rows, None, "tensor" if "tensor" in axes else None)
-
-    def on_each_device(query, key, value, *by_row):
-        specs = (by_head, by_head, by_head, *(P(rows) for _ in by_row))
-        mapped = jax.shard_map(attend, in_specs=specs, out_specs=by_head, check_vma=False)
-        return mapped(query, key, value, *by_row)
-
-    return on_each_device

@@ -193,7 +193,6 @@ def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
 
 def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    del batch
     return soft_targets_loss(outputs["logits"], teacher["logits"], t)
 
 
@@ -206,7 +205,6 @@ def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
 def _soft_multi_label_losses(
     outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 ) -> jax.Array:
-    del batch
     return binary_soft_targets_loss(outputs["logits"], teacher["logits"], t).mean(-1)
 
 
@@ -217,7 +215,6 @@ def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    del batch, t
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
 
 

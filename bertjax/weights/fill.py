@@ -131,7 +131,7 @@ def fill(
     ]
     if missing or unexpected or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
-    names.set_unused_layers(filled)
+    names.set_unused_layers(filled, wanted)
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
 
@@ -159,6 +159,12 @@ def _check_layers(
     """
     indices = (target.layer for targets in located.values() for target in targets)
     layers = 1 + max((index for index in indices if index is not None), default=-1)
+    if located and not any(located.values()):
+        raise ValueError(
+            f"{where} does not fit the model: none of its {len(located)} tensors has a name of "
+            f"{config.model_type} models: {listed(sorted(located), 100)}. Give the weights of this "
+            "architecture, under the names of transformers."
+        )
     if config.groups > max(layers, 1):
         raise ValueError(
             f"{where} does not fit the model: its config has num_hidden_layers="
@@ -204,24 +210,3 @@ def _place(
     else:
         filled.setdefault(path, np.empty(like.shape, np.float32))[layer] = value
     return None
-
-
-def resize_vocabulary(
-    params: dict[str, Any], model: BertWithHead, config: BertConfig, seed: int = 0
-) -> dict[str, Any]:
-    """Resizes the word embedding and the masked LM head to the vocabulary size of `model`.
-
-    The values of token ids below both sizes are kept; the new ones are drawn from `seed`. `config`
-    is the architecture with the old vocabulary size.
-    """
-    flat: Any = flatten_dict(params, sep="/")
-    shapes = param_shapes(model)
-    resized = frozenset(path for path in flat if flat[path].shape != shapes[path].shape)
-    for path, initial in fresh(model, resized, seed).items():
-        size = min(config.vocab_size, model.config.vocab_size)
-        axis = initial.shape.index(model.config.vocab_size)
-        kept = (slice(None),) * axis + (slice(size),)
-        value = np.array(initial)
-        value[kept] = flat[path][kept]
-        flat[path] = value
-    return unflatten_dict(flat, sep="/")

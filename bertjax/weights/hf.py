@@ -26,31 +26,53 @@ from bertjax.weights.torch_files import open_bin
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # A directory that contains one of these files is a model directory, which may be overwritten.
 MODEL_FILES = ("config.json", "bert_config.json")
-BIN = "pytorch_model.bin"
+BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# Of several, transformers reads the first one, too.
+WEIGHTS = (SAFETENSORS, INDEX, BIN, BIN_INDEX)
+_LFS = b"version https://git-lfs.github.com/spec/"
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 CARD = "README.md"
 # The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
 TAGGER = "tagger.safetensors"
 
 
-def open_safetensors(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
-    """Opens the tensors of one or several safetensors files; a tensor is read when it is accessed.
+def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
+    """Returns {PyTorch name: tensor} of `.safetensors` or `.bin` files; a tensor is read on access.
 
     Raises ValueError if a file is damaged, or two files have tensors of the same name.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in files:
-        with _opening(file):
-            opened: Any = safetensors.safe_open(file, framework="numpy")
-            stored = list(opened.keys())
-        for name in stored:
+        with file.open("rb") as opened:
+            if opened.read(len(_LFS)) == _LFS:
+                raise ValueError(
+                    f"{file} is a pointer of Git LFS and not the weights: run `git lfs pull` in "
+                    "its repository, or download it."
+                )
+        tensors = open_bin(file) if file.suffix == ".bin" else _open_safetensors(file)
+        for name in tensors:
             if name in readers:
                 raise ValueError(
                     f"{file} and another file of the model both have a tensor "
                     f"{brief(name)}: copy or download the model again."
                 )
-            readers[name] = functools.partial(_read_safetensor, file, opened, name)
+            readers[name] = functools.partial(tensors.__getitem__, name)
     return LazyTensors(readers)
+
+
+def _open_safetensors(file: Path) -> Mapping[str, np.ndarray]:
+    with _opening(file):
+        opened: Any = safetensors.safe_open(file, framework="numpy")
+        types = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+    for name, kind in types.items():
+        if kind.startswith(("F8", "F6", "F4")):
+            raise ValueError(
+                f"{file}: {brief(name)} is of type {kind}: quantised models are not supported. "
+                "Load the model with transformers in float32 and save it again."
+            )
+    return LazyTensors(
+        {name: functools.partial(_read_safetensor, file, opened, name) for name in types}
+    )
 
 
 def _read_safetensor(file: Path, opened: Any, name: str) -> np.ndarray:
@@ -71,50 +93,45 @@ def _opening(file: Path) -> Iterator[None]:
 
 def has_weights(directory: Path) -> bool:
     """Whether a directory holds weights in one of Hugging Face's formats."""
-    return any((directory / name).is_file() for name in (SAFETENSORS, INDEX, BIN))
+    return any((directory / name).is_file() for name in WEIGHTS)
 
 
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
-    The tensors are read from the first of these files that exists: `model.safetensors`, the shards
-    named in `model.safetensors.index.json`, or `pytorch_model.bin`.
+    The tensors are read from the first of `WEIGHTS` that exists, or from the files that it names if
+    it is an index of shards.
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
-        ValueError: the index or a file of weights is damaged, or `pytorch_model.bin` holds objects
-            other than tensors.
+        ValueError: the index or a file of weights is damaged, or a `.bin` file holds objects other
+            than tensors.
     """
-    if (directory / SAFETENSORS).is_file():
-        return open_safetensors([directory / SAFETENSORS])
-    if (directory / INDEX).is_file():
-        places = read_json(directory / INDEX).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
-            raise ValueError(
-                f"{directory / INDEX} has no weight_map from tensors to files: copy or download it "
-                "again."
-            )
-        files = sorted(set(places.values()))
-        outside = [file for file in files if not is_file_name(file)]
-        if outside:
-            raise ValueError(
-                f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "
-                f"directory, so {INDEX} is damaged: download {INDEX} again."
-            )
-        missing = [file for file in files if not (directory / file).is_file()]
-        if missing:
-            raise FileNotFoundError(
-                f"{directory} lacks {listed(missing)}, which {INDEX} names: copy or download them."
-            )
-        return open_safetensors(directory / file for file in files)
-    if (directory / BIN).is_file():
-        return open_bin(directory / BIN)
-    raise FileNotFoundError(f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}.")
-
-
-def open_weights(file: Path) -> Mapping[str, np.ndarray]:
-    """Returns {PyTorch name: tensor} of a single `.safetensors` or `.bin` file."""
-    return open_bin(file) if file.suffix == ".bin" else open_safetensors([file])
+    file = next((file for name in WEIGHTS if (file := directory / name).is_file()), None)
+    if file is None:
+        raise FileNotFoundError(
+            f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}."
+        )
+    if file.suffix != ".json":
+        return open_weights([file])
+    places = read_json(file).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+        raise ValueError(
+            f"{file} has no weight_map from tensors to files: copy or download it again."
+        )
+    shards = sorted(set(places.values()))
+    outside = [shard for shard in shards if not is_file_name(shard)]
+    if outside:
+        raise ValueError(
+            f"{file} names {brief(outside[0])!r}, which is not a file of this directory, so "
+            f"{file.name} is damaged: download {file.name} again."
+        )
+    missing = [shard for shard in shards if not (directory / shard).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{directory} lacks {listed(missing)}, which {file.name} names: copy or download them."
+        )
+    return open_weights(directory / shard for shard in shards)
 
 
 def save_hf(

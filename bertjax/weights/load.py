@@ -18,7 +18,7 @@ from bertjax.model.heads import PRETRAINING_HEADS
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
-from bertjax.weights.fill import fill, fresh, param_shapes, resize_vocabulary
+from bertjax.weights.fill import fill, fresh, param_shapes
 from bertjax.weights.hf import TAGGER
 from bertjax.weights.sentence_transformers import with_head_fields
 from bertjax.weights.source import Source, open_source
@@ -93,10 +93,13 @@ def load_model(
             f"Unknown head {head!r}. {did_you_mean(head, HEADS)}Known: {', '.join(HEADS)}."
         )
     source = open_source(path, tokenizer_required=tokenizer_required)
-    if head == AUTO:
-        head = _task_head(source)
-    head = find_head(source) if head is None else head
     config = _architecture(source)
+    if head == AUTO:
+        head = "encoder"
+        with contextlib.suppress(ValueError):
+            found = find_head(source, config)
+            head = head if found in PRETRAINING_HEADS else found
+    head = find_head(source, config) if head is None else head
     architecture(config, head)  # raises if the family does not have the head
     needed = source.tokenizer.vocab_size if source.tokenizer else 0
     if needed > (vocab_size or config.vocab_size):
@@ -115,14 +118,13 @@ def load_model(
     bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
     skip = model.class_part if bias is not None and bias.size != _classes(source) else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
-    params = filled.params
-    if vocab_size is not None and vocab_size != config.vocab_size:
-        old_config, config = config, dataclasses.replace(config, vocab_size=vocab_size)
-        model = model.clone(config=config)
-        params = resize_vocabulary(params, model, old_config, seed)
-    return LoadedModel(
-        model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
+    loaded = LoadedModel(
+        *(model, head, filled.params, config, source.tokenizer, labels),
+        *(filled.absent, filled.unused, source),
     )
+    if vocab_size is None or vocab_size == config.vocab_size:
+        return loaded
+    return resize_vocabulary(loaded, vocab_size, seed)
 
 
 def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
@@ -140,22 +142,13 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
     return loaded._replace(model=model, head="masked_lm", **filled._asdict())
 
 
-def _task_head(source: Source) -> str:
-    """Returns the source's head if it is a head for a task, else "encoder"."""
-    with contextlib.suppress(ValueError):
-        head = find_head(source)
-        return "encoder" if head in PRETRAINING_HEADS else head
-    return "encoder"
-
-
-def find_head(source: Source) -> str:
+def find_head(source: Source, config: BertConfig) -> str:
     """Returns the name of the head whose layers are exactly the head layers stored in a source.
 
     Of several, the head that the config names under "architectures" is preferred. A model without a
     head that has files of sentence-transformers has the head of sentence embeddings. Raises
     ValueError if there is no such head.
     """
-    config = _architecture(source)
     parts = set(head_tensors(source, config).values())
     fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = source.config.get("architectures")
@@ -182,11 +175,18 @@ def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
 
 def _architecture(source: Source) -> BertConfig:
     try:
-        if source.kind == "run":  # run.json has the field names of BertConfig
-            return BertConfig.from_dict(source.config)
-        return config_from_hf(source.config)
+        # run.json has the field names of BertConfig.
+        read = BertConfig.from_dict if source.kind == "run" else config_from_hf
+        config = read(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
+    if not names.is_untied(source.tensors, config):
+        return config
+    print(
+        f"note: the output matrix in {source.where} differs from the word embedding, so it is read "
+        "as with tie_word_embeddings=false, as transformers does"
+    )
+    return dataclasses.replace(config, tie_word_embeddings=False)
 
 
 def _classes(source: Source) -> int:
@@ -249,7 +249,9 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         return encoder
     try:
         tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
-        _check_types(tagger)
+        numbers = (*tagger.layers, tagger.size)
+        if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
+            raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
             f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="
@@ -270,12 +272,6 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             "model directory again."
         )
     return loaded
-
-
-def _check_types(tagger: TaggerConfig) -> None:
-    numbers = (*tagger.layers, tagger.size)
-    if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
-        raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
 
 
 def _with_tagger(
@@ -394,24 +390,35 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
     size = loaded.config.vocab_size
     if tokenizer.vocab_size > size:
         size = -(-tokenizer.vocab_size // PADDED_TO) * PADDED_TO
+    if size > loaded.config.vocab_size:
+        loaded = resize_vocabulary(loaded, size, seed)
     pieces = [old.split(token) for token in tokenizer.tokens[old.vocab_size :]]
 
-    axes = _axes_of(loaded.model, "vocab_size")
-    larger = size > loaded.config.vocab_size
-    drawn = (
-        fresh(_resized(loaded.model, "vocab_size", size), frozenset(axes), seed) if larger else {}
-    )
-
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        del path
         grown = rows.copy()
-        if larger:
-            new = np.moveaxis(np.asarray(drawn[path]), axes[path], 0)[len(rows) :]
-            grown = np.concatenate([rows, new])
         for index, ids in enumerate(pieces, old.vocab_size):
             grown[index] = rows[ids].mean(axis=0)
         return grown
 
     return _with_rows(loaded, "vocab_size", size, grow)._replace(tokenizer=tokenizer)
+
+
+def resize_vocabulary(loaded: LoadedModel, vocab_size: int, seed: int = 0) -> LoadedModel:
+    """Resizes the word embedding and the masked LM head of a model to another vocabulary size.
+
+    The values of token ids below both sizes are kept; the new ones are drawn from `seed`.
+    """
+    axes = _axes_of(loaded.model, "vocab_size")
+    larger = vocab_size > loaded.config.vocab_size
+    resized = _resized(loaded.model, "vocab_size", vocab_size)
+    drawn = fresh(resized, frozenset(axes), seed) if larger else {}
+
+    def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        new = [np.moveaxis(drawn[path], axes[path], 0)[len(rows) :]] if larger else []
+        return np.concatenate([rows[:vocab_size], *new])
+
+    return _with_rows(loaded, "vocab_size", vocab_size, grow)
 
 
 def with_positions(

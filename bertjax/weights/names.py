@@ -14,7 +14,7 @@ import functools
 import re
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,10 @@ _BY_PATH = {rule.path: rule for rule in RULES}
 
 _EMBEDDING, _DECODER = "bert/embeddings/word_embeddings/embedding", "predictions/decoder/kernel"
 _BIAS, _DECODER_BIAS = "predictions/bias", "predictions/decoder/bias"
-_BUFFER = re.compile(r"(.*\.)?position_ids")
+# Buffers of transformers, which are computed.
+_BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids)")
+# Prefixes of modules that contain a model: DataParallel, torch.compile, modules of users.
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "encoder.", "net.")
 
 
 @functools.cache
@@ -200,10 +203,10 @@ def find(name: str, model_type: str) -> list[Target]:
 def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]]:
     """Finds the targets of the tensors `stored` of the config's family; [] for unknown tensors.
 
-    Redundant tensors are left out: the buffer `position_ids`, and `cls.predictions.bias` if there
-    is a bias of the decoder, which is the one that PyTorch uses. With tied embeddings, the weight
-    of the decoder equals the word embedding; a file may hold both, or only one, as `save_model` of
-    safetensors writes it.
+    Redundant tensors are left out: buffers such as `position_ids`, and `cls.predictions.bias` if
+    there is a bias of the decoder, which is the one that PyTorch uses. With tied embeddings, the
+    weight of the decoder equals the word embedding; a file may hold both, or only one, as
+    `save_model` of safetensors writes it.
     """
     found = {x: find(x, config.model_type) for x in stored if not _BUFFER.fullmatch(x)}
     paths = {target.path for targets in found.values() for target in targets}
@@ -218,6 +221,32 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
         for name, targets in found.items()
         if not any(target.path in redundant for target in targets)
     }
+
+
+def without_wrapper(
+    tensors: Mapping[str, np.ndarray], model_type: str
+) -> tuple[Mapping[str, np.ndarray], str]:
+    """Removes the prefix of wrappers, such as `module.`, that all names of tensors begin with.
+
+    Returns the tensors and the prefix, which is "" if a name is one of the family as it is.
+    """
+    prefix = ""
+    while tensors and not any(find(name.removeprefix(prefix), model_type) for name in tensors):
+        shared = (x for x in _WRAPPERS if all(name.startswith(prefix + x) for name in tensors))
+        wrapper = next(shared, None)
+        if wrapper is None:
+            return tensors, ""
+        prefix += wrapper
+    readers = {name: functools.partial(tensors.__getitem__, name) for name in tensors}
+    return LazyTensors({x.removeprefix(prefix): read for x, read in readers.items()}), prefix
+
+
+def is_untied(tensors: Mapping[str, np.ndarray], config: BertConfig) -> bool:
+    """Whether the tensors hold an output matrix that differs from the word embedding."""
+    stored = {target.path: name for name in tensors for target in find(name, config.model_type)}
+    if not config.tie_word_embeddings or not {_DECODER, _EMBEDDING} <= stored.keys():
+        return False
+    return not np.array_equal(tensors[stored[_DECODER]], tensors[stored[_EMBEDDING]])
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
@@ -248,10 +277,12 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             yield stored[_DECODER_BIAS], value
 
 
-def set_unused_layers(params: dict[str, np.ndarray]) -> None:
+def set_unused_layers(params: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> None:
     """Sets rows of axis 0 that no layer uses to their initial values, in LayerNorms [layers, D]."""
-    for path in params.keys() & {rule.path for rule in RULES if rule.first_layer}:
-        params[path][: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
+    for path in shapes.keys() & {rule.path for rule in RULES if rule.first_layer}:
+        # A model of one layer has no others.
+        value = params.setdefault(path, np.empty(shapes[path].shape, np.float32))
+        value[: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
 
 
 def missing_names(

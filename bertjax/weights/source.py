@@ -22,7 +22,7 @@ from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
 from bertjax.weights import hf, names, sentence_transformers
-from bertjax.weights.families import architecture
+from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
 from bertjax.weights.tf1 import open_tf1
 
@@ -54,7 +54,7 @@ def usage_of(directory: Path) -> Usage:
         _outcome(lambda: read_json(task) if task.is_file() else {}),
         _outcome(lambda: sentence_transformers.read_sentence_modules(directory)),
         _outcome(lambda: sentence_transformers.sentence_files(directory)),
-        _outcome(lambda: dict(hf.open_safetensors([tagger])) if tagger.is_file() else None),
+        _outcome(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
     )
 
 
@@ -145,7 +145,12 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
     hf.check_files(directory)
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
-    tensors = hf.open_hf(directory) if weights is None else hf.open_weights(weights)
+    tensors = hf.open_hf(directory) if weights is None else hf.open_weights([weights])
+    model_type = config.get("model_type", "bert")
+    if isinstance(model_type, str) and model_type in FAMILIES:  # others are refused later
+        tensors, prefix = names.without_wrapper(tensors, model_type)
+        if prefix:
+            print(f"note: the prefix {prefix} of all tensors in {weights or directory} is removed")
     return Source("hf", directory, config, tensors, tokenizer, usage_of(directory))
 
 
@@ -231,7 +236,7 @@ def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithH
 
 
 def _fetch(name: str) -> Path:
-    for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
+    for weights in (["*.safetensors", f"*{hf.INDEX}"], ["pytorch_model*.bin", hf.BIN_INDEX]):
         folder = fetch(name, _SMALL_FILES + weights)
         if hf.has_weights(folder):
             break

@@ -58,6 +58,8 @@ _OPCODES = (
     "SETITEMS"
 ).split()
 
+# Keys under which programs store a state dict beside other things.
+_CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "net")
 _REMEDY = (
     "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
     "transformers (`save_pretrained`) on an isolated machine."
@@ -178,7 +180,7 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
         if self.used > MAX_OPCODES:
             raise ValueError(f"its pickle has more than {MAX_OPCODES} opcodes")
         if code not in self:
-            name = getattr(pickletools.code2op.get(chr(code)), "name", code)
+            name = next((op.name for op in pickletools.opcodes if ord(op.code) == code), code)
             raise ValueError(f"it contains the pickle opcode {name}, which torch.save never writes")
         return super().__getitem__(code)
 
@@ -242,8 +244,8 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
 
     An array is a read-only view of the memory-mapped file if its data are aligned and in native
     byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
-    to float32. The state dict is the pickled object itself, or the entry "state_dict" or
-    "model_state_dict" of the pickled dictionary.
+    to float32. The state dict is the pickled object itself, or an entry of it that is
+    called "state_dict", "model_state_dict", "model", "module" or "net".
 
     Raises:
         OSError: the file cannot be opened.
@@ -390,10 +392,9 @@ def _open_legacy(data: _File) -> _Opened:
 
 def _state_dict(top: Any) -> dict[str, _Tensor]:
     """Returns the state dict {name: tensor} that an unpickled object is or contains."""
-    for key in ("state_dict", "model_state_dict"):
+    for key in _CONTAINERS * 2:  # a container may hold another one
         if isinstance(top, dict) and isinstance(top.get(key), dict):
             top = top[key]
-            break
     if not isinstance(top, dict):
         raise ValueError(f"it holds a {type(top).__name__} instead of a state dict")
     for name, value in top.items():

@@ -30,7 +30,7 @@ from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import sentence_transformers
-from bertjax.weights.hf import open_hf, open_safetensors
+from bertjax.weights.hf import open_hf, open_weights
 from bertjax.weights.load import load_model
 from bertjax.weights.sentence_transformers import read_sentence_modules
 from bertjax.weights.source import usage_of
@@ -274,7 +274,7 @@ _ALL = (
            seeds=lambda: [(seeds.TINY_BERT / "model.safetensors").read_bytes()], beside=_tiny_model,
            folder_named=True),
     Reader(name="safetensors-header", file="a.safetensors", seeds=seeds.headers, is_json=True,
-           wrap=seeds.safetensors_header, read=lambda path: _read_all(open_safetensors([path]))),
+           wrap=seeds.safetensors_header, read=lambda path: _read_all(open_weights([path]))),
     Reader(name="safetensors-index", file="model.safetensors.index.json", is_json=True,
            seeds=lambda: [b'{"metadata": {}, "weight_map": {"a": "one", "b": "one"}}',
                           b'{"weight_map": {"a": "/etc/passwd", "b": "../one"}}'],

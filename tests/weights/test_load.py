@@ -1,0 +1,231 @@
+"""Files of other programs: tied weights, prefixes of wrappers, shards, and what is no weights."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.config.model import FAMILY_FIELDS
+from bertjax.model import BertConfig
+from bertjax.weights import load_model
+from bertjax.weights.families import FAMILIES, architecture, config_to_hf
+from bertjax.weights.load import with_masked_lm
+
+torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+pytestmark = pytest.mark.parity
+
+IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
+
+
+def config_of(family: str, **changes) -> BertConfig:
+    sizes = {
+        **{"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"intermediate_size": 24, "max_position_embeddings": 24, "initializer_range": 0.2},
+    }
+    pad = {"pad_token_id": 1} if FAMILY_FIELDS[family].get("pad_token_id") else {}
+    return BertConfig(**FAMILY_FIELDS[family] | sizes | pad | {"model_type": family} | changes)
+
+
+def their_class(config: BertConfig, head: str):
+    return getattr(transformers, architecture(config, head))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A function (family, head) -> a model of transformers, its directory, and our config."""
+
+    def save(family, head="masked_lm", **changes):
+        config = config_of(family, **changes)
+        fields = {k: v for k, v in config_to_hf(config).items() if v is not None}
+        cls = their_class(config, head)
+        torch.manual_seed(0)
+        model = cls(cls.config_class(**fields)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+        model.save_pretrained(tmp_path / "model")
+        return model, tmp_path / "model", config
+
+    return save
+
+
+def write(folder, tensors) -> None:
+    from safetensors.torch import save_file
+
+    save_file(
+        {name: value.clone() for name, value in tensors.items()}, folder / "model.safetensors"
+    )
+
+
+def theirs(folder, config, head="masked_lm") -> np.ndarray:
+    model = their_class(config, head).from_pretrained(folder).eval()
+    with torch.no_grad():
+        return np.asarray(model(input_ids=torch.tensor(IDS))[0])
+
+
+def ours(folder, head="masked_lm") -> np.ndarray:
+    loaded = load_model(folder, head, tokenizer_required=False)
+    assert not loaded.absent
+    outputs = loaded.model.apply({"params": loaded.params}, IDS)
+    names = ("logits", "prediction_logits", "last_hidden_state")
+    return np.asarray(next(outputs[name] for name in names if name in outputs))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_files_that_hold_the_twins_of_tied_tensors_alone_are_whole(saved, family, capsys):
+    model, folder, config = saved(family)
+    twins = ("word_embeddings.weight", "tok_embeddings.weight", "lm_head.bias", "predictions.bias")
+    tensors = {name: x for name, x in model.state_dict().items() if not name.endswith(twins)}
+    write(folder, tensors)
+    np.testing.assert_allclose(ours(folder), theirs(folder, config), rtol=1e-5, atol=1e-4)
+    assert "tie_word_embeddings" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_output_matrix_that_differs_makes_an_untied_model(saved, family, tmp_path, capsys):
+    model, folder, config = saved(family)
+    tensors = model.state_dict()
+    decoder = next(name for name, _ in model.named_parameters(remove_duplicate=False)
+                   if name.endswith(("decoder.weight", "vocab_projector.weight")))  # fmt: skip
+    tied = theirs(folder, config)
+    tensors[decoder] = torch.randn_like(tensors[decoder])
+    write(folder, tensors)
+    expected = theirs(folder, config)
+    assert np.abs(expected - tied).max() > 1
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+    said = [line for line in capsys.readouterr().out.splitlines() if "tie_word_embeddings" in line]
+    assert len(said) == 1 and str(folder) in said[0]
+    # What is saved is what was loaded, and a head that is added later is that of the file.
+    bertjax.load_pretrained(folder, "masked_lm").save(tmp_path / "again")
+    np.testing.assert_allclose(theirs(tmp_path / "again", config), expected, rtol=1e-5, atol=1e-4)
+    late = with_masked_lm(load_model(folder, "encoder", tokenizer_required=False))
+    outputs = late.model.apply({"params": late.params}, IDS)
+    np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_bias_of_the_decoder_that_differs_is_the_one_that_is_used(saved):
+    model, folder, config = saved("bert")
+    tensors = model.state_dict()
+    tensors["cls.predictions.decoder.bias"] = torch.randn(60)
+    write(folder, tensors)
+    np.testing.assert_allclose(ours(folder), theirs(folder, config), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "prefix"),
+    [
+        *(("bert", "masked_lm", x) for x in ("module.", "_orig_mod.", "model.", "encoder.")),
+        ("bert", "pretraining", "module._orig_mod."),
+        ("bert", "encoder", "model.encoder."),
+        ("roberta", "sequence_classification", "module."),
+        ("distilbert", "encoder", "encoder."),
+        ("albert", "masked_lm", "model."),
+        ("modernbert", "masked_lm", "model.module."),
+        ("modernbert", "encoder", "_orig_mod."),
+    ],
+)
+def test_prefixes_of_wrappers_are_removed_and_said(saved, family, head, prefix, capsys):
+    model, folder, config = saved(family, head)
+    expected = theirs(folder, config, head)
+    write(folder, {prefix + name: value for name, value in model.state_dict().items()})
+    np.testing.assert_allclose(ours(folder, head), expected, rtol=1e-5, atol=1e-4)
+    said = f"note: the prefix {prefix} of all tensors in {folder} is removed\n"
+    assert capsys.readouterr().out == said
+    # A name of the family as it is means that the others are wrong.
+    write(folder, {"module.x": torch.zeros(1)} | model.state_dict())
+    with pytest.raises(ValueError, match=r"Unexpected: module\.x"):
+        ours(folder, head)
+
+
+def test_tensors_of_another_program_are_named(saved):
+    model, folder, _ = saved("bert")
+    write(folder, {f"mine/{name}": value for name, value in model.state_dict().items()})
+    with pytest.raises(ValueError, match=r"none of its \d+ tensors has a name of bert .*mine"):
+        ours(folder)
+
+
+@pytest.mark.parametrize(
+    "keys", ["state_dict", "model", "module", "net", "model state_dict", "net module"]
+)
+def test_bin_files_may_hold_the_model_beside_other_things(saved, keys):
+    model, folder, config = saved("bert")
+    expected = theirs(folder, config)
+    content = model.state_dict()
+    for key in reversed(keys.split()):
+        content = {key: content, "epoch": 3, "optimizer": {"state": [], "lr": 0.1}}
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+def test_buffers_are_left_out(saved, family):
+    model, folder, config = saved(family)
+    expected = theirs(folder, config)
+    prefix = FAMILIES[family].prefix
+    buffers = {f"{prefix}.embeddings.position_ids": torch.arange(24)[None]}
+    buffers |= {f"{prefix}.embeddings.token_type_ids": torch.zeros(1, 24, dtype=torch.long)}
+    write(folder, model.state_dict() | buffers)
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bin", "safetensors"])
+def test_shards_of_both_formats_are_read(saved, kind):
+    model, folder, config = saved("bert")
+    expected = theirs(folder, config)
+    names = [*model.state_dict()]
+    halves = [names[::2], names[1::2]]
+    stem = {"bin": "pytorch_model", "safetensors": "model"}[kind]
+    places = {}
+    from safetensors.torch import save_file
+
+    (folder / "model.safetensors").unlink()
+    for number, half in enumerate(halves, 1):
+        file = f"{stem}-0000{number}-of-00002.{kind}"
+        part = {name: model.state_dict()[name].clone() for name in half}
+        (torch.save if kind == "bin" else save_file)(part, folder / file)
+        places |= dict.fromkeys(half, file)
+    index = folder / f"{stem}.{kind}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+    # A whole file beside them goes first, as in transformers.
+    changed = {name: value + 0.5 for name, value in model.state_dict().items()}
+    write(folder, changed)
+    np.testing.assert_allclose(ours(folder), theirs(folder, config), rtol=1e-5, atol=1e-4)
+    assert np.abs(ours(folder) - expected).max() > 0.1
+    (folder / "model.safetensors").unlink()
+    (folder / f"{stem}-00002-of-00002.{kind}").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"lacks .*00002-of.* which {index.name} names"):
+        ours(folder)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_pointers_of_git_lfs_are_named(saved, file):
+    _, folder, _ = saved("bert")
+    (folder / "model.safetensors").unlink()
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 440473133\n"
+    (folder / file).write_text(pointer)
+    for place in (folder, folder / file):
+        with pytest.raises(ValueError, match=rf"{file} is a pointer of Git LFS .*git lfs pull"):
+            ours(place)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8"])
+def test_quantised_weights_are_refused_by_name(saved, dtype):
+    model, folder, _ = saved("bert")
+    tensors = model.state_dict()
+    name = "bert.encoder.layer.0.output.dense.weight"
+    write(folder, tensors | {name: tensors[name].to(getattr(torch, dtype))})
+    with pytest.raises(ValueError, match=rf"{name} is of type .*quantised models"):
+        ours(folder)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_modernbert_may_have_few_layers(saved, layers, tmp_path):
+    _, folder, config = saved("modernbert", num_hidden_layers=layers)
+    expected = theirs(folder, config)
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+    bertjax.load_pretrained(folder, "masked_lm").save(tmp_path / "again")
+    np.testing.assert_allclose(theirs(tmp_path / "again", config), expected, rtol=1e-5, atol=1e-4)
