@@ -49,7 +49,7 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
 from bertjax.weights.hf import model_card
-from bertjax.weights.load import with_new_tagger
+from bertjax.weights.load import with_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
 
@@ -375,7 +375,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         head_fields=task.head_fields,
     )
     if tagger is not None:
-        loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
+        loaded = with_tagger(loaded, tagger, len(task.labels), config.seed)
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
         hosts.say(
             f"The classifier of {config.init} is kept, since it has as many classes as the task; "

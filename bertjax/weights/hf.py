@@ -168,11 +168,9 @@ def save_hf(
     with replacing_folder(directory, MODEL_FILES) as beside:
         training_parts = HEADS[head].training_parts
         written = {name: part for name, part in params.items() if name not in training_parts}
-        flat: Any = flatten_dict(written, sep="/")
-        write_safetensors(beside / SAFETENSORS, flat, config)
+        write_safetensors(beside / SAFETENSORS, written, config)
         if tagger is not None:
-            flat_tagger: Any = flatten_dict(dict(tagger), sep="/")
-            write_safetensors(beside / TAGGER, flat_tagger, config)
+            write_safetensors(beside / TAGGER, tagger, config)
         text = json.dumps(content, indent=2) + "\n"
         (beside / "config.json").write_text(text, encoding="utf-8")
         if tokenizer is not None:
@@ -201,12 +199,13 @@ def check_files(directory: Path) -> None:
         )
 
 
-def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
-    """Writes parameters {path: array} to a safetensors file as float32, under PyTorch names.
+def write_safetensors(path: Path, params: Mapping[str, Any], config: BertConfig) -> None:
+    """Writes a tree of parameters to a safetensors file as float32, under PyTorch names.
 
     To save memory, one tensor at a time is converted and written; the safetensors library would
     need contiguous copies of all tensors at once.
     """
+    flat: Any = flatten_dict(dict(params), sep="/")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, value in to_hf(flat, config):

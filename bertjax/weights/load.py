@@ -218,15 +218,28 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
 MAX_UNITS = 1 << 13
 
 
-def with_new_tagger(
-    encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
+def with_tagger(
+    encoder: LoadedModel,
+    tagger: TaggerConfig,
+    num_labels: int,
+    seed: int = 0,
+    tensors: Mapping[str, np.ndarray] | None = None,
+    where: str = "the tagger",
 ) -> LoadedModel:
-    """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
+    """Adds a tagger (classifier of words, `num_labels` classes) to `encoder`.
 
-    Raises ValueError if the tagger uses a layer twice, or one that the encoder lacks.
+    Its parameters are read from `tensors` at `where`, or drawn from `seed`. Raises ValueError if
+    the tagger uses a layer twice, or one that the encoder lacks.
     """
-    loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
-    return loaded._replace(absent=encoder.absent + loaded.absent)
+    tagger.check_layers(encoder.config.num_hidden_layers)
+    base = encoder.model
+    model = FeatureTagger(
+        base.config, base.dtype, base.unroll, base.remat, num_labels=num_labels, tagger=tagger
+    )
+    known: Any = flatten_dict(encoder.params, sep="/")
+    filled = fill(tensors or {}, model, where, seed, known=known)
+    filled = filled._replace(absent=encoder.absent + filled.absent)
+    return encoder._replace(model=model, head="token_classification", **filled._asdict())
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
@@ -264,7 +277,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             "directory again."
         )
     count = len(encoder.labels or ()) or encoder.model.num_labels
-    loaded = _with_tagger(encoder, tagger, count, tensors, str(file), seed=0)
+    encoder = encoder._replace(absent=[])
+    loaded = with_tagger(encoder, tagger, count, tensors=tensors, where=str(file))
     if loaded.absent or loaded.unused:
         raise ValueError(
             f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "
@@ -272,24 +286,6 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             "model directory again."
         )
     return loaded
-
-
-def _with_tagger(
-    encoder: LoadedModel,
-    tagger: TaggerConfig,
-    num_labels: int,
-    tensors: Mapping[str, np.ndarray],
-    where: str,
-    seed: int,
-) -> LoadedModel:
-    tagger.check_layers(encoder.config.num_hidden_layers)
-    base = encoder.model
-    model = FeatureTagger(
-        base.config, base.dtype, base.unroll, base.remat, num_labels=num_labels, tagger=tagger
-    )
-    known: Any = flatten_dict(encoder.params, sep="/")
-    filled = fill(tensors, model, where, seed, known=known)
-    return encoder._replace(model=model, head="token_classification", **filled._asdict())
 
 
 # Fields in which student and teacher must agree although they do not affect shapes of weights.

@@ -162,9 +162,11 @@ class Target(NamedTuple):
 
     @property
     def path(self) -> str:
+        """The path of the parameter in our tree."""
         return self.rule.path
 
     def part_of(self, tensor: np.ndarray) -> np.ndarray:
+        """Returns the part of the PyTorch tensor that becomes the parameter."""
         # A tensor that does not split is returned whole, and refused by its shape.
         if self.parts == 1 or not tensor.ndim or len(tensor) % self.parts:
             return tensor

@@ -236,7 +236,10 @@ def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithH
 
 
 def _fetch(name: str) -> Path:
-    for weights in (["*.safetensors", f"*{hf.INDEX}"], ["pytorch_model*.bin", hf.BIN_INDEX]):
+    for weights in (
+        ["*.safetensors", f"*{hf.INDEX}"],
+        [hf.BIN, "pytorch_model-*.bin", hf.BIN_INDEX],
+    ):
         folder = fetch(name, _SMALL_FILES + weights)
         if hf.has_weights(folder):
             break

@@ -19,7 +19,7 @@ from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
 from bertjax.weights.hf import write_safetensors
-from bertjax.weights.load import with_new_tagger
+from bertjax.weights.load import with_tagger
 
 
 def in_transformers(head):
@@ -496,8 +496,8 @@ def test_a_loaded_model_does_not_read_its_directory_again(
     folder = written(tmp_path / "lost" / "m", one_layer_config, head, tokenizer)
     if use == "tagger":
         tagger = TaggerConfig(**TAGGER | {"layers": (0, 1)})
-        with_tagger = with_new_tagger(load_model(folder, head), tagger, 2, seed=0)
-        flat = {key: x for key, x in with_tagger.params.items() if key != "bert"}
+        tagged = with_tagger(load_model(folder, head), tagger, 2, seed=0)
+        flat = {key: x for key, x in tagged.params.items() if key != "bert"}
         write_safetensors(folder / hf.TAGGER, flatten_dict(flat, sep="/"), one_layer_config)
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
