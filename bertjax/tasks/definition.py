@@ -10,8 +10,16 @@ from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns, flag_of
-from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """The fold that a run holds out: `index` (from 0) of the `count` folds drawn with `seed`."""
+
+    index: int
+    count: int
+    seed: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +91,6 @@ class TaskDefinition:
     make: Callable[[TaskOptions], Task]
     metric: Metric | None = None
     own_files: bool = False
-    skip_bad_rows: bool = False
     columns: tuple[str, ...] = ()
     label_separator: bool = False
     submission: bool = False
@@ -98,7 +105,9 @@ class TaskDefinition:
         if self.own_files:
             reads = "your own files (--train, --dev, --test)"
             unused = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
-        for name in ("skip_bad_rows", "label_separator", "submission"):
+        else:
+            unused["--skip_bad_rows"] = options.skip_bad_rows
+        for name in ("label_separator", "submission"):
             if not getattr(self, name):
                 unused[f"--{name}"] = getattr(options, name)
         if not any(hasattr(kind, "doc_stride") for kind in self.kinds):
@@ -107,9 +116,10 @@ class TaskDefinition:
             unused |= {f"--{field}": value for field, value in options.span_options.items()}
         if not any(issubclass(kind, EmbeddingTask) for kind in self.kinds):
             unused |= {f"--{name}": value for name, value in options.embedding_options.items()}
-        flags = [flag for flag, value in unused.items() if value not in (None, False)]
-        accepted = {flag_of(field) for field in self.columns}
-        flags = [flag for flag in options.columns.flags if flag not in accepted] + flags
+        columns = dataclasses.asdict(options.columns).items()
+        named = {flag_of(field): name for field, name in columns if field not in self.columns}
+        unused = named | unused
+        flags = [flag for flag, value in unused.items() if value not in (None, False, ())]
         if flags:
             raise ValueError(
                 f"{', '.join(flags)}: without effect for --task={self.name}, which reads {reads}; "

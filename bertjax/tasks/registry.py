@@ -17,7 +17,7 @@ from bertjax.tasks.classification import (
     MultiLabelTask,
     RegressionTask,
 )
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.definition import Fold, TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
 from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import KINDS, OwnKind
@@ -43,7 +43,7 @@ MAX_LABELS = 1000
 MOST_HELD_OUT = 10_000
 
 
-def learn_labels(source: TableSource, fold: held_out.Fold | None = None) -> tuple[str, ...]:
+def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
@@ -122,15 +122,6 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
     return OWN_KINDS[kind][1](source, options)
 
 
-def _divide(
-    source: TableSource,
-    options: TaskOptions,
-    choice: held_out.Choice,
-    key: Callable[[Example], Any],
-) -> None:
-    held_out.divide(source, options.dev_fraction, options.fold, choice, key)
-
-
 def _label(example: Example) -> Any:
     return example.label
 
@@ -144,7 +135,7 @@ def _entity_types(example: Example) -> tuple[str, ...]:
 def _classification(source: TableSource, options: TaskOptions) -> Task:
     # Of examples with several labels, by the rarest one.
     choice = held_out.BY_RAREST if source.multi_label else held_out.BY_CLASS
-    _divide(source, options, choice, _label)
+    held_out.divide(source, options, choice, _label)
     labels = learn_labels(source, options.fold)
     source.use_classes(labels)
     if not source.multi_label and (separator := _separator_in(labels)):
@@ -173,13 +164,13 @@ def _separator_in(labels: Sequence[str]) -> str:
 
 
 def _tagging(source: TableSource, options: TaskOptions) -> Task:
-    _divide(source, options, held_out.BY_RAREST, _entity_types)
+    held_out.divide(source, options, held_out.BY_RAREST, _entity_types)
     labels = learn_labels(source, options.fold)
     return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
 
 
 def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
-    _divide(source, options, held_out.AT_RANDOM, lambda _: None)  # regardless of labels
+    held_out.divide(source, options, held_out.AT_RANDOM, lambda _: None)  # regardless of labels
     count, split = source.num_choices, source.splits[0]
     labels = set(source.written_labels(split))
     if labels <= {str(i) for i in range(1, count + 1)} and str(count) in labels:
@@ -193,7 +184,7 @@ def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
 
 def _regression(source: TableSource, options: TaskOptions) -> Task:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
-    _divide(source, options, held_out.BY_TARGET, _label)
+    held_out.divide(source, options, held_out.BY_TARGET, _label)
     task = RegressionTask(**_fields(source, options))
     if "train" not in source.splits:
         return task
@@ -248,9 +239,9 @@ def _thousands(labels: Iterable[str]) -> str:
 
 def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
     if scored := source.has_scores("train"):
-        _divide(source, options, held_out.BY_TARGET, _label)
+        held_out.divide(source, options, held_out.BY_TARGET, _label)
     else:
-        _divide(source, options, _BY_ANCHOR, lambda example: example.text)
+        held_out.divide(source, options, _BY_ANCHOR, lambda example: example.text)
     given: dict[str, Any] = dict(options.embedding_options)
     if scored and "dev" in source.splits and not source.has_scores("dev"):
         raise ValueError(
@@ -321,7 +312,6 @@ OWN_TASKS = tuple(
         kinds=tasks,
         make=functools.partial(_make, kind),
         own_files=True,
-        skip_bad_rows=True,
         columns=KINDS[kind].fields,
         label_separator=kind == "classify",
     )

@@ -1,4 +1,10 @@
-"""Encodes the train split into a file of features, and checks the other splits before training."""
+"""From examples to batches: the train split in a file of features, shuffled and packed into rows.
+
+A `Feature` holds the token ids and labels of an example (or of one window of a long text). Every
+batch of an epoch except the last holds the same number of features, in as many rows as they need,
+so packing does not change which features an update uses. The number of rows per batch is rounded up
+to one of a few values, so that XLA compiles few batch shapes.
+"""
 
 import array
 import hashlib

@@ -49,10 +49,10 @@ from bertjax.record.predictions import (
 )
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks.definition import Fold
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
-from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher

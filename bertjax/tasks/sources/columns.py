@@ -109,12 +109,6 @@ class Columns:
     choices: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The command-line flags of the fields that are set."""
-        values = dataclasses.asdict(self).items()
-        return tuple(flag_of(field) for field, value in values if value is not None and value != ())
-
     def named(self) -> tuple[str, ...]:
         """Returns the column names that are set, of all fields."""
         single = (self.text, self.pair, self.label, self.id)
@@ -218,8 +212,8 @@ def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Co
     return Columns(
         text=text,
         pair=pair,
-        label=named.label if named.label is not None else _first(free, KINDS[kind].labels),
-        id=named.id if named.id is not None else _first(free, IDS),
+        label=named.label or _first(free, KINDS[kind].labels),
+        id=_first(free, IDS) if named.id is None else named.id,
         choices=named.choices or (_choices(free) if kind == "choice" else ()),
     )
 
@@ -325,17 +319,13 @@ def _describe(
     """Returns the message about the guessed columns, in which `words` replace names of fields."""
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
-    guessed = [
-        field
-        for field in ("text", "pair", "label", "id")
-        if getattr(columns, field) is not None and getattr(named, field) is None
-    ]
-    words = words or {}
-    guesses = [f"{words.get(x, x)} from column {getattr(columns, x)!r}" for x in guessed]
-    for field in ("choices", "negatives"):  # which may be several columns
-        if (several := getattr(columns, field)) and not getattr(named, field):
+    guessed, guesses = [], []
+    for field, value in dataclasses.asdict(columns).items():
+        if value not in (None, ()) and getattr(named, field) in (None, ()):
             guessed.append(field)
-            guesses.append(f"{words.get(field, field)} from {', '.join(map(repr, several))}")
+            several = value if isinstance(value, tuple) else ()  # the choices or the negatives
+            names = ", ".join(map(repr, several)) or f"column {value!r}"
+            guesses.append(f"{(words or {}).get(field, field)} from {names}")
     if not guesses:
         return ""
     others = [name for name in table.columns if name not in columns.named()]

@@ -5,13 +5,13 @@ is held out in one run of a cross-validation. The choices of a fraction are the 
 scikit-learn's splits refuse a class of one example.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.tasks.definition import Fold, TaskOptions
 from bertjax.tasks.task import Example, Source, text_digest
 
 
@@ -134,21 +134,8 @@ BY_PASSAGE = Choice(grouped, grouped_folds, "whole passages")
 AT_RANDOM = Choice(stratified, stratified_folds, "at random")  # the keys of all examples are equal
 
 
-@dataclasses.dataclass(frozen=True)
-class Fold:
-    """The fold that a run holds out: `index` (from 0) of the `count` folds drawn with `seed`."""
-
-    index: int
-    count: int
-    seed: int
-
-
 def divide(
-    source: Source,
-    fraction: float | None,
-    fold: Fold | None,
-    choice: Choice,
-    key: Callable[[Example], Any],
+    source: Source, options: TaskOptions, choice: Choice, key: Callable[[Example], Any]
 ) -> None:
     """Holds out a dev split if `source` has none, and tells the user about it and its `note`.
 
@@ -156,8 +143,7 @@ def divide(
     trained on, because otherwise the evaluation would reward what was learnt by heart.
 
     Args:
-        fraction: the fraction of the train split to hold out; 0 or None: nothing.
-        fold: the fold of a cross-validation to hold out, instead of a fraction.
+        options: says which fraction of the train split or which fold is held out, if any.
         key: function (example) -> by what it is chosen, such as its label.
 
     Raises:
@@ -176,8 +162,8 @@ def divide(
                 f"{source.path('dev')} have a text that is trained on, so that the scores on them "
                 "are better than those of new texts would be."
             )
-    elif fraction or fold:
-        _hold_out(source, fraction or 0.0, fold, choice, key)
+    elif options.dev_fraction or options.fold:
+        _hold_out(source, options.dev_fraction or 0.0, options.fold, choice, key)
 
 
 def _hold_out(

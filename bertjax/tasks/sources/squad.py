@@ -402,7 +402,7 @@ def _make_qa(options: TaskOptions) -> SpanTask:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
     source = SquadSource(options.files, bad_rows, can_skip=True)
-    divide(source, options.dev_fraction, options.fold, BY_PASSAGE, lambda example: example.pair)
+    divide(source, options, BY_PASSAGE, lambda example: example.pair)
     counts = {split: _count_impossible(source, split) for split in source.splits}
     impossible = any(without for without, _ in counts.values())
     if impossible:
@@ -475,5 +475,5 @@ SQUAD_TASKS = (
         )
         for name, version in VERSIONS.items()
     ),
-    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, skip_bad_rows=True),
+    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True),
 )

@@ -160,7 +160,7 @@ def test_questions_of_one_file_can_be_held_out_and_left_out(tmp_path):
     rows[3]["question"] = ""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = SquadSource({"train": tmp_path / "a.jsonl"}, "skip")
-    divide(source, 0.5, None, BY_PASSAGE, lambda example: example.pair)
+    divide(source, TaskOptions(dev_fraction=0.5), BY_PASSAGE, lambda example: example.pair)
     (tmp_path / "a.jsonl").unlink()
     ids = {split: {x.id for x in source.examples(split)} for split in ("train", "dev")}
     assert ids["train"] | ids["dev"] == {str(i) for i in range(10)} - {"3"}
