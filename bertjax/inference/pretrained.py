@@ -629,16 +629,12 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
             "The model answers questions about a passage: give the passage as the second text "
             "(--pair)."
         )
-    if isinstance(task, TagTask):
-        words = split_words(text)
-        return Example(
-            id="0",
-            where="--text",
-            text=text,
-            words=tuple(word.text for word in words),
-            offsets=tuple((word.start, word.end) for word in words),
-        )
-    return Example(id="0", where="--text", text=text, pair=pair)
+    words = split_words(text) if isinstance(task, TagTask) else ()
+    return Example(
+        **{"id": "0", "where": "--text", "text": text, "pair": pair},
+        words=tuple(word.text for word in words),
+        offsets=tuple((word.start, word.end) for word in words),
+    )
 
 
 def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:

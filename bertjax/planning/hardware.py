@@ -224,11 +224,6 @@ class Chip(NamedTuple):
     megacore: bool
     examples: tuple[str, ...]
 
-    @property
-    def tflops(self) -> float:
-        """The peak dense bfloat16 TFLOP/s of one device."""
-        return PEAK_TFLOPS[self.kind]
-
 
 CHIPS = {
     "v2": Chip("TPU v2", 2, 16, 248, False, ("2x2", "4x4", "8x8", "16x16")),
@@ -287,7 +282,7 @@ def tpu_slice(name: str) -> Topology:
         num_chips=num_chips,
         memory_bytes=int(chip.hbm_gib * GIB) // chip.devices,
         link_bytes_per_s=chip.ici_gb_per_s * 1e9 / chip.devices,
-        tflops=chip.tflops,
+        tflops=PEAK_TFLOPS[chip.kind],
     )
 
 

@@ -101,18 +101,14 @@ def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cel
     The loss of each objective comes before its accuracy. Counts of examples are left out. The names
     are without "eval/".
     """
-    return [
-        _cell(key, metrics[key], before)
-        for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total")
-    ]
-
-
-def _cell(key: str, value: float, before: Mapping[str, float]) -> Cell:
-    text = f"{value_text(key, value):>{VALUE_WIDTH}}"
-    if key in _CONSTANT:
-        return Cell(label(key), text, "", VALUE_WIDTH)
-    change = f"{_change(key, value, before.get(key)):>{CHANGE_WIDTH}}"
-    return Cell(label(key), text, change, VALUE_WIDTH + 1 + CHANGE_WIDTH)
+    found = []
+    for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total"):
+        text, change, width = f"{value_text(key, metrics[key]):>{VALUE_WIDTH}}", "", VALUE_WIDTH
+        if key not in _CONSTANT:
+            change = f"{_change(key, metrics[key], before.get(key)):>{CHANGE_WIDTH}}"
+            width += 1 + CHANGE_WIDTH
+        found.append(Cell(label(key), text, change, width))
+    return found
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:
