@@ -166,13 +166,13 @@ def read_json(
     return content
 
 
-def read_json_or_empty(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file; {} if the file is missing, unreadable or damaged."""
+def read_json_or_empty(path: Path, kind: type = dict) -> Any:
+    """Returns the content of a JSON file; `kind()` if it is missing, damaged or of another type."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return kind()
+    return content if isinstance(content, kind) else kind()
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:

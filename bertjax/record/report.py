@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import json_lines, read_json, write_text
+from bertjax.base.files import json_lines, read_json, read_json_or_empty, write_text
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import (
     BAD_ROWS,
@@ -470,7 +470,7 @@ def run_data(
             "steps": [step for step, _ in metrics.evals],
             "values": {name: [row.get(name) for row in rows] for name in metrics.eval_names()},
         },
-        "scores": _json(workdir / SCORES) or {},
+        "scores": read_json_or_empty(workdir / SCORES),
         "splits": splits,
         "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),
@@ -498,15 +498,15 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
     """Returns the line of the ledger that a process has not finished yet, if there is one."""
-    line = None
+    line = {}
     # The process overwrites its line in place, so that a reader may see half of two lines.
     for _ in range(3):
-        line = _json(workdir / PRESENT)
-        if line is not None or not (workdir / PRESENT).is_file():
+        line = read_json_or_empty(workdir / PRESENT)
+        if line or not (workdir / PRESENT).is_file():
             break
         time.sleep(0.01)
     needed = {"start", "end", "first_step", "last_step", "lost_steps", "lost_seconds", "seconds"}
-    return [line] if line is not None and line.keys() >= needed else []
+    return [line] if line.keys() >= needed else []
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
@@ -582,7 +582,8 @@ def _best(
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
     folder = workdir / "predictions"
-    splits = {path.name.removesuffix(SUFFIX): _json(path) for path in folder.glob(f"*{SUFFIX}")}
+    files = folder.glob(f"*{SUFFIX}")
+    splits = {path.name.removesuffix(SUFFIX): read_json_or_empty(path) for path in files}
     for path in folder.glob("*.report.json"):  # written by a version without summaries
         split = path.name.removesuffix(".report.json")
         splits[split] = splits.get(split) or _old_summary(folder, split)
@@ -595,8 +596,8 @@ def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
 
 def _old_summary(folder: Path, split: str) -> dict[str, Any] | None:
     """Returns what the files of a version without summaries say about the predictions."""
-    classes = _json(folder / f"{split}.report.json", list)
-    if classes is None:
+    classes = read_json_or_empty(folder / f"{split}.report.json", list)
+    if not classes:
         return None
     found: dict[str, Any] = {"classes": classes, "class_kind": "class", "scores": {}}
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -638,15 +639,6 @@ def _flat(config: Any, prefix: str = "") -> dict[str, str]:
         return {prefix.removesuffix("."): json.dumps(config, ensure_ascii=False)}
     items = (_flat(value, f"{prefix}{key}.") for key, value in config.items())
     return {name: value for flat in items for name, value in flat.items()}
-
-
-def _json(path: Path, kind: type = dict) -> Any:
-    """Returns the content of a JSON file; None if it is missing, damaged or of another type."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, kind) else None
 
 
 # A page is written again at a log line if it is older than this number of seconds.

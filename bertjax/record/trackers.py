@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flax.traverse_util import flatten_dict
 
-from bertjax.base.files import set_aside, write_json
+from bertjax.base.files import read_json_or_empty, set_aside, write_json
 from bertjax.base.workdir_files import TRACKERS_FOLDER
 from bertjax.config import TrainingConfig
 from bertjax.record.metrics import read_lines
@@ -188,11 +188,8 @@ class Tracking:
                 return
 
     def _saved(self) -> dict[str, Any]:
-        try:
-            content = json.loads(self._file.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        known = isinstance(content, dict) and content.get("rollbacks") == self._rollbacks
+        content = read_json_or_empty(self._file)
+        known = content.get("rollbacks") == self._rollbacks
         return content if known else {}
 
     def _save(self, run_id: str, position: Position) -> None:
