@@ -127,20 +127,13 @@ def _suggestions(name: str, configs: Sequence[Any]) -> tuple[str, ...]:
     return tuple(shipped_names()) if name in ("model", "init", "teacher", "tokenizer") else ()
 
 
-def parse(argv: Sequence[str] | None = None) -> CompletionConfig:
-    """Parses the command-line flags."""
-    return command_line.parse(
-        CompletionConfig,
-        argv,
-        command="completion",
-        description="Prints a script that completes the commands and flags of bertjax in a shell: "
-        'eval "$(bertjax completion bash)".',
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, prints the script and returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)))
+parse, main = command_line.command_of(
+    CompletionConfig,
+    run,
+    "completion",
+    "Prints a script that completes the commands and flags of bertjax in a shell: "
+    'eval "$(bertjax completion bash)".',
+)
 
 
 if __name__ == "__main__":

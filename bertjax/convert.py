@@ -2,7 +2,7 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -226,20 +226,13 @@ def _torch_outputs(
     return outputs
 
 
-def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
-    """Parses the command-line flags in `argv` into a `ConvertConfig`."""
-    return command_line.parse(
-        ConvertConfig,
-        argv,
-        command="convert",
-        description="Converts a model; its weights, as float32, stay the same bit for bit. "
-        "--verify compares its outputs with PyTorch's.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags in `argv`, runs the conversion and returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)))
+parse, main = command_line.command_of(
+    ConvertConfig,
+    run,
+    "convert",
+    "Converts a model; its weights, as float32, stay the same bit for bit. "
+    "--verify compares its outputs with PyTorch's.",
+)
 
 
 if __name__ == "__main__":

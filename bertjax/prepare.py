@@ -9,7 +9,6 @@ chunk has documents of one source only, and a training draws rows of the sources
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,19 +252,12 @@ def _print_sources(metadata: "Metadata") -> None:
             print(f"note: no document of the source {source.name} is held out for evaluation.")
 
 
-def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
-    """Parses the command-line flags."""
-    return command_line.parse(
-        PrepareConfig,
-        argv,
-        command="prepare",
-        description="Turns text into rows of token ids on disk, ready for pretraining.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)))
+parse, main = command_line.command_of(
+    PrepareConfig,
+    run,
+    "prepare",
+    "Turns text into rows of token ids on disk, ready for pretraining.",
+)
 
 
 if __name__ == "__main__":

@@ -99,20 +99,13 @@ def _names(addresses: Sequence[str]) -> list[str]:
     return ["/".join(one[-1:]) for one in parts]
 
 
-def parse(argv: Sequence[str] | None = None) -> ReportConfig:
-    """Parses the command-line flags."""
-    return command_line.parse(
-        ReportConfig,
-        argv,
-        command="report",
-        description="Writes curves, scores and facts of one run as one HTML file, or compares "
-        "several runs.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, writes the report and returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)), signals.MEMORY_REMEDY)
+parse, main = command_line.command_of(
+    ReportConfig,
+    run,
+    "report",
+    "Writes curves, scores and facts of one run as one HTML file, or compares several runs.",
+    signals.MEMORY_REMEDY,
+)
 
 
 if __name__ == "__main__":

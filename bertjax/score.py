@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -94,19 +93,9 @@ def run(config: ScoreConfig) -> None:
     print(json.dumps(in_percent(score(config)), indent=2))
 
 
-def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
-    """Parses the command-line flags to a `ScoreConfig`."""
-    return command_line.parse(
-        ScoreConfig,
-        argv,
-        command="score",
-        description="Prints the official metrics of a task as JSON, in per cent.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, prints the metrics and returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)))
+parse, main = command_line.command_of(
+    ScoreConfig, run, "score", "Prints the official metrics of a task as JSON, in per cent."
+)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Trains or extends a tokenizer: `python -m bertjax.train_tokenizer --input ... --output ...`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,20 +133,13 @@ def _texts(corpus: "Corpus") -> Iterator[str]:
             yield from sentences_of(document)
 
 
-def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
-    """Parses the command-line flags `argv` (None: `sys.argv[1:]`) into a `TrainTokenizerConfig`."""
-    return command_line.parse(
-        TrainTokenizerConfig,
-        argv,
-        command="train_tokenizer",
-        description="Learns a WordPiece, byte-level BPE or unigram vocabulary from text, or "
-        "extends that of a model.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Trains or extends a tokenizer as the flags say; returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)))
+parse, main = command_line.command_of(
+    TrainTokenizerConfig,
+    run,
+    "train_tokenizer",
+    "Learns a WordPiece, byte-level BPE or unigram vocabulary from text, or "
+    "extends that of a model.",
+)
 
 
 if __name__ == "__main__":

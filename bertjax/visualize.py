@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -137,19 +136,13 @@ def _write_figure(config: VisualizeConfig, model: "Pretrained") -> None:
     print(f"figure of the attention on {len(shown.tokens)} tokens written to {config.output}")
 
 
-def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
-    """Parses the command-line flags."""
-    return command_line.parse(
-        VisualizeConfig,
-        argv,
-        command="visualize",
-        description="Writes the attention of a model on a text as one HTML file, or as a figure.",
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, writes the page or figure and returns the exit status."""
-    return signals.run_reporting_errors(lambda: run(parse(argv)), signals.MEMORY_REMEDY)
+parse, main = command_line.command_of(
+    VisualizeConfig,
+    run,
+    "visualize",
+    "Writes the attention of a model on a text as one HTML file, or as a figure.",
+    signals.MEMORY_REMEDY,
+)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from tyro.constructors import (
 )
 
 import bertjax
+from bertjax.base import signals
 from bertjax.base.checked import Checked
 from bertjax.base.files import did_you_mean
 
@@ -91,6 +92,28 @@ def parse(
         Declared: `argv` is the list `DECLARED_ONLY`, so that nothing was parsed.
     """
     return _parse((config,), argv, command, description)[0]
+
+
+def command_of(
+    config: type[Config],
+    run: Callable[[Config], Any],
+    command: str,
+    description: str,
+    memory_remedy: str = "",
+) -> tuple[Callable[..., Config], Callable[..., int]]:
+    """Returns the functions `parse(argv=None)` and `main(argv=None)` of a command.
+
+    `parse` is this module's with the other arguments given; `main` runs the command as its flags
+    say, and returns the exit status (see `signals.run_reporting_errors`).
+    """
+
+    def parse_flags(argv: Sequence[str] | None = None) -> Config:
+        return parse(config, argv, command=command, description=description)
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return signals.run_reporting_errors(lambda: run(parse_flags(argv)), memory_remedy)
+
+    return parse_flags, main
 
 
 def parse_both(
