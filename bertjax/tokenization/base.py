@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, models, processors
+from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
 from bertjax.base.files import brief, write_bytes
 
@@ -84,6 +84,8 @@ class Tokenizer(abc.ABC):
     """The name of the class in transformers that loads the files of a saved tokenizer."""
     truncation_side = "right"
     """The side on which long texts are truncated, "right" or "left"."""
+    added_tokens: dict[str, dict[str, Any]]
+    """The settings of each added token, except the special tokens of the layout."""
 
     def __init__(
         self,
@@ -111,6 +113,8 @@ class Tokenizer(abc.ABC):
         self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
         self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
+        added = [t for _, t in sorted(backend.get_added_tokens_decoder().items())]
+        self.added_tokens = {t.content: t.__getstate__() for t in added if t.content not in special}
         self._normalizers = steps(state(backend.normalizer))
         self._pre_tokenizers = steps(state(backend.pre_tokenizer))
         with explaining_the_library():
@@ -195,13 +199,6 @@ class Tokenizer(abc.ABC):
     def do_lower_case(self) -> bool:
         """Whether text is lower-cased."""
         return any(s["type"] == "Lowercase" or s.get("lowercase") for s in self._normalizers)
-
-    @property
-    def added_tokens(self) -> dict[str, dict[str, Any]]:
-        """Maps each added token, except the special tokens of the layout, to its settings."""
-        added = sorted(self._prompt_backend.get_added_tokens_decoder().items())
-        special = self.layout.special_tokens
-        return {t.content: t.__getstate__() for _, t in added if t.content not in special}
 
     @functools.cached_property
     def is_usual(self) -> bool:
@@ -551,17 +548,37 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
     raise AssertionError("unreachable: without any words, no characters remain")
 
 
-def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Yields texts, sorted by word, that together contain each word `counts[word]` times.
+def words_to_learn(texts_of_words: Iterable[Iterable[str]], report: Report | None) -> Counter[str]:
+    """Counts words like `count_words`; raises ValueError if there is none."""
+    words = count_words(texts_of_words, report)
+    if not words:
+        raise ValueError(
+            "The corpus contains no word to learn a vocabulary from: check that --input names "
+            "files with text."
+        )
+    return words
 
-    The trainers of the tokenizers library accept texts, but no word counts.
-    """
+
+def learnt(model: models.Model, counts: Counter[str], trainer: trainers.Trainer) -> dict[str, Any]:
+    """Trains a model on words without spaces; returns its fields in a `tokenizer.json`."""
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.train_from_iterator(_repeated(counts), trainer)
+    return state(backend.model)
+
+
+def _repeated(counts: Counter[str]) -> Iterator[str]:
+    # Texts that contain each word as often as it counts: the trainers take no counts.
     at_once = 1000
     for word in sorted(counts):
         whole, rest = divmod(counts[word], at_once)
-        if whole:
-            text = " ".join([word] * at_once)
-            for _ in range(whole):
-                yield text
+        text = " ".join([word] * at_once)
+        for _ in range(whole):
+            yield text
         if rest:
             yield " ".join([word] * rest)
+
+
+def numbered(tokens: Iterable[str]) -> dict[str, int]:
+    """Returns {token: its index}."""
+    return {token: index for index, token in enumerate(tokens)}

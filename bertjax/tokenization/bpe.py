@@ -32,9 +32,10 @@ from bertjax.tokenization.base import (
     SpecialTokens,
     Tokenizer,
     build_backend,
-    count_words,
     explaining_the_library,
-    repeated,
+    learnt,
+    numbered,
+    words_to_learn,
 )
 
 ROBERTA = Layout(
@@ -42,6 +43,8 @@ ROBERTA = Layout(
     separators=2,
     second_type=0,
 )
+ROBERTA_ORDER = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+"""The special tokens in the order of the ids of RoBERTa and XLM-RoBERTa."""
 SPACE = "Ġ"
 """The character that stands for a space in the tokens of a byte-level BPE vocabulary."""
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -77,8 +80,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         merges: Sequence[tuple[str, str]],
         *,
         add_prefix_space: bool = False,
-        model_max_length: int = 512,
-        model_input_names: Sequence[str] | None = None,
+        **options: Any,
     ):
         unknown = [
             m for m in merges if not (m[0] in vocab and m[1] in vocab and "".join(m) in vocab)
@@ -97,12 +99,7 @@ class ByteLevelBPETokenizer(Tokenizer):
                 pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space),
                 decoder=decoders.ByteLevel(),
             )
-        super().__init__(
-            backend,
-            self.layout_of_class,
-            model_max_length=model_max_length,
-            model_input_names=model_input_names,
-        )
+        super().__init__(backend, self.layout_of_class, **options)
 
     @property
     def merges(self) -> list[tuple[str, str]]:
@@ -115,6 +112,8 @@ class ByteLevelBPETokenizer(Tokenizer):
         return any(step.get("add_prefix_space") for step in self._pre_tokenizers)
 
     def _post_processor(self) -> processors.PostProcessor:
+        if self.layout.separators == 1:
+            return super()._post_processor()
         return processors.RobertaProcessing(
             (self.layout.special_tokens.sep, self.sep_token_id),
             (self.layout.special_tokens.cls, self.cls_token_id),
@@ -137,7 +136,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         return token  # no merge leads to a special token
 
     def _tiny(self) -> Tokenizer:
-        vocab = {token: index for index, token in enumerate(self.layout_of_class.special_tokens)}
+        vocab = numbered(self.layout_of_class.special_tokens)
         return type(self)(vocab, [], add_prefix_space=self.add_prefix_space)
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
@@ -149,21 +148,21 @@ class ByteLevelBPETokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether each token begins with a space or is a special token, bool [vocab_size].
+        """Whether each token begins with a space or is an added token, bool [vocab_size].
 
         The first token of a text may begin without a space, but whole-word masking always treats
         the first token as the start of a word.
         """
-        special = set(self.layout.special_tokens)
-        return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
+        added = {*self.layout.special_tokens, *self.added_tokens}
+        return np.array([token.startswith(SPACE) or token in added for token in self.tokens])
 
     def readable(self, token: str) -> str:
         """Returns the text of a token, with "␣" for a space and "↵" for a line break.
 
         The bytes of an incomplete character are written in hexadecimal, such as `<E2 80>`.
         """
-        if token in self.layout.special_tokens:
-            return token
+        if token in self.layout.special_tokens or token in self.added_tokens:
+            return token.replace(" ", VISIBLE_SPACE)
         text = decoders.ByteLevel().decode([token])
         if "\ufffd" in text and set(token) <= _BYTES.keys():
             text = "<" + " ".join(f"{_BYTES[character]:02X}" for character in token) + ">"
@@ -177,8 +176,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         return super().settings() | {"add_prefix_space": self.add_prefix_space, **names}
 
     def _vocabulary_files(self) -> dict[str, str]:
-        size = self._prompt_backend.get_vocab_size(with_added_tokens=False)
-        vocab = {token: index for index, token in enumerate(self.tokens[:size])}
+        vocab = numbered(self.tokens[: len(self._fields["vocab"])])
         merges = "".join(f"{first} {second}\n" for first, second in self.merges)
         return {
             "vocab.json": json.dumps(vocab, ensure_ascii=False),
@@ -203,19 +201,31 @@ def train_bpe(
     stored in the tokenizer. Raises ValueError if `vocab_size` is too small for the special tokens
     and the bytes, or the texts contain no word.
     """
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "report": report}
-    vocab, merges = learn_bpe(texts, special, **options)
+    vocab, merges = _learn(texts, ROBERTA_ORDER, **options)
     return ByteLevelBPETokenizer(vocab, merges, model_max_length=model_max_length)
 
 
-def learn_bpe(
+def train_modernbert_bpe(
+    texts: Iterable[str], *, model_max_length: int = 8192, **options: Any
+) -> "ModernBertTokenizer":
+    """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens, as for ModernBERT.
+
+    The texts are normalised to NFC. The special tokens have the ids 0 to 4, and the 256 bytes
+    follow. The other arguments and errors are as in `train_bpe`.
+    """
+    normalised = map(normalizers.NFC().normalize_str, texts)
+    vocab, merges = _learn(normalised, SPECIAL_TOKENS, **options)
+    return ModernBertTokenizer(vocab, merges, model_max_length=model_max_length)
+
+
+def _learn(
     texts: Iterable[str],
     special: Sequence[str],
     *,
     vocab_size: int,
-    min_frequency: int,
-    report: Report | None,
+    min_frequency: int = 2,
+    report: Report | None = None,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Returns the vocabulary, in which `special` has the first ids, and the merges."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -224,15 +234,8 @@ def learn_bpe(
             f"vocab_size={vocab_size} is too small for {len(special)} special tokens and "
             f"{len(alphabet)} bytes: use at least {len(special) + len(alphabet)}."
         )
-    words = count_words(_words_of(texts), report)
-    if not words:
-        raise ValueError(
-            "The corpus contains no word to learn a vocabulary from: check that --input names "
-            "files with text."
-        )
-    backend = tokenizers.Tokenizer(models.BPE())
-    # `_words_of` writes each byte, even a space, as a printable character: only words are split.
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # Each byte, even a space, is written as a printable character: only words are split.
+    words = words_to_learn(_words_of(texts), report)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -241,8 +244,7 @@ def learn_bpe(
         show_progress=False,
     )
     with progress.progress("learning the vocabulary"):
-        backend.train_from_iterator(repeated(words), trainer)
-    model = json.loads(backend.to_str())["model"]
+        model = learnt(models.BPE(), words, trainer)
     return model["vocab"], [(first, second) for first, second in model["merges"]]
 
 
@@ -265,19 +267,6 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
     layout_of_class = Layout(special_tokens=SPECIAL_TOKENS, second_type=0)
     _normalizer = normalizers.NFC()
 
-    def _post_processor(self) -> processors.PostProcessor:
-        return Tokenizer._post_processor(self)
-
-    @property
-    def word_starts(self) -> np.ndarray:
-        added = self.added_tokens
-        return super().word_starts | np.array([token in added for token in self.tokens])
-
-    def readable(self, token: str) -> str:
-        if token in self.added_tokens:
-            return token.replace(" ", "␣")
-        return super().readable(token)
-
     def _identity(self) -> Any:
         added = self._prompt_backend.get_added_tokens_decoder().values()
         settings = [[token.content, token.__getstate__()] for token in added]
@@ -288,27 +277,3 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}
-
-
-def train_modernbert_bpe(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    min_frequency: int = 2,
-    model_max_length: int = 8192,
-    report: Report | None = None,
-) -> ModernBertTokenizer:
-    """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens, as for ModernBERT.
-
-    The texts are normalised to NFC. The special tokens have the ids 0 to 4, and the 256 bytes
-    follow. The other arguments and errors are as in `train_bpe`.
-    """
-    normalizer = normalizers.NFC()
-    vocab, merges = learn_bpe(
-        (normalizer.normalize_str(text) for text in texts),
-        SPECIAL_TOKENS,
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        report=report,
-    )
-    return ModernBertTokenizer(vocab, merges, model_max_length=model_max_length)

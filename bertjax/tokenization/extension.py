@@ -16,18 +16,16 @@ How this is achieved depends on the kind of tokenizer:
 import bisect
 import heapq
 import itertools
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, trainers
 
 from bertjax.base import progress
-from bertjax.tokenization.base import Report, Tokenizer, count_words, repeated
+from bertjax.tokenization.base import Report, Tokenizer, count_words, learnt, numbered
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
@@ -227,7 +225,7 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
     if isinstance(tokenizer, UnigramTokenizer):
         score = float(np.float32(min(s for _, s in tokenizer.pieces) - _UNKNOWN_PENALTY))
         return with_pieces(tokenizer, [(entry, score) for entry in entries])
-    return tokenizer.with_model(vocab=_numbered([*tokenizer.tokens, *entries]))
+    return tokenizer.with_model(vocab=numbered([*tokenizer.tokens, *entries]))
 
 
 def _extended(
@@ -273,7 +271,7 @@ def _extended_bpe(
             if first + second not in known:
                 tokens.append(first + second)
                 known.add(first + second)
-    return tokenizer.with_model(vocab=_numbered(tokens), merges=merges)
+    return tokenizer.with_model(vocab=numbered(tokens), merges=merges)
 
 
 def _new_merges(
@@ -286,8 +284,6 @@ def _new_merges(
         if len(ids) > 1:
             texts["".join(chr(_FIRST_CHARACTER + i) for i in ids)] += count
     alphabet = sorted(set().union(*texts))
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         # Some merges lead to entries that exist already.
         vocab_size=len(alphabet) + 2 * add,
@@ -295,8 +291,7 @@ def _new_merges(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    backend.train_from_iterator(repeated(texts), trainer)
-    for merge in json.loads(backend.to_str())["model"]["merges"]:
+    for merge in learnt(models.BPE(), texts, trainer)["merges"]:
         first, second = (
             "".join(tokenizer.tokens[ord(character) - _FIRST_CHARACTER] for character in part)
             for part in merge
@@ -335,7 +330,3 @@ def _pieces(tokenizer: Tokenizer, word: str) -> Split:
     """Returns the pieces of a word; () if one of them is unknown."""
     ids = tokenizer.split(word)
     return () if tokenizer.unk_token_id in ids else tuple(tokenizer.tokens[i] for i in ids)
-
-
-def _numbered(tokens: list[str]) -> dict[str, int]:
-    return {token: index for index, token in enumerate(tokens)}

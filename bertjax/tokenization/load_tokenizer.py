@@ -44,7 +44,7 @@ from bertjax.tokenization.unigram import (
     UnigramTokenizer,
     check_charsmap,
     check_pieces,
-    read_sentencepiece,
+    parse_sentencepiece,
     steps_of_albert,
 )
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
@@ -70,14 +70,12 @@ _KIND_OF_CLASS = {
 # Generic classes of transformers take a tokenizer.json as it is; the others set these fields of it.
 _GENERIC = (GENERIC_CLASS.removesuffix("Fast"), "TokenizersBackend")
 _FIELDS = {
-    ("BertNormalizer", "lowercase"): "do_lower_case",
-    ("BertNormalizer", "handle_chinese_chars"): "tokenize_chinese_chars",
-    ("BertNormalizer", "strip_accents"): "strip_accents",
-    ("ByteLevel", "add_prefix_space"): "add_prefix_space",
-    ("RobertaProcessing", "add_prefix_space"): "add_prefix_space",
-    ("Metaspace", "add_prefix_space"): "add_prefix_space",
+    "do_lower_case": "lowercase",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "strip_accents": "strip_accents",
+    "add_prefix_space": "add_prefix_space",
 }
-_FLAGS = (*dict.fromkeys(_FIELDS.values()), "keep_accents")
+_FLAGS = (*_FIELDS, "keep_accents")
 # What the fields of tokenizer_config.json that are followed must be.
 _VALID = {
     **dict.fromkeys(_FLAGS, (lambda x: isinstance(x, bool), "true or false")),
@@ -153,7 +151,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
             )
     with naming_read_errors(source.directory / _CONFIG):
         _add_tokens(source, tokenizer)
-    tokenizer.truncation_side = source.config.get("truncation_side", tokenizer.truncation_side)
+    tokenizer.truncation_side = source.config.get("truncation_side", "right")
     actual = tokenizer.settings()
     for name, value in source.config.items() if do_lower_case is None else ():
         if name in _FLAGS and value not in (actual.get(name, value), None):
@@ -175,8 +173,8 @@ class _Source:
     """A file such as vocab.txt."""
     config: dict[str, Any]
     """The fields of tokenizer_config.json."""
-    tokenizer_class: str | None
-    """The class of transformers; None: the files name none, or a generic one."""
+    tokenizer_class: str
+    """The class of transformers; "": the files name none, or a generic one."""
     flags: dict[str, Any]
     """The settings that the class or the caller changes."""
     common: dict[str, Any]
@@ -222,17 +220,9 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     flags = {} if has_json and name in _GENERIC else {n: config[n] for n in _FLAGS if n in config}
     if do_lower_case is not None:
         flags["do_lower_case"] = do_lower_case
-    return _Source(
-        directory=directory,
-        kind=kind,
-        file=file,
-        json=content,
-        bare=bare,
-        config=config,
-        tokenizer_class=None if name in _GENERIC else name or None,
-        flags=flags,
-        common={"model_max_length": length, "model_input_names": input_names},
-    )
+    common = {"model_max_length": length, "model_input_names": input_names}
+    tokenizer_class = "" if name in _GENERIC else name
+    return _Source(directory, kind, file, content, bare, config, tokenizer_class, flags, common)
 
 
 def _optional(file: Path) -> dict[str, Any]:
@@ -287,10 +277,8 @@ def _refuse_other_kinds(directory: Path, kinds: dict[str, str], kind: str, name:
 
 def _wordpiece(source: _Source) -> Tokenizer:
     if source.json:
-        defaults = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-        source.json["model"] = defaults | {"max_input_chars_per_word": 100} | source.json["model"]
-        unk = source.json["model"]["unk_token"]
-        return _wrapped(source, WordPieceTokenizer, Layout(special_tokens=SPECIAL_TOKENS), unk)
+        unk, layout = source.json["model"].get("unk_token"), Layout(special_tokens=SPECIAL_TOKENS)
+        return _wrapped(source, WordPieceTokenizer, layout, unk)
     vocab = read_vocab_txt(source.file)
     flags = {"do_lower_case": not looks_cased(vocab), **source.flags}
     for name in ("add_prefix_space", "keep_accents"):
@@ -339,7 +327,8 @@ def _unigram(source: _Source) -> Tokenizer:
         flags = {flag: value for flag, value in source.flags.items() if flag in flags}
     pieces, charsmap, model_file = [], b"", None
     if source.bare:
-        pieces, charsmap, model_file = read_sentencepiece(source.bare, name)
+        content = read_bytes(source.bare, MAX_JSON_BYTES)
+        pieces, charsmap, model_file = parse_sentencepiece(content, str(source.bare), name)
     if not source.json:
         options = {"tokenizer_class": name, "charsmap": charsmap, "model_file": model_file}
         return UnigramTokenizer(pieces, **options, **flags, **source.common)
@@ -391,14 +380,13 @@ def _wrapped(
     for step in (step for part in parts for step in steps(source.json.get(part))):
         if isinstance(table := step.get("precompiled_charsmap"), str):
             check_charsmap(base64.b64decode(table))
-        for (type_, field), flag in _FIELDS.items():
-            if step.get("type") == type_ and flag in source.flags:
-                step[field] = source.flags[flag]
-                if type_ == "Metaspace":
-                    step["prepend_scheme"] = "always" if step[field] else "never"
+        step |= {_FIELDS[n]: x for n, x in source.flags.items() if _FIELDS.get(n) in step}
+        if "prepend_scheme" in step and "add_prefix_space" in source.flags:
+            step["prepend_scheme"] = "always" if source.flags["add_prefix_space"] else "never"
     with explaining_the_library():
         backend = tokenizers.Tokenizer.from_str(json.dumps(source.json))
     side = (backend.truncation or {}).get("direction", "right")
+    source.config.setdefault("truncation_side", side)
     backend.no_truncation()  # callers choose lengths
     backend.no_padding()
     model = source.json["model"]
@@ -416,9 +404,7 @@ def _wrapped(
     named["unk"] = unk or named["unk"]
     special = layout.special_tokens._replace(**{n: str(t) for n, t in named.items() if t})
     layout = _arranged(source, backend, dataclasses.replace(layout, special_tokens=special))
-    tokenizer = kind.wrap(backend, layout, **source.common, **options)
-    tokenizer.truncation_side = side
-    return tokenizer
+    return kind.wrap(backend, layout, **source.common, **options)
 
 
 def _unread(given: Any, read: Any, name: str) -> Iterator[str]:
@@ -466,17 +452,13 @@ def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:
     named = [config[n] for n in dict.fromkeys([*order, *others]) if n in others]
     named += extra.values() if isinstance(extra, dict) else extra
     contents = [_content(token) for token in named]
-    wrong = [
-        config[f"{n}_token"]
-        for n, token in special._asdict().items()
-        if _content(config.get(f"{n}_token")) not in (None, token)
-    ]
-    if wrong:
-        raise ValueError(
-            f"{source.directory / _CONFIG} names the special tokens {brief(wrong, 80)}, and the "
-            f"vocabulary has {brief(list(special), 80)}: correct it, or save the tokenizer with "
-            "transformers, which writes a tokenizer.json."
-        )
+    for name, token in special._asdict().items():
+        if (said := _content(config.get(f"{name}_token"))) not in (None, token):
+            raise ValueError(
+                f"{source.directory / _CONFIG} has {name}_token={brief(said)}, but the vocabulary "
+                f"has {token}: correct it, or save the tokenizer with transformers, which writes a "
+                "tokenizer.json."
+            )
     fixed = {token["content"] for token in source.json.get("added_tokens") or []}
     declared = config.get("added_tokens_decoder")
     if declared is None:
@@ -552,12 +534,12 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
 
 
 def _pair(text: str, file: Path) -> tuple[str, str]:
-    first, space, second = text.partition(" ")
-    if not (first and space and second) or " " in second:
+    pieces = text.split(" ")
+    if len(pieces) != 2 or not all(pieces):
         raise ValueError(
             f"{file}: {brief(text)!r} is not a merge of two pieces: download it again."
         )
-    return first, second
+    return pieces[0], pieces[1]
 
 
 def _lines(file: Path) -> list[str]:

@@ -8,7 +8,6 @@ import base64
 import io
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 from unicodedata import category
 
@@ -16,7 +15,7 @@ import numpy as np
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.base import progress
-from bertjax.base.files import MAX_JSON_BYTES, brief, read_bytes
+from bertjax.base.files import brief
 from bertjax.tokenization.base import (
     VISIBLE_SPACE,
     Layout,
@@ -27,16 +26,11 @@ from bertjax.tokenization.base import (
     count_words,
     explaining_the_library,
 )
-from bertjax.tokenization.bpe import ROBERTA
+from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
-# The layout and the name of the SentencePiece file for each class of transformers.
+# The layout of each class of transformers.
 LAYOUTS = {"AlbertTokenizer": ALBERT, "XLMRobertaTokenizer": ROBERTA, "CamembertTokenizer": ROBERTA}
-MODEL_FILES = {
-    "AlbertTokenizer": "spiece.model",
-    "XLMRobertaTokenizer": "sentencepiece.bpe.model",
-    "CamembertTokenizer": "sentencepiece.bpe.model",
-}
 PRECOMPILED = "Precompiled"
 """The type of the step that holds `charsmap` in a tokenizer.json."""
 SPACE = "▁"
@@ -66,7 +60,7 @@ class UnigramTokenizer(Tokenizer):
         model_file: the content of the SentencePiece file that `save` writes; None: none is written.
 
     Raises:
-        ValueError: see `Tokenizer`; or a piece is empty, occurs twice or has no finite score;
+        ValueError: see `Tokenizer`; or a piece is empty or has no finite score;
             `charsmap` is damaged; or the class does not admit `do_lower_case` or `keep_accents`.
     """
 
@@ -81,8 +75,7 @@ class UnigramTokenizer(Tokenizer):
         do_lower_case: bool = True,
         keep_accents: bool = False,
         model_file: bytes | None = None,
-        model_max_length: int = 512,
-        model_input_names: Sequence[str] | None = None,
+        **options: Any,
     ):
         layout = LAYOUTS[tokenizer_class]
         if layout is not ALBERT and (do_lower_case or not keep_accents):
@@ -111,13 +104,7 @@ class UnigramTokenizer(Tokenizer):
                 ),
                 decoder=decoders.Metaspace(**metaspace),
             )
-        super().__init__(
-            backend,
-            layout,
-            model_max_length=model_max_length,
-            model_input_names=model_input_names,
-            tokenizer_class=tokenizer_class,
-        )
+        super().__init__(backend, layout, tokenizer_class=tokenizer_class, **options)
 
     @property
     def pieces(self) -> list[tuple[str, float]]:
@@ -141,10 +128,9 @@ class UnigramTokenizer(Tokenizer):
         return self._model(vocab=[(self._hidden(piece), score) for piece, score in self.pieces])
 
     def _tiny(self) -> Tokenizer:
-        pad, unk, cls, sep, mask = LAYOUTS[self.tokenizer_class].special_tokens
         is_albert = self.tokenizer_class == "AlbertTokenizer"
-        first = [pad, unk, cls] if is_albert else [cls, pad, sep, unk]
-        pieces = [(piece, 0.0) for piece in dict.fromkeys([*first, sep, mask])]
+        special = ALBERT.special_tokens if is_albert else ROBERTA_ORDER
+        pieces = [(piece, 0.0) for piece in special]
         return UnigramTokenizer(
             pieces,
             tokenizer_class=self.tokenizer_class,
@@ -181,9 +167,9 @@ class UnigramTokenizer(Tokenizer):
         }
 
     def _vocabulary_files(self) -> dict[str, bytes]:
-        if self.model_file is None:
-            return {}
-        return {MODEL_FILES[self.tokenizer_class]: self.model_file}
+        is_albert = self.tokenizer_class == "AlbertTokenizer"
+        name = "spiece.model" if is_albert else "sentencepiece.bpe.model"
+        return {} if self.model_file is None else {name: self.model_file}
 
 
 def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
@@ -197,17 +183,13 @@ def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 
 
 def check_pieces(pieces: Sequence[tuple[str, float]]) -> None:
-    """Raises ValueError if a piece is empty, has no finite score, or occurs twice."""
+    """Raises ValueError if a piece is empty or has no finite score."""
     wrong = [(piece, score) for piece, score in pieces if not piece or not math.isfinite(score)]
     if wrong:
         raise ValueError(
             f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
             "pieces need a character and a finite score; download or train it again."
         )
-    ids = {piece: index for index, (piece, _) in enumerate(pieces)}
-    if len(ids) != len(pieces):
-        twice = next(piece for index, (piece, _) in enumerate(pieces) if ids[piece] != index)
-        raise ValueError(f"The vocabulary has {brief(twice)!r} twice: download or train it again.")
 
 
 def check_charsmap(charsmap: bytes) -> None:
@@ -224,23 +206,15 @@ def check_charsmap(charsmap: bytes) -> None:
         )
 
 
-def read_sentencepiece(
-    file: str | Path, tokenizer_class: str
+def parse_sentencepiece(
+    content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Reads the SentencePiece file of a tokenizer whose transformers class is `tokenizer_class`.
+    """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
     Returns the (piece, log probability) pairs in the order of the ids in transformers, the
     precompiled normalization table, and the content of the file. Raises ValueError if the file is
     not a unigram model of SentencePiece.
     """
-    content = read_bytes(Path(file), MAX_JSON_BYTES)
-    return parse_sentencepiece(content, str(file), tokenizer_class)
-
-
-def parse_sentencepiece(
-    content: bytes, file: str, tokenizer_class: str
-) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Parses the content of a SentencePiece file; `file` names its source in error messages."""
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2

@@ -6,11 +6,10 @@ another limit; in google-research/bert, the limit is 200 characters.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.base import progress
@@ -20,9 +19,10 @@ from bertjax.tokenization.base import (
     Report,
     Tokenizer,
     build_backend,
-    count_words,
     explaining_the_library,
-    repeated,
+    learnt,
+    numbered,
+    words_to_learn,
 )
 
 MAX_CHARACTERS_PER_WORD = 100
@@ -55,8 +55,7 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: bool,
         tokenize_chinese_chars: bool = True,
         strip_accents: bool | None = None,
-        model_max_length: int = 512,
-        model_input_names: Sequence[str] | None = None,
+        **options: Any,
     ):
         if do_lower_case and looks_cased(vocab):
             raise ValueError(
@@ -73,12 +72,7 @@ class WordPieceTokenizer(Tokenizer):
                 pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
                 decoder=decoders.WordPiece(prefix="##"),
             )
-        super().__init__(
-            backend,
-            Layout(special_tokens=SPECIAL_TOKENS),
-            model_max_length=model_max_length,
-            model_input_names=model_input_names,
-        )
+        super().__init__(backend, Layout(special_tokens=SPECIAL_TOKENS), **options)
 
     @property
     def prefix(self) -> str:
@@ -94,8 +88,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._model(vocab=vocab, unk_token=self._hidden(self._fields["unk_token"]))
 
     def _tiny(self) -> Tokenizer:
-        vocab = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-        return WordPieceTokenizer(vocab, **self.settings())
+        return WordPieceTokenizer(numbered(SPECIAL_TOKENS), **self.settings())
 
     def split(self, word: str) -> list[int]:
         """Returns the ids of the pieces of a word or, after `prefix`, of the rest of a word."""
@@ -170,14 +163,8 @@ def train_wordpiece(
     memory; `report` is then called with a message. `model_max_length` is only stored in the
     tokenizer. Raises ValueError if the texts contain no word.
     """
-    words = count_words(_words_of(texts, do_lower_case), report)
-    if not words:
-        raise ValueError(
-            "The corpus contains no word to learn a vocabulary from: check that --input names "
-            "files with text."
-        )
-    tokens = _learn_tokens(words, vocab_size, min_frequency)
-    vocab = {token: index for index, token in enumerate(tokens)}
+    words = words_to_learn(_words_of(texts, do_lower_case), report)
+    vocab = numbered(_learn_tokens(words, vocab_size, min_frequency))
     return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
 
 
@@ -205,17 +192,12 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
         for character in word[1:]:
             characters["##" + character] += count
             characters[character] += 0  # the trainer adds an entry for every character
-    room = vocab_size - len(SPECIAL_TOKENS)
-    if len(characters) > room:
-        # Drop the rarest characters; the trainer would keep all of them and exceed vocab_size.
-        kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
-    else:
-        kept = list(characters)
+    room = max(vocab_size - len(SPECIAL_TOKENS), 0)
+    # Drop the rarest characters; the trainer would keep all of them and exceed vocab_size.
+    kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
     alphabet = [*SPECIAL_TOKENS, *sorted(kept, key=lambda token: (len(token), token))]
     if len(alphabet) >= vocab_size:
         return alphabet
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -224,8 +206,7 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
         show_progress=False,
     )
     with progress.progress("learning the vocabulary"):
-        backend.train_from_iterator(repeated(words), trainer)
-    vocab = backend.get_vocab()
+        vocab = learnt(models.WordPiece(unk_token="[UNK]"), words, trainer)["vocab"]
     return sorted(vocab, key=vocab.__getitem__)
 
 
