@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -113,12 +114,12 @@ class Tokenizer(abc.ABC):
         self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
         self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
-        added = [t for _, t in sorted(backend.get_added_tokens_decoder().items())]
-        self.added_tokens = {t.content: t.__getstate__() for t in added if t.content not in special}
         self._normalizers = steps(state(backend.normalizer))
         self._pre_tokenizers = steps(state(backend.pre_tokenizer))
         with explaining_the_library():
             self._prompt_backend = backend
+            settings = {token.content: token.__getstate__() for token in self._added()}
+            self.added_tokens = {t: x for t, x in settings.items() if t not in special}
             if backend.post_processor is None:
                 backend.post_processor = self._post_processor()
             self._text_backend = self._make_text_backend()
@@ -133,12 +134,9 @@ class Tokenizer(abc.ABC):
     @functools.cached_property
     def _fields(self) -> dict[str, Any]:
         """The fields of the model in `tokenizer.json`, lists as the constructors take them."""
-        fields = state(self._prompt_backend.model).items()
-        return {
-            name: list(map(tuple, value)) if isinstance(value, list) else value
-            for name, value in fields
-            if value is not None
-        }
+        fields = {name: x for name, x in state(self._prompt_backend.model).items() if x is not None}
+        lists = [name for name, x in fields.items() if isinstance(x, list)]
+        return fields | {name: list(map(tuple, fields[name])) for name in lists}
 
     def _model(self, **changes: Any) -> models.Model:
         fields = self._fields | changes
@@ -146,12 +144,14 @@ class Tokenizer(abc.ABC):
 
     def with_model(self, **changes: Any) -> Self:
         """Returns a copy whose model has other fields, and all tokens in its vocabulary."""
-        added = self._prompt_backend.get_added_tokens_decoder()
-        backend = self._copied(self._model(**changes), [added[index] for index in sorted(added)])
-        names = ("model_max_length", "model_input_names", "tokenizer_class")
-        copied = self.wrap(backend, self.layout, **{name: getattr(self, name) for name in names})
-        copied.truncation_side = self.truncation_side
+        copied = copy.copy(self)
+        del copied._fields
+        copied._read(self._copied(self._model(**changes), self._added()))
         return copied
+
+    def _added(self) -> list[AddedToken]:
+        added = self._prompt_backend.get_added_tokens_decoder()
+        return [added[index] for index in sorted(added)]
 
     def _copied(self, model: models.Model, added: list[AddedToken]) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(model)
@@ -168,12 +168,12 @@ class Tokenizer(abc.ABC):
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, but other added tokens are found.
-        added = self._prompt_backend.get_added_tokens_decoder()
-        for index, token in added.items():
+        added = self._added()
+        for index, token in enumerate(added):
             token.special = token.content in self.layout.special_tokens
             if token.special:
                 added[index] = AddedToken(self._hidden(token.content), special=True)
-        backend = self._copied(self._text_model(), [added[index] for index in sorted(added)])
+        backend = self._copied(self._text_model(), added)
         backend.encode_special_tokens = True
         return backend
 
@@ -200,7 +200,7 @@ class Tokenizer(abc.ABC):
         """Whether text is lower-cased."""
         return any(s["type"] == "Lowercase" or s.get("lowercase") for s in self._normalizers)
 
-    @functools.cached_property
+    @property
     def is_usual(self) -> bool:
         """Whether texts are split as by `tokenizer_class`, which knows few of all settings."""
         return self._pipeline() == self._tiny()._pipeline()

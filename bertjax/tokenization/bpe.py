@@ -268,8 +268,7 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
     _normalizer = normalizers.NFC()
 
     def _identity(self) -> Any:
-        added = self._prompt_backend.get_added_tokens_decoder().values()
-        settings = [[token.content, token.__getstate__()] for token in added]
+        settings = [[token.content, token.__getstate__()] for token in self._added()]
         for _, its in settings:
             del its["content"]
         usual = [self._usual_identity(), sorted(settings, key=str), True]

@@ -247,7 +247,7 @@ def _extended_wordpiece(
     def resplit(word: str, before: Split, new: str) -> Split:
         if len(new) <= len(before[0]):
             return before
-        rest = longest_matches(word[len(new) :], vocab, prefix, continues=True)
+        rest = longest_matches(word[len(new) :], vocab, prefix)
         return (new, *rest) if rest else ()
 
     # An entry that begins with "##" would be read as the rest of a word.

@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from bertjax.tokenization.unigram import (
     UnigramTokenizer,
     check_charsmap,
     check_pieces,
-    parse_sentencepiece,
+    read_sentencepiece,
     steps_of_albert,
 )
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
@@ -185,43 +185,41 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     if path.is_dir():
         refuse_links_outside(path)
     directory = path if path.is_dir() else path.parent
-    names = [name for name in _KIND_OF_FILE if (directory / name).is_file()]
-    as_json, bare = directory / "tokenizer.json", directory / names[0] if names else None
-    if not path.is_dir():
-        names = []
-        is_json = path.suffix == ".json" and path.name not in _KIND_OF_FILE
-        as_json, bare = (path, None) if is_json else (None, path)
-    has_json = as_json is not None and as_json.is_file()
-    file = as_json if has_json else bare
-    if file is None or not file.is_file():
+    names = VOCABULARY_FILES if path.is_dir() else (path.name,)
+    names = [name for name in names if (directory / name).is_file()]
+    if not names:
         raise FileNotFoundError(
             f"No tokenizer at {path}: expected tokenizer.json, vocab.txt, vocab.json with "
             "merges.txt, spiece.model or sentencepiece.bpe.model, or a directory that contains "
             "one of these."
         )
     config = _read_config(directory / _CONFIG)
-    name = (config.get("tokenizer_class") or "").removesuffix("Fast")
+    named = (config.get("tokenizer_class") or "").removesuffix("Fast")
+    file = directory / names[0]
+    has_json = file.suffix == ".json" and file.name not in _KIND_OF_FILE
     content = _read_tokenizer_json(file) if has_json else {}
-    kinds = {name: _KIND_OF_FILE[name] for name in names}
+    bare = next((directory / name for name in names[has_json:]), None)
+    by_suffix = {".json": "BPE", ".model": "Unigram"}
+    kinds = {
+        name: _KIND_OF_FILE.get(name, by_suffix.get(Path(name).suffix, "WordPiece"))
+        for name in names
+    }
     if has_json:
-        kinds = {file.name: content["model"]["type"], **kinds}
-    elif not kinds:
-        by_suffix = {".json": "BPE", ".model": "Unigram"}
-        kinds[file.name] = _KIND_OF_FILE.get(file.name, by_suffix.get(file.suffix, "WordPiece"))
-    kind = next(iter(kinds.values()))
-    if name and name not in _GENERIC:
-        kinds = {f"{name} in {_CONFIG}": _KIND_OF_CLASS.get(name, ""), **kinds}
-    _refuse_other_kinds(directory, kinds, kind, name)
+        kinds[file.name] = content["model"]["type"]
+    kind = kinds[file.name]
+    if named and named not in _GENERIC:
+        kinds = {f"{named} in {_CONFIG}": _KIND_OF_CLASS.get(named, ""), **kinds}
+    _refuse_other_kinds(directory, kinds, kind, named)
     length, input_names = config.get("model_max_length", 512), config.get("model_input_names")
-    if input_names is None and name == "DistilBertTokenizer":
+    if input_names is None and named == "DistilBertTokenizer":
         input_names = ["input_ids", "attention_mask"]
     # transformers writes 1e30 for "no limit".
     length = int(min(length, 2**31 - 1))
-    flags = {} if has_json and name in _GENERIC else {n: config[n] for n in _FLAGS if n in config}
+    flags = {} if has_json and named in _GENERIC else {n: config[n] for n in _FLAGS if n in config}
     if do_lower_case is not None:
         flags["do_lower_case"] = do_lower_case
     common = {"model_max_length": length, "model_input_names": input_names}
-    tokenizer_class = "" if name in _GENERIC else name
+    tokenizer_class = "" if named in _GENERIC else named
     return _Source(directory, kind, file, content, bare, config, tokenizer_class, flags, common)
 
 
@@ -327,8 +325,8 @@ def _unigram(source: _Source) -> Tokenizer:
         flags = {flag: value for flag, value in source.flags.items() if flag in flags}
     pieces, charsmap, model_file = [], b"", None
     if source.bare:
-        content = read_bytes(source.bare, MAX_JSON_BYTES)
-        pieces, charsmap, model_file = parse_sentencepiece(content, str(source.bare), name)
+        model_file = read_bytes(source.bare, MAX_JSON_BYTES)
+        pieces, charsmap = read_sentencepiece(model_file, str(source.bare), name)
     if not source.json:
         options = {"tokenizer_class": name, "charsmap": charsmap, "model_file": model_file}
         return UnigramTokenizer(pieces, **options, **flags, **source.common)
@@ -398,8 +396,6 @@ def _wrapped(
     unread = [*_unread(given, {part: state(getattr(backend, part)) for part in parts}, "")]
     if unread := [*unread, *(f".model.{name}" for name in model if name not in _MODEL)]:
         _warn(f"{source.file} has fields of unknown meaning: {brief([x[1:] for x in unread], 120)}")
-    for token in source.json.get("added_tokens") or []:
-        _check_id(source.file, token["content"], token["id"], backend.token_to_id)
     named = {name: _content(source.config.get(f"{name}_token")) for name in SpecialTokens._fields}
     named["unk"] = unk or named["unk"]
     special = layout.special_tokens._replace(**{n: str(t) for n, t in named.items() if t})
@@ -459,27 +455,23 @@ def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:
                 f"has {token}: correct it, or save the tokenizer with transformers, which writes a "
                 "tokenizer.json."
             )
-    fixed = {token["content"] for token in source.json.get("added_tokens") or []}
-    declared = config.get("added_tokens_decoder")
+    file, declared = source.directory / _CONFIG, config.get("added_tokens_decoder")
+    ids = {token["content"]: token["id"] for token in source.json.get("added_tokens") or []}
     if declared is None:
         declared = {
             index: {"content": t, "special": t in contents, "normalized": t not in contents}
             for t, index in _optional(source.directory / _ADDED).items()
-            if t not in fixed
+            if t not in ids
         }
-    tokens = sorted((int(index), _added_token(token)) for index, token in declared.items())
-    tokenizer.add_tokens([token for _, token in tokens])
-    for index, token in tokens:
-        _check_id(source.directory / _CONFIG, token.content, index, tokenizer.vocab.get)
-    fixed |= {token.content for _, token in tokens}
-    known = {*fixed, *special, *tokenizer.added_tokens}
-    tokenizer.add_tokens(
-        [
-            _added_token(token, special=True)
-            for token, content in zip(named, contents, strict=True)
-            if content not in (fixed if isinstance(token, dict) else known)
-        ]
-    )
+    tokens = {int(index): _added_token(token) for index, token in declared.items()}
+    tokenizer.add_tokens([tokens[index] for index in sorted(tokens)])
+    ids |= {token.content: index for index, token in tokens.items()}
+    for token, index in ids.items():
+        if (actual := tokenizer.vocab[token]) != index:
+            _warn(f"{file}: {brief(token)!r} is {actual}, as in transformers, and not {index}")
+    known = {*ids, *special, *tokenizer.added_tokens}
+    more = [t for t in named if _content(t) not in (ids if isinstance(t, dict) else known)]
+    tokenizer.add_tokens([_added_token(token, special=True) for token in more])
 
 
 def _content(token: Any) -> Any:
@@ -489,14 +481,6 @@ def _content(token: Any) -> Any:
 def _added_token(token: Any, **changes: Any) -> AddedToken:
     fields = token if isinstance(token, dict) else {"content": token}
     return AddedToken(**{k: v for k, v in fields.items() if k != "__type"} | changes)
-
-
-def _check_id(file: Path, token: str, index: int, id_of: Callable[[str], int | None]) -> None:
-    if id_of(token) != index:
-        raise ValueError(
-            f"{file} gives the added token {brief(token, 60)!r} the id {brief(index)}, but "
-            f"{id_of(token)} follows the vocabulary: correct the id."
-        )
 
 
 @functools.cache

@@ -206,14 +206,14 @@ def check_charsmap(charsmap: bytes) -> None:
         )
 
 
-def parse_sentencepiece(
+def read_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
-) -> tuple[list[tuple[str, float]], bytes, bytes]:
+) -> tuple[list[tuple[str, float]], bytes]:
     """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
-    Returns the (piece, log probability) pairs in the order of the ids in transformers, the
-    precompiled normalization table, and the content of the file. Raises ValueError if the file is
-    not a unigram model of SentencePiece.
+    Returns the (piece, log probability) pairs in the order of the ids in transformers, and the
+    precompiled normalization table. Raises ValueError if the file is not a unigram model of
+    SentencePiece.
     """
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
@@ -232,11 +232,7 @@ def parse_sentencepiece(
             f"{model.trainer_spec.model_type}: only unigram models (model_type=1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    return (
-        _in_order_of_ids(pieces, tokenizer_class),
-        model.normalizer_spec.precompiled_charsmap,
-        content,
-    )
+    return _in_order_of_ids(pieces, tokenizer_class), model.normalizer_spec.precompiled_charsmap
 
 
 def _in_order_of_ids(
@@ -335,12 +331,11 @@ def train_unigram(
             f"No unigram vocabulary of {vocab_size} entries can be learned from these texts "
             f"({error}): check that --input names files with text, or increase --vocab_size."
         ) from error
-    pieces, charsmap, model_file = parse_sentencepiece(
-        written.getvalue(), "The trained model", "AlbertTokenizer"
-    )
+    name, model_file = "AlbertTokenizer", written.getvalue()
+    pieces, charsmap = read_sentencepiece(model_file, "The trained model", name)
     return UnigramTokenizer(
         pieces,
-        tokenizer_class="AlbertTokenizer",
+        tokenizer_class=name,
         charsmap=charsmap,
         do_lower_case=do_lower_case,
         keep_accents=keep_accents,

@@ -95,7 +95,7 @@ class WordPieceTokenizer(Tokenizer):
         if not word.startswith(self.prefix):
             return super().split(word)
         rest = word.removeprefix(self.prefix)
-        pieces = longest_matches(rest, self.vocab, self.prefix, continues=True)
+        pieces = longest_matches(rest, self.vocab, self.prefix)
         return [self.vocab[piece] for piece in pieces] or [self.unk_token_id]
 
     @property
@@ -117,21 +117,18 @@ class WordPieceTokenizer(Tokenizer):
         return {"vocab.txt": "".join(token + "\n" for token in words)}
 
 
-def longest_matches(
-    word: str, vocab: Container[str], prefix: str = "##", *, continues: bool = False
-) -> tuple[str, ...]:
-    """Splits a word from left to right into the longest entries of `vocab`; () if there is none.
+def longest_matches(rest: str, vocab: Container[str], prefix: str) -> tuple[str, ...]:
+    """Splits the rest of a word, whose beginning has been split, into the longest entries.
 
-    If `continues`, the word is the rest of one whose beginning has been split.
+    The entries begin with `prefix`. Returns () if there are none.
     """
     pieces, start = [], 0
-    while start < len(word):
-        begin = prefix if start or continues else ""
-        ends = range(len(word), start, -1)
-        end = next((end for end in ends if begin + word[start:end] in vocab), None)
+    while start < len(rest):
+        ends = range(len(rest), start, -1)
+        end = next((end for end in ends if prefix + rest[start:end] in vocab), None)
         if end is None:
             return ()
-        pieces.append(begin + word[start:end])
+        pieces.append(prefix + rest[start:end])
         start = end
     return tuple(pieces)
 

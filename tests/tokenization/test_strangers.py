@@ -369,9 +369,6 @@ def test_blank_lines_of_a_vocabulary_keep_the_ids_of_the_others(kinds, tmp_path)
 REFUSED = [
     ("tokenizer_config.json", {"truncation_side": "both"}, "truncation_side=both: .*right or left"),
     ("tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": "<url>"}}}, "the id 7"),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"90": {"contents": "<url>"}}}, "the id 90"),
-    ("added_tokens.json", {"<url>": 7}, "the id 7"),
     ("tokenizer_config.json", {"mask_token": "<mask>"}, "<mask>"),
     ("tokenizer.json", {"post_processor": {"type": "BertProcessing", "sep": ["a", 9],
                                            "cls": ["b", 8]}}, "post_processor"),
@@ -414,6 +411,24 @@ def test_a_field_of_unknown_meaning_is_named_once(kinds, tmp_path, capsys, file,
     load_tokenizer(tmp_path)
     said = capsys.readouterr().err
     assert said.count("unknown meaning") == said.count("\n") == bool(named) and named in said
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("file", ["added_tokens.json", "added_tokens_decoder"])
+@pytest.mark.parametrize("name", KINDS)
+def test_an_added_token_of_another_id_is_named(kinds, tmp_path, capsys, name, file):
+    transformers = pytest.importorskip("transformers")
+    size = saved(kinds, name, tmp_path)
+    if file == "added_tokens.json":
+        edit(tmp_path, file, lambda content: {"<url>": 7})
+    else:
+        entries = {"added_tokens_decoder": {"7": {"content": "<url>", **TOKEN}}}
+        edit(tmp_path, "tokenizer_config.json", lambda content: content | entries)
+    assert load_tokenizer(tmp_path).vocab["<url>"] == size
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("<url>")["input_ids"][1:-1] == [
+        size
+    ]
+    assert f"'<url>' is {size}, as in transformers, and not 7" in capsys.readouterr().err
 
 
 def test_special_tokens_of_other_names_are_those_of_the_files(kinds, tmp_path):
