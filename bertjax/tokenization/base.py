@@ -145,7 +145,7 @@ class Tokenizer(abc.ABC):
     def with_model(self, **changes: Any) -> Self:
         """Returns a copy whose model has other fields, and all tokens in its vocabulary."""
         copied = copy.copy(self)
-        del copied._fields
+        vars(copied).pop("_fields", None)
         copied._read(self._copied(self._model(**changes), self._added()))
         return copied
 

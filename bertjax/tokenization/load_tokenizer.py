@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,11 @@ from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import fetch, may_be_hub_name
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import (
-    GENERIC_CLASS,
     SPECIAL_TOKENS,
     Layout,
-    SpecialTokens,
     Tokenizer,
     explaining_the_library,
+    numbered,
     state,
     steps,
 )
@@ -68,7 +68,7 @@ _KIND_OF_CLASS = {
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
 # Generic classes of transformers take a tokenizer.json as it is; the others set these fields of it.
-_GENERIC = (GENERIC_CLASS.removesuffix("Fast"), "TokenizersBackend")
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 _FIELDS = {
     "do_lower_case": "lowercase",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -92,11 +92,6 @@ _VALID = {
     "additional_special_tokens": (lambda x: isinstance(x, list | None), "a list"),
     "extra_special_tokens": (lambda x: isinstance(x, list | dict | None), "a list or an object"),
 }
-_MODEL = (
-    *("type", "vocab", "merges", "unk_token", "unk_id", "continuing_subword_prefix", "dropout"),
-    *("end_of_word_suffix", "max_input_chars_per_word", "byte_fallback", "fuse_unk"),
-    "ignore_merges",
-)
 # Fields of tokenizer_config.json that change no id.
 _HARMLESS = (
     # Text from ids; templates of chats.
@@ -209,7 +204,21 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     kind = kinds[file.name]
     if named and named not in _GENERIC:
         kinds = {f"{named} in {_CONFIG}": _KIND_OF_CLASS.get(named, ""), **kinds}
-    _refuse_other_kinds(directory, kinds, kind, named)
+    if "" in kinds.values():
+        raise ValueError(
+            f"{directory / _CONFIG} specifies the tokenizer class {brief(named, 60)}, which is not "
+            f"supported. Supported: {', '.join(_KIND_OF_CLASS)}."
+        )
+    if kind not in _KIND_OF_FILE.values():
+        raise ValueError(
+            f"{file} specifies the model type {brief(kind, 60)}, which is not supported. "
+            "Supported: WordPiece, BPE (byte-level) and Unigram."
+        )
+    if len({*kinds.values()}) > 1:
+        listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
+        raise ValueError(
+            f"{directory} has files of different tokenizers: {listed}. Delete the wrong files."
+        )
     length, input_names = config.get("model_max_length", 512), config.get("model_input_names")
     if input_names is None and named == "DistilBertTokenizer":
         input_names = ["input_ids", "attention_mask"]
@@ -252,25 +261,6 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
     guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
     model["type"] = str(model.get("type") or guess)
     return content
-
-
-def _refuse_other_kinds(directory: Path, kinds: dict[str, str], kind: str, name: str) -> None:
-    """Raises ValueError if the algorithm is unsupported or differs between the files."""
-    if "" in kinds.values():
-        raise ValueError(
-            f"{directory / _CONFIG} specifies the tokenizer class {brief(name, 60)}, which is not "
-            f"supported. Supported: {', '.join(_KIND_OF_CLASS)}."
-        )
-    if kind not in _KIND_OF_FILE.values():
-        raise ValueError(
-            f"{directory / 'tokenizer.json'} specifies the model type {brief(kind, 60)}, which is "
-            "not supported. Supported: WordPiece, BPE (byte-level) and Unigram."
-        )
-    if len({*kinds.values()}) > 1:
-        listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
-        raise ValueError(
-            f"{directory} has files of different tokenizers: {listed}. Delete the wrong files."
-        )
 
 
 def _wordpiece(source: _Source) -> Tokenizer:
@@ -389,16 +379,18 @@ def _wrapped(
     backend.no_padding()
     model = source.json["model"]
     if source.kind == "Unigram":  # the library's parser of JSON rounds the scores
-        pieces = [(piece, float(score)) for piece, score in model["vocab"]]
-        fallback = model.get("byte_fallback", False)
+        pieces, fallback = list(map(tuple, model["vocab"])), model.get("byte_fallback", False)
         backend.model = models.Unigram(pieces, model.get("unk_id"), fallback)
-    given = {part: source.json.get(part) for part in parts}
-    unread = [*_unread(given, {part: state(getattr(backend, part)) for part in parts}, "")]
-    if unread := [*unread, *(f".model.{name}" for name in model if name not in _MODEL)]:
-        _warn(f"{source.file} has fields of unknown meaning: {brief([x[1:] for x in unread], 120)}")
-    named = {name: _content(source.config.get(f"{name}_token")) for name in SpecialTokens._fields}
+    known = ("type", "vocab", "merges", "unk_id", "byte_fallback", *dir(backend.model))
+    unread = [f"model.{name}" for name in model if name not in known]
+    for part in parts:
+        unread += _unread(source.json.get(part), state(getattr(backend, part)), part)
+    if unread:
+        _warn(f"{source.file} has fields of unknown meaning: {brief(unread, 120)}")
+    special = layout.special_tokens
+    named = {name: _content(source.config.get(f"{name}_token")) for name in special._fields}
     named["unk"] = unk or named["unk"]
-    special = layout.special_tokens._replace(**{n: str(t) for n, t in named.items() if t})
+    special = special._replace(**{name: str(token) for name, token in named.items() if token})
     layout = _arranged(source, backend, dataclasses.replace(layout, special_tokens=special))
     return kind.wrap(backend, layout, **source.common, **options)
 
@@ -498,13 +490,12 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
         tokens.pop()
     blank = itertools.count()
     tokens = [token or "\r" * next(blank) for token in tokens]
-    vocab = {token: index for index, token in enumerate(tokens)}
-    if len(vocab) != len(tokens):
-        seen: set[str] = set()
-        twice = [token for token in tokens if token in seen or seen.add(token)]
+    vocab = numbered(tokens)
+    if twice := [token for token, count in Counter(tokens).items() if count > 1]:
         raise ValueError(
-            f"{file} has {len(twice)} duplicate entries (first: {brief(twice[0])!r}): "
-            "rename all but the last of each, for example to [unused], so that ids stay."
+            f"{file} has {len(tokens) - len(vocab)} duplicate entries (first: "
+            f"{brief(twice[0])!r}): rename all but the last of each, for example to [unused], so "
+            "that ids stay."
         )
     return vocab
 

@@ -31,8 +31,6 @@ from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # The layout of each class of transformers.
 LAYOUTS = {"AlbertTokenizer": ALBERT, "XLMRobertaTokenizer": ROBERTA, "CamembertTokenizer": ROBERTA}
-PRECOMPILED = "Precompiled"
-"""The type of the step that holds `charsmap` in a tokenizer.json."""
 SPACE = "▁"
 """The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 # The number of threads is fixed, because the rounding of sums in training depends on it.
@@ -86,9 +84,7 @@ class UnigramTokenizer(Tokenizer):
         check_pieces(pieces)
         check_charsmap(charsmap)
         self.model_file = model_file
-        normalizer: list[Any] = []
-        if layout is ALBERT:
-            normalizer = steps_of_albert(do_lower_case, keep_accents)
+        normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
         if charsmap:
             normalizer.append(normalizers.Precompiled(charsmap))
         names = [piece for piece, _ in pieces]
@@ -114,8 +110,8 @@ class UnigramTokenizer(Tokenizer):
     @property
     def charsmap(self) -> bytes:
         """The precompiled normalization table of a SentencePiece file; b"": no table."""
-        tables = [s["precompiled_charsmap"] for s in self._normalizers if s["type"] == PRECOMPILED]
-        return base64.b64decode(tables[0]) if tables else b""
+        tables = (step.get("precompiled_charsmap") for step in self._normalizers)
+        return base64.b64decode(next(filter(None, tables), ""))
 
     @property
     def keep_accents(self) -> bool:

@@ -79,10 +79,6 @@ class WordPieceTokenizer(Tokenizer):
         """What an entry begins with that continues a word, `##` in BERT."""
         return self._prompt_backend.model.continuing_subword_prefix
 
-    @property
-    def _bert_normalizer(self) -> dict[str, Any]:
-        return next((s for s in self._normalizers if s["type"] == "BertNormalizer"), {})
-
     def _text_model(self) -> models.Model:
         vocab = {self._hidden(token): index for token, index in self._fields["vocab"].items()}
         return self._model(vocab=vocab, unk_token=self._hidden(self._fields["unk_token"]))
@@ -107,10 +103,10 @@ class WordPieceTokenizer(Tokenizer):
         return [self.tokens, tuple(self.settings().values())]
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {
-            "tokenize_chinese_chars": self._bert_normalizer.get("handle_chinese_chars", False),
-            "strip_accents": self._bert_normalizer.get("strip_accents"),
-        }
+        steps = [step for step in self._normalizers if step["type"] == "BertNormalizer"]
+        step = steps[0] if steps else {"handle_chinese_chars": False, "strip_accents": None}
+        chinese, accents = step["handle_chinese_chars"], step["strip_accents"]
+        return super().settings() | {"tokenize_chinese_chars": chinese, "strip_accents": accents}
 
     def _vocabulary_files(self) -> dict[str, str]:
         words = self.tokens[: self._prompt_backend.get_vocab_size(with_added_tokens=False)]
