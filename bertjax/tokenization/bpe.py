@@ -12,14 +12,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import (
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertjax.base import progress
 from bertjax.base.files import brief

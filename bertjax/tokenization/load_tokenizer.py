@@ -98,14 +98,13 @@ _HARMLESS = (
     *("clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens", "chat_template"),
     # Padding, which masks hide, and lengths: callers say how a batch is made.
     *("padding_side", "pad_to_multiple_of", "pad_token_type_id", "padding", "truncation"),
-    *("truncation_strategy", "max_length", "max_len", "stride"),
+    *("truncation_strategy", "max_length", "stride"),
     # Where and how the files were written.
     *("name_or_path", "backend", "is_local", "local_files_only", "processor_class", "use_fast"),
-    *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file", "init_inputs"),
-    *("from_slow", "transformers_version", "_commit_hash"),
+    *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file"),
     # Only slow tokenizers of transformers 4 or other families read them.
     *("do_basic_tokenize", "never_split", "sp_model_kwargs", "remove_space", "legacy"),
-    *("trim_offsets", "add_bos_token", "add_eos_token", "wordpieces_prefix"),
+    *("trim_offsets", "add_bos_token", "add_eos_token"),
 )
 
 
@@ -139,14 +138,14 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     with naming_read_errors(source.file):
         tokenizer = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}[source.kind](source)
         if do_lower_case not in (None, tokenizer.do_lower_case):
+            does = "keeps" if do_lower_case else "lower-cases"
             raise ValueError(
-                f"do_lower_case={do_lower_case}, but the {source.kind} of {source.directory} "
-                f"{'keeps' if do_lower_case else 'lower-cases'} capital letters: leave "
-                "do_lower_case out."
+                f"do_lower_case={do_lower_case}, but the {source.kind} tokenizer in "
+                f"{source.directory} {does} capital letters: leave do_lower_case out."
             )
     with naming_read_errors(source.directory / _CONFIG):
         _add_tokens(source, tokenizer)
-    tokenizer.truncation_side = source.config.get("truncation_side", "right")
+    tokenizer.truncation_side = source.config.get("truncation_side") or "right"
     actual = tokenizer.settings()
     for name, value in source.config.items() if do_lower_case is None else ():
         if name in _FLAGS and value not in (actual.get(name, value), None):
@@ -195,10 +194,7 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     content = _read_tokenizer_json(file) if has_json else {}
     bare = next((directory / name for name in names[has_json:]), None)
     by_suffix = {".json": "BPE", ".model": "Unigram"}
-    kinds = {
-        name: _KIND_OF_FILE.get(name, by_suffix.get(Path(name).suffix, "WordPiece"))
-        for name in names
-    }
+    kinds = {n: _KIND_OF_FILE.get(n) or by_suffix.get(Path(n).suffix, "WordPiece") for n in names}
     if has_json:
         kinds[file.name] = content["model"]["type"]
     kind = kinds[file.name]
@@ -241,8 +237,7 @@ def _read_config(file: Path) -> dict[str, Any]:
     for name, (is_valid, what) in _VALID.items():
         if name in config and not is_valid(config[name]):
             raise ValueError(f"{file} has {name}={brief(config[name])}: it must be {what}.")
-    known = {*_VALID, *_HARMLESS}
-    if unknown := [x for x in config if x not in known and not x.endswith("_token")]:
+    if unknown := [x for x in config if x not in (*_VALID, *_HARMLESS) and x[-6:] != "_token"]:
         _warn(f"{file} has fields of unknown meaning: {brief(unknown, 120)}")
     if "added_tokens_decoder" not in config:
         config |= _optional(file.with_name(_SPECIAL))
@@ -269,8 +264,7 @@ def _wordpiece(source: _Source) -> Tokenizer:
         return _wrapped(source, WordPieceTokenizer, layout, unk)
     vocab = read_vocab_txt(source.file)
     flags = {"do_lower_case": not looks_cased(vocab), **source.flags}
-    for name in ("add_prefix_space", "keep_accents"):
-        flags.pop(name, None)
+    flags = {name: value for name, value in flags.items() if name in list(_FIELDS)[:3]}
     return WordPieceTokenizer(vocab, **flags, **source.common)
 
 
@@ -286,17 +280,13 @@ def _bpe(source: _Source) -> Tokenizer:
                 f"{missing[0]} is missing: a byte-level BPE needs vocab.json and merges.txt, or a "
                 "tokenizer.json."
             )
-    if not source.json:
-        assert files is not None
+    if files and not source.json:
         space = source.flags.get("add_prefix_space", False)
         return ByteLevelBPETokenizer(*files, add_prefix_space=space, **source.common)
     model, steps_before = source.json["model"], steps(source.json.get("pre_tokenizer"))
     merges = [_pair(m, source.file) if isinstance(m, str) else tuple(m) for m in model["merges"]]
     if files not in (None, (model["vocab"], merges)):
-        raise ValueError(
-            f"{source.directory} has two tokenizers: the vocabulary or merges in tokenizer.json "
-            "differ from vocab.json and merges.txt. Delete the wrong files."
-        )
+        _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
     types = [step.get("type") for step in steps_before]
     if "ByteLevel" not in types or model.get("dropout"):
         raise ValueError(
@@ -323,10 +313,7 @@ def _unigram(source: _Source) -> Tokenizer:
     model, found = source.json["model"], steps(source.json.get("normalizer"))
     check_pieces(model["vocab"])
     if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in model["vocab"]]:
-        raise ValueError(
-            f"{source.directory} has two tokenizers: the {len(model['vocab'])} pieces in "
-            f"tokenizer.json differ from the {len(pieces)} in {source.bare}. Delete one file."
-        )
+        _refuse_two(source, f"{len(model['vocab'])} pieces", f"the {len(pieces)} in {source.bare}")
     types = [step.get("type") for step in found]
     actual = {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types}
     if name == "AlbertTokenizer" and actual | flags != actual:
@@ -337,6 +324,13 @@ def _unigram(source: _Source) -> Tokenizer:
     tokenizer = _wrapped(source, UnigramTokenizer, LAYOUTS[name], unk, tokenizer_class=name)
     tokenizer.model_file = model_file
     return tokenizer
+
+
+def _refuse_two(source: _Source, what: str, other: str) -> None:
+    raise ValueError(
+        f"{source.directory} has two tokenizers: the {what} in tokenizer.json differ from {other}. "
+        "Delete the wrong files."
+    )
 
 
 def _unigram_class(source: _Source) -> str:
@@ -373,8 +367,7 @@ def _wrapped(
             step["prepend_scheme"] = "always" if source.flags["add_prefix_space"] else "never"
     with explaining_the_library():
         backend = tokenizers.Tokenizer.from_str(json.dumps(source.json))
-    side = (backend.truncation or {}).get("direction", "right")
-    source.config.setdefault("truncation_side", side)
+    source.config.setdefault("truncation_side", (backend.truncation or {}).get("direction"))
     backend.no_truncation()  # callers choose lengths
     backend.no_padding()
     model = source.json["model"]
