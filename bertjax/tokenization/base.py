@@ -208,7 +208,7 @@ class Tokenizer(abc.ABC):
     def _pipeline(self) -> list[Any]:
         # The vocabulary is left out, and how unknown bytes are treated: no byte is unknown.
         left_out = ("vocab", "merges", "fuse_unk") + ("unk_token",) * ("merges" in self._fields)
-        model = {name: x or None for name, x in self._fields.items() if name not in left_out}
+        model = {name: x for name, x in self._fields.items() if x and name not in left_out}
         return [self._normalizers, self._pre_tokenizers, model, list(self.layout.special_tokens)]
 
     @abc.abstractmethod

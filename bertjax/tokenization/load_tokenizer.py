@@ -407,7 +407,9 @@ def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) ->
         one, two = backend.encode("a"), backend.encode("a", "b")
         a, b = (backend.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
     if one.ids == a:
-        backend.post_processor = None  # ours adds the special tokens
+        if not source.tokenizer_class:
+            _warn(f"{source.file} adds no special tokens to a text: those of BERT are added")
+        backend.post_processor = None
         return layout
     cls, sep = map(backend.token_to_id, (layout.special_tokens.cls, layout.special_tokens.sep))
     separators = len(two.ids) - len(a) - len(b) - 2
@@ -433,7 +435,10 @@ def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:
     named = [config[n] for n in dict.fromkeys([*order, *others]) if n in others]
     named += extra.values() if isinstance(extra, dict) else extra
     contents = [_content(token) for token in named]
-    for name, token in special._asdict().items():
+    names = special._asdict()
+    if source.kind == "Unigram" and special.cls == "<s>":  # its class puts these around a text
+        names |= {"bos": special.cls, "eos": special.sep}
+    for name, token in names.items():
         if (said := _content(config.get(f"{name}_token"))) not in (None, token):
             raise ValueError(
                 f"{source.directory / _CONFIG} has {name}_token={brief(said)}, but the vocabulary "

@@ -7,7 +7,7 @@ are those of transformers; for XLM-RoBERTa and CamemBERT, they differ from the S
 import base64
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from unicodedata import category
 
@@ -31,6 +31,8 @@ from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # The layout of each class of transformers.
 LAYOUTS = {"AlbertTokenizer": ALBERT, "XLMRobertaTokenizer": ROBERTA, "CamembertTokenizer": ROBERTA}
+Pieces = list[tuple[str, float]]
+"""Pairs (piece, log probability), in the order of ids."""
 SPACE = "▁"
 """The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 # The number of threads is fixed, because the rounding of sums in training depends on it.
@@ -66,7 +68,7 @@ class UnigramTokenizer(Tokenizer):
 
     def __init__(
         self,
-        pieces: Sequence[tuple[str, float]],
+        pieces: Pieces,
         *,
         tokenizer_class: str,
         charsmap: bytes,
@@ -103,7 +105,7 @@ class UnigramTokenizer(Tokenizer):
         super().__init__(backend, layout, tokenizer_class=tokenizer_class, **options)
 
     @property
-    def pieces(self) -> list[tuple[str, float]]:
+    def pieces(self) -> Pieces:
         """The (piece, log probability) pairs of the model, in the order of their ids."""
         return self._fields["vocab"]
 
@@ -178,7 +180,7 @@ def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
     return steps
 
 
-def check_pieces(pieces: Sequence[tuple[str, float]]) -> None:
+def check_pieces(pieces: Pieces) -> None:
     """Raises ValueError if a piece is empty or has no finite score."""
     wrong = [(piece, score) for piece, score in pieces if not piece or not math.isfinite(score)]
     if wrong:
@@ -202,9 +204,7 @@ def check_charsmap(charsmap: bytes) -> None:
         )
 
 
-def read_sentencepiece(
-    content: bytes, file: str, tokenizer_class: str
-) -> tuple[list[tuple[str, float]], bytes]:
+def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple[Pieces, bytes]:
     """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
     Returns the (piece, log probability) pairs in the order of the ids in transformers, and the
@@ -231,9 +231,7 @@ def read_sentencepiece(
     return _in_order_of_ids(pieces, tokenizer_class), model.normalizer_spec.precompiled_charsmap
 
 
-def _in_order_of_ids(
-    pieces: list[tuple[str, float]], tokenizer_class: str
-) -> list[tuple[str, float]]:
+def _in_order_of_ids(pieces: Pieces, tokenizer_class: str) -> Pieces:
     """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
     ALBERT keeps the order of the file. For XLM-RoBERTa and CamemBERT, the ids are the ids of
@@ -253,9 +251,7 @@ def _without_number_comma(piece: str, score: float) -> float:
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
-def with_pieces(
-    tokenizer: UnigramTokenizer, pieces: Sequence[tuple[str, float]]
-) -> UnigramTokenizer:
+def with_pieces(tokenizer: UnigramTokenizer, pieces: Pieces) -> UnigramTokenizer:
     """Returns a tokenizer with the new (piece, log probability) pairs `pieces` at the end.
 
     The SentencePiece file gets the pieces as well. It is left out for XLM-RoBERTa and CamemBERT,

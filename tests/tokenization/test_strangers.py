@@ -447,3 +447,23 @@ def test_special_tokens_of_other_names_are_those_of_the_files(kinds, tmp_path):
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert tokenizer.encode_prompt("a <mask> b", "c")[0] == theirs.encode("a <mask> b", "c").ids
     check(tokenizer, theirs, tmp_path, tmp_path / "copy")
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("tokens", [[], ["<url>", "[E1]"]], ids=str)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_transformers_saves_is_read_without_a_warning(
+    kinds, texts, tmp_path, capsys, name, tokens
+):
+    transformers = pytest.importorskip("transformers")
+    size = saved(kinds, name, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs.add_tokens(tokens[:1])
+    theirs.add_tokens(tokens[1:], special_tokens=True)
+    theirs(texts[:2], padding=True, truncation=True, max_length=6)  # is saved as well
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer = load_tokenizer(tmp_path / "theirs")
+    assert capsys.readouterr().err == "" and tokenizer.vocab_size == size + len(tokens)
+    assert tokens or tokenizer.fingerprint == kinds[name].fingerprint
+    for text in [*TEXTS, *texts[:20]]:
+        assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
