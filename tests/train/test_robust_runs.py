@@ -25,8 +25,7 @@ from bertjax.devices.host_watch import HostWatch
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.held_out import HeldOutEvaluation
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import HeldOutEvaluation, PretrainingJob
 from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
 from tests.steps import with_states
 
