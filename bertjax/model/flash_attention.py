@@ -426,6 +426,7 @@ def _call(
     gpu, item_size = plan.platform == "gpu", arrays[0][1].dtype.itemsize
     blocks = plan.quarter // plan.keys if outputs[0][0] == "keys" else plan.length // plan.queries
     sizes = dict(zip(plan.axes, (batch, heads, blocks), strict=True))
+    compiler_params, scalars = _options(plan)
 
     def spec(part: Part) -> pl.BlockSpec:
         axes = _axes(plan, part, batch, heads)
@@ -458,14 +459,14 @@ def _call(
         functools.partial(kernel, plan),
         grid=tuple(sizes[axis] for axis in range(3)),
         in_specs=[
-            per_row(1, 3, **_scalars(plan)),
+            per_row(1, 3, **scalars),
             per_row(1, plan.length),
             per_row(QUARTERS, plan.quarter),
             *(spec(part) for part, _ in arrays),
         ],
         out_specs=[spec(part) for part, _ in outputs],
         out_shape=[jax.ShapeDtypeStruct(shape(part), dtype) for part, dtype in outputs],
-        compiler_params=_compiler_params(plan),
+        compiler_params=compiler_params,
         interpret=plan.interpret,
         name=kernel.__name__.removesuffix("_kernel") + "_attention",
     )(
@@ -477,21 +478,15 @@ def _call(
     return [unpack(part, x) for (part, _), x in zip(outputs, results, strict=True)]
 
 
-def _scalars(plan: KernelPlan) -> dict[str, Any]:
-    if plan.platform == "gpu":
-        return {}
-    from jax.experimental.pallas import tpu
-
-    return {"memory_space": tpu.SMEM}
-
-
-def _compiler_params(plan: KernelPlan) -> Any:
+def _options(plan: KernelPlan) -> tuple[Any, dict[str, Any]]:
+    """Returns the parameters of the compiler, and where scalars are."""
     if plan.platform == "tpu":
         from jax.experimental.pallas import tpu
 
         # The programs are independent of each other.
         semantics = ("parallel",) * 3
-        return tpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=TPU_MEMORY)
+        params = tpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=TPU_MEMORY)
+        return params, {"memory_space": tpu.SMEM}
     from jax.experimental.pallas import triton
 
-    return triton.CompilerParams(num_warps=4, num_stages=2)
+    return triton.CompilerParams(num_warps=4, num_stages=2), {}

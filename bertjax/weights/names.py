@@ -265,8 +265,7 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
         ]
         if path != max(paths):
             continue
-        layers = range(_BY_PATH[path].first_layer, len(value)) if "{" in stored[path] else [None]
-        for layer in layers:
+        for layer in _layers(path, stored[path], len(value)):
             parts = [
                 _BY_PATH[part].transform.to_hf(
                     params[part] if layer is None else params[part][layer], config
@@ -293,10 +292,15 @@ def missing_names(
     """Returns the PyTorch names of parameters at `paths` whose (path, layer) is not in `seen`."""
     paths = set(paths)
     stored = _hf_names(config.model_type, "projection/kernel" in paths)
-    names = set()
-    for path in paths:
-        stacked = "{" in stored[path]
-        for layer in range(_BY_PATH[path].first_layer, config.groups) if stacked else [None]:
-            if (path, layer) not in seen:
-                names.add(stored[path].format(layer=layer))
-    return sorted(names)
+    return sorted(
+        {
+            stored[path].format(layer=layer)
+            for path in paths
+            for layer in _layers(path, stored[path], config.groups)
+            if (path, layer) not in seen
+        }
+    )
+
+
+def _layers(path: str, name: str, count: int) -> Iterable[int | None]:
+    return range(_BY_PATH[path].first_layer, count) if "{" in name else (None,)
