@@ -412,7 +412,7 @@ def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) ->
         backend.post_processor = None
         return layout
     cls, sep = map(backend.token_to_id, (layout.special_tokens.cls, layout.special_tokens.sep))
-    separators = len(two.ids) - len(a) - len(b) - 2
+    separators = max(len(two.ids) - len(a) - len(b) - 2, 1)
     head, tail = [cls, *a, *[sep] * separators], [*b, sep]
     second = two.type_ids[-1] if layout.second_type else 0
     types = [0] * len(head) + [second] * len(tail) if layout.second_type else two.type_ids

@@ -384,6 +384,15 @@ def test_what_cannot_be_followed_is_refused_by_name(kinds, tmp_path, file, entri
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("piece", range(5))
+@pytest.mark.parametrize("name", ["wordpiece", "albert", "modernbert"])
+def test_a_pair_of_another_arrangement_is_refused(kinds, tmp_path, name, piece):
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", lambda c: c["post_processor"]["pair"].pop(piece) and None)
+    with pytest.raises(ValueError, match="post_processor|cannot use"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["dropout", "no ByteLevel"])
 def test_a_bpe_that_is_random_or_has_no_bytes_is_refused(kinds, tmp_path, name):
     saved(kinds, "bpe", tmp_path)
