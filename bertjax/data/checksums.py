@@ -128,14 +128,13 @@ def verify_shards(
     shards = metadata.shards(lengths)
     if is_remote(directory):
         return Verification(0, 0, "")
+    note = ""
     if any(shard.sha256 is None for shard in shards):
         note = (
             f"{directory} was prepared by an older version, without checksums of its shards: "
             "damage is only noticed when a row is read. Prepare the data again to have checksums."
         )
         shards = [shard for shard in shards if shard.sha256 is not None]
-    else:
-        note = ""
     remembered = Remembered(directory)
     if all(shard in remembered for shard in shards):
         return Verification(0, 0, note)

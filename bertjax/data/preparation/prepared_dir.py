@@ -55,7 +55,7 @@ _FILES = re.compile(
     r"((train|eval)-\d+-\d{5,}(-of-\d{5,})?\.array_record"
     rf"|metadata(-\d+-of-\d+)?\.json|prepare\.json){_TMP}"
 )
-_LOCK_FILES = re.compile(r"prepare(-\d+-of-\d+)?\.lock(\.heartbeat.*)?")
+_LOCK_FILES = r"prepare(-\d+-of-\d+)?\.lock(\.heartbeat.*)?"
 _PART_FILE = "metadata-{}-of-{}.json"
 
 
@@ -83,7 +83,8 @@ def claim(
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory.")
     others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
-    others = [name for name in others if not _is_ours(name)]
+    ours = re.compile(f"{_FILES.pattern}|{_LOCK_FILES}|{CHUNK_FOLDER}")
+    others = [name for name in others if not ours.fullmatch(name)]
     if others and not path.is_file():
         raise ValueError(
             f"--output {directory} contains files that prepare did not write: {others[:5]}. "
@@ -146,11 +147,6 @@ def _complete(directory: Path) -> Metadata | None:
         print(f"{error} The missing or damaged files are now prepared again.", flush=True)
         (directory / METADATA_FILE).unlink()
         return None
-
-
-def _is_ours(name: str) -> bool:
-    known = _FILES.fullmatch(name) or _LOCK_FILES.fullmatch(name)
-    return known is not None or name == CHUNK_FOLDER
 
 
 @contextlib.contextmanager
