@@ -6,10 +6,10 @@ is a number from 0 to below 1, or None.
 """
 
 import dataclasses
+import functools
 import numbers
 import os
 import types
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertjax.base.files import brief, did_you_mean
@@ -28,7 +28,11 @@ _NAMES: dict[Any, str] = {
     str: "a string",
     type(None): "null",
 }
-_BASES: dict[Any, Any] = {int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}
+_BASES: dict[Any, Any] = {
+    int: (int, numbers.Integral),
+    float: (float, int, numbers.Real),
+    str: (str, os.PathLike),
+}
 
 
 class Checked:
@@ -65,7 +69,7 @@ def part_of(config: Any, kind: type[Part]) -> Part:
 
 def check(name: str, value: Any, kind: Any) -> None:
     """Raises ValueError, which says `name`, unless `value` has the type and range of `kind`."""
-    parts = [*_alternatives(kind)]
+    parts = _alternatives(kind)
     for base, arguments, interval in parts:
         if base is Any or (base is Literal and isinstance(value, str) and value in arguments):
             return
@@ -88,20 +92,24 @@ def check(name: str, value: Any, kind: Any) -> None:
     raise ValueError(f"{name}={brief(repr(value))}: it must be {known}.")
 
 
-def _alternatives(kind: Any, interval: str = "") -> Iterator[tuple[Any, tuple[Any, ...], str]]:
-    """Yields (class, type arguments, range) of each part of a union."""
+@functools.cache
+def _alternatives(kind: Any, interval: str = "") -> tuple[tuple[Any, tuple[Any, ...], str], ...]:
+    """Returns (class, type arguments, range) of each part of a union."""
     if get_origin(kind) is Annotated:
-        kind, interval = get_args(kind)
+        return _alternatives(*get_args(kind))
     if get_origin(kind) in (Union, types.UnionType):
-        for part in get_args(kind):
-            yield from _alternatives(part, interval)
-    else:
-        yield get_origin(kind) or kind, get_args(kind), interval
+        return sum((_alternatives(part, interval) for part in get_args(kind)), ())
+    return ((get_origin(kind) or kind, get_args(kind), interval),)
+
+
+@functools.cache
+def _ends(interval: str) -> list[float]:
+    ends = (end.strip().partition("^") for end in interval[1:-1].split(","))
+    return [float(base) ** int(power or 1) for base, _, power in ends]
 
 
 def _check_range(name: str, value: Any, interval: str) -> None:
-    ends = (end.strip().partition("^") for end in interval[1:-1].split(","))
-    low, high = (float(base) ** int(power or 1) for base, _, power in ends)
+    low, high = _ends(interval)
     if (low < value or (interval[0] == "[" and value == low)) and (
         value < high or (interval[-1] == "]" and value == high)
     ):
