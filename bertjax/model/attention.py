@@ -236,13 +236,13 @@ class SelfAttention(nn.Module):
             drop = functools.partial(dropout, rows=dropout_rows)
             context = attend_locally(query, key, value, sequence_ids, self.window, drop)
         else:
-            query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, N, L, H]
+            query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
             scores = matmul(query, key, transposed=True) * head_size**-0.5
             probs = masked_softmax(scores, sequence_ids, config.is_decoder, self.window)
             probs = probs.astype(self.dtype)
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
-            context = matmul(probs, value).astype(self.dtype).swapaxes(1, 2)
+            context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
         if not (fused and fused.dropout):  # which names its result itself
             context = checkpoint_name(context, CONTEXT)
         return Linear(
