@@ -7,7 +7,8 @@ of all kinds, with weights of a large standard deviation, so that whatever is dr
 change is of one field of a JSON file, of one file, or of one tensor's name. Then both libraries and
 bertjax load the directory and apply it to the same texts, one by one:
 
-- *equal*: ids are equal, outputs within 1e-5, and so are probabilities by their labels;
+- *equal*: ids are equal, outputs within 1e-5, and so are probabilities by their labels, and the
+  reference makes the same of a copy that `Pretrained.save` writes;
 - *both refuse*;
 - *refused*: only bertjax refuses, in a message that names the field, the tensor or the file;
 - *undefined*: the reference draws weights at random, so that there is nothing to compare;
@@ -422,14 +423,23 @@ def _their_answer(config: Any, logits: Any) -> dict[str, float]:
     return dict(zip(names, probabilities.tolist(), strict=True))
 
 
-def ours(kind: Kind, folder: Path) -> dict[str, list[Any]]:
-    """What bertjax makes of the texts."""
+def _load(kind: Kind, folder: Path) -> Any:
     import bertjax
 
+    return bertjax.load_pretrained(folder, head=HEADS.get(kind.task, "auto"))
+
+
+def of_copy(kind: Kind, folder: Path, copy: Path) -> dict[str, list[Any]]:
+    """What the reference makes of the texts by a copy that bertjax writes."""
+    _load(kind, folder).save(copy)
+    return reference(kind, copy, 1)
+
+
+def ours(kind: Kind, folder: Path) -> dict[str, list[Any]]:
+    """What bertjax makes of the texts."""
     if kind.task == "SentenceTransformer":
-        vectors = bertjax.load_pretrained(folder).embed(list(TEXTS))
-        return {"outputs": list(vectors)}
-    model = bertjax.load_pretrained(folder, head=HEADS.get(kind.task, "auto"))
+        return {"outputs": list(_load(kind, folder).embed(list(TEXTS)))}
+    model = _load(kind, folder)
     results: dict[str, list[Any]] = {"ids": [], "outputs": [], "answers": []}
     for text in (*TEXTS, *PLAIN):
         ids, mask, types = model.encode([text])
@@ -514,6 +524,10 @@ def judge(kind: Kind, folder: Path, whole: dict, change: Change) -> dict[str, An
         outcome = "refused" if named and known else "nameless"
     else:
         detail = difference(found, theirs)
+        if not detail:
+            copied, error = _attempt(of_copy, kind, folder, folder.with_name("copy"))
+            apart = difference(copied, theirs) if copied else error
+            detail = apart and f"the copy: {apart}"
         outcome = "silent" if detail else "equal"
     return {"outcome": outcome, "moves": moves, "detail": detail[:500]}
 
