@@ -87,12 +87,12 @@ class UnigramTokenizer(Tokenizer):
         check_charsmap(charsmap)
         self.model_file = model_file
         normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
-        if charsmap:
-            normalizer.append(normalizers.Precompiled(charsmap))
         names = [piece for piece, _ in pieces]
         unk = layout.special_tokens.unk
         metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always"}
         with explaining_the_library():
+            if charsmap:
+                normalizer.append(normalizers.Precompiled(charsmap))
             backend = build_backend(
                 models.Unigram(list(pieces), names.index(unk) if unk in names else None, False),
                 layout.special_tokens,
