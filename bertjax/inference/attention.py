@@ -9,10 +9,11 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from bertjax.base.checked import check
 from bertjax.base.files import brief, write_bytes
 from bertjax.inference.fill_mask import encoded, text_view
 from bertjax.inference.pretrained import Pretrained
@@ -187,9 +188,9 @@ def attention_figure(
 
     Raises:
         ImportError: matplotlib is not installed.
-        KeyError: `plot` is neither "matrix" nor "lines".
-        ValueError: the model has no such layer or head.
+        ValueError: the model has no such layer or head, or `plot` is unknown.
     """
+    check("plot", plot, Literal["matrix", "lines"])
     numbers = zip(("layer", "head"), (layer, head), probabilities.shape[:2], strict=True)
     for name, number, count in numbers:
         if number is not None and not 1 <= number <= count:

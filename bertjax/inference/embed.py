@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bertjax
+from bertjax.base.checked import Count, check
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
 from bertjax.data.batches.batch import Feature
@@ -28,7 +29,7 @@ from bertjax.inference.predictor import (
     read_behind,
 )
 from bertjax.model import BertWithHead
-from bertjax.model.sentence_embedding import pooled, unit
+from bertjax.model.sentence_embedding import Poolings, pooled, unit
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -66,6 +67,11 @@ class Embedder:
         max_length: int | None = None,
         truncate_dim: int | None = None,
     ):
+        check("pooling", pooling, Poolings | None)
+        check("normalize", normalize, bool | None)
+        check("batch_size", batch_size, Count | None)
+        check("truncate_dim", truncate_dim, int | None)
+        check("layers", layers, tuple[int, ...] | list[int] | range)
         count = loaded.config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
         if wrong or not layers:

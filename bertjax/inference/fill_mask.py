@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.base.checked import Count, check
 from bertjax.base.files import brief
 from bertjax.data.batches.batch import Batch, pad_to
 from bertjax.inference.predictor import (
@@ -33,8 +34,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     """
     if not isinstance(text, str):
         raise ValueError(f"text is {brief(repr(text), 60)}: fill_mask takes one text at a time.")
-    if top_k < 1:
-        raise ValueError(f"top_k={top_k}: it must be at least 1.")
+    check("top_k", top_k, Count)
     if "predictions" in loaded.absent:
         raise ValueError(
             f"{loaded.source.where} has no trained masked LM head, so the model cannot fill a "

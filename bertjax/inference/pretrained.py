@@ -12,13 +12,14 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bertjax.base.checked import Count, check
 from bertjax.base.files import brief, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
@@ -90,6 +91,9 @@ def load_pretrained(
             of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
             than the model.
     """
+    check("num_labels", num_labels, Count | None)
+    check("vocab_size", vocab_size, Count | None)
+    check_dtype(dtype)
     use_compilation_cache()
     loaded = load_model(
         path_or_name,
@@ -187,8 +191,8 @@ class Pretrained:
                 and padded to the length of the longest row.
             input_ids: token ids that replace `texts`, int [B, L] as in transformers ([B, C, L] for
                 multiple choice with C choices).
-            attention_mask: 1 for tokens and 0 for padding, of the shape of `input_ids`; None: no
-                token is padding.
+            attention_mask: 1 (or True) for tokens and 0 for padding, of the shape of `input_ids`;
+                None: no token is padding.
             token_type_ids: the token types, of the shape of `input_ids`; None: all are 0.
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
             output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
@@ -202,32 +206,48 @@ class Pretrained:
             are float32; hidden states have the dtype that was given to `load_pretrained`.
 
         Raises:
-            ValueError: `texts` and `input_ids` are both set or both None, ids are not in the
-                vocabulary, rows are longer than the maximum length of the model, or texts are
-                passed to a model without a tokenizer.
+            ValueError: `texts` and `input_ids` are both set or both None, an array has another
+                shape, type or range than described, rows are longer than the maximum length of the
+                model, or texts are passed to a model without a tokenizer.
         """
+        check("batch_size", batch_size, Count | None)
+        check("output_hidden_states", output_hidden_states, bool)
+        check("output_attentions", output_attentions, bool)
+        arrays = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
         if texts is not None:
-            input_ids, attention_mask, token_type_ids = self.encode(texts)
-        ids = np.asarray(input_ids, np.int32)
-        choices = ids.shape[1] if ids.ndim == 3 else None
-        ids = ids.reshape(-1, ids.shape[-1])
-        self._check(ids)
-        mask = np.ones_like(ids) if attention_mask is None else np.asarray(attention_mask)
-        types = np.zeros_like(ids) if token_type_ids is None else np.asarray(token_type_ids)
-        batch = {
-            "input_ids": ids,
-            "token_type_ids": types.reshape(ids.shape).astype(np.int32),
-            "attention_mask": (mask.reshape(ids.shape) > 0).astype(np.int32),
-        }
+            if wrong := [name for name, value in arrays.items() if value is not None]:
+                raise ValueError(f"{wrong[0]} has no effect on texts: give input_ids with it.")
+            input_ids, *others = self.encode(texts)
+            arrays = dict(zip(arrays, others, strict=True))
+        ids = _array("input_ids", input_ids, end=self.config.vocab_size)
+        choices = ids.shape[1] if ids.ndim == 3 and self.head == "multiple_choice" else None
+        if (ids.ndim != 2 and choices is None) or not ids.shape[-1]:
+            raise ValueError(
+                f"input_ids has the shape {ids.shape}: give an array [rows, tokens], or [rows, "
+                "choices, tokens] for multiple choice, with at least one token."
+            )
+        if ids.shape[-1] > self.config.max_length:
+            raise ValueError(
+                f"The inputs have {ids.shape[-1]} tokens per row, but the model accepts at most "
+                f"{self.config.max_length}: truncate the inputs."
+            )
+        batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
+        batch["attention_mask"] = np.ones_like(ids)
+        # Models without token types ignore them, as in transformers.
+        ends = {"attention_mask": 2, "token_type_ids": self.config.type_vocab_size or 1 << 31}
+        for name, value in arrays.items():
+            if value is not None:
+                batch[name] = _array(name, value, end=ends[name], shape=ids.shape)
         outputs = model_outputs(
-            *(self.model, self._device_params(), batch),
+            *(self.model, self._device_params()),
+            {name: x.reshape(-1, ids.shape[-1]) for name, x in batch.items()},
             hidden_states=output_hidden_states,
             attentions=output_attentions,
             batch_size=batch_size,
         )
-        if choices is not None and self.head == "multiple_choice":
+        if choices is not None:
             outputs["logits"] = outputs["logits"].reshape(-1, choices)
         hf_names = family_of(self.config).outputs
         return {hf_names.get(key, key): value for key, value in outputs.items()}
@@ -276,6 +296,7 @@ class Pretrained:
         `task` is that of `task_with`, or another with the same labels in the same order. At the
         end, a message on stderr says how many texts may have been truncated.
         """
+        check("batch_size", batch_size, Count | None)
         loaded, restored = self.loaded, self._restored[0]
         model, limit = for_inference(restored.model), task.max_length
         predictor = Predictor(task, model, loaded.tokenizer, limit, one_device(), batch_size)
@@ -311,6 +332,8 @@ class Pretrained:
 
     def task_with(self, max_length: int | None = None, doc_stride: int | None = None) -> Task:
         """Returns the task with the limits that `predict` describes; errors are as there."""
+        check("max_length", max_length, int | None)
+        check("doc_stride", doc_stride, Count | None)
         where, task, longest = self.loaded.source.where, self.task, self.config.max_length
         if doc_stride is not None:
             if not hasattr(task, "doc_stride"):
@@ -319,7 +342,7 @@ class Pretrained:
                     "reads no windows: leave it out."
                 )
             task = dataclasses.replace(task, **{"doc_stride": doc_stride})
-        max_length = max_length or task.max_length
+        max_length = task.max_length if max_length is None else max_length
         if not SHORTEST <= max_length <= longest:
             raise ValueError(
                 f"max_length={max_length}, but {where} reads {SHORTEST} to {longest} tokens: "
@@ -398,19 +421,8 @@ class Pretrained:
         mask, types = np.zeros_like(ids), np.zeros_like(ids)
         for i, (row, row_types) in enumerate(rows):
             ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, row_types, 1
-        return ids, mask, types
-
-    def _check(self, ids: np.ndarray) -> None:
-        if ids.size and (ids.max() >= self.config.vocab_size or ids.min() < 0):
-            raise ValueError(
-                f"input_ids range from {ids.min()} to {ids.max()}, but the model has vocab_size="
-                f"{self.config.vocab_size}: use the tokenizer of the model."
-            )
-        if ids.shape[1] > self.config.max_length:
-            raise ValueError(
-                f"The inputs have {ids.shape[1]} tokens per row, but the model accepts at most "
-                f"{self.config.max_length}: truncate the inputs."
-            )
+        # A model with one token type uses it for every token, whatever its tokenizer returns.
+        return ids, mask, np.minimum(types, max(self.config.type_vocab_size - 1, 0))
 
     def save(self, directory: str | Path) -> None:
         """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer.
@@ -440,6 +452,36 @@ class Pretrained:
                 self.tokenizer and self.tokenizer.do_lower_case,
             ),
         )
+
+
+def check_dtype(dtype: DTypeLike) -> None:
+    """Raises ValueError, which names the most similar one, if `dtype` is no type of activations."""
+    name = getattr(dtype, "__name__", str(dtype))
+    check("dtype", name, Literal["float32", "bfloat16", "float16"])
+
+
+def _array(name: str, value: Any, *, end: int, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Returns integers from 0 to below `end` as int32; of masks, also booleans and 0.0 and 1.0."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} has rows of different lengths: pad them.") from error
+    if shape is not None and array.shape != shape:
+        raise ValueError(
+            f"{name} has the shape {array.shape}, but input_ids has {shape}: give both one shape."
+        )
+    if array.size and array.dtype.kind not in ("biuf" if name == "attention_mask" else "iu"):
+        raise ValueError(f"{name} has the type {array.dtype}: give integers.")
+    if (
+        array.size
+        and not (np.isin(array, (0, 1)) if end == 2 else (array >= 0) & (array < end)).all()
+    ):
+        limits = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
+        remedy = "give 1 for tokens and 0 for padding."
+        if name in limits:
+            remedy = f"but the model has {limits[name]}={end}: use the tokenizer of the model."
+        raise ValueError(f"{name} range from {array.min()} to {array.max()}, {remedy}")
+    return array.astype(np.int32)
 
 
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:

@@ -7,13 +7,18 @@ and C - 2 hard negatives.
 
 import functools
 from collections.abc import Iterator
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.base.checked import check
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
 from bertjax.model.losses import OUTSIDE, Arrays, Objective, Sums, label_weights
+
+Poolings = Literal["mean", "cls"]
+"""The mean over all tokens of a text, or the hidden state of its [CLS] token."""
 
 
 def pooled(
@@ -26,6 +31,7 @@ def pooled(
     state of its [CLS] token. The result is float32 [B, K, D]; the vectors of unused entries of a
     row have no meaning, but are finite.
     """
+    check("pooling", pooling, Poolings)
     x = x.astype(jnp.float32)
     if pooling == "cls":
         return jnp.take_along_axis(x, sequence_starts[:, :, None], axis=1)

@@ -228,11 +228,127 @@ def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer, written)
         ({"texts": b"one"}, "texts is b'one': give a list of texts"),
         ({"input_ids": [[120]]}, "vocab_size=120"),
         ({"input_ids": [[5] * 65]}, "at most 64"),
+        ({"texts": ["a"], "attention_mask": [[1]]}, "attention_mask has no effect on texts"),
+        ({"texts": ["a"], "token_type_ids": [[1]]}, "token_type_ids has no effect on texts"),
+        ({"input_ids": [[5]], "output_attentions": "no"}, "output_attentions='no': it must be tr"),
+        ({"input_ids": [[5]], "batch_size": 0}, "batch_size=0: it must be at least 1"),
     ],
 )
 def test_input_that_cannot_be_read_is_refused(pretraining, kwargs, message):
     with pytest.raises(ValueError, match=message):
         bertjax.load_pretrained(pretraining)(**kwargs)
+
+
+IDS = [[5, 6, 7], [5, 6, 0]]
+REFUSED = {
+    "beyond 32 bits": ({"input_ids": np.array([[5, 2**32 + 6]])}, "to 4294967302, but the model"),
+    "beyond 64 bits": ({"input_ids": [[5, 2**70]]}, "has the type object: give integers"),
+    "negative": ({"input_ids": [[5, -1]]}, "range from -1 to 5, but the model has vocab_size=120"),
+    "floats": ({"input_ids": [[5.0, 6.5]]}, "type float64: give integers"),
+    "texts": ({"input_ids": [["5"]]}, "input_ids has the type"),
+    "booleans": ({"input_ids": [[True, False]]}, "type bool: give integers"),
+    "ragged": ({"input_ids": [[5, 6], [5]]}, "rows of different lengths: pad them"),
+    "one row": ({"input_ids": [5, 6]}, r"the shape \(2,\): give an array \[rows, tokens\]"),
+    "a number": ({"input_ids": 5}, r"the shape \(\): give an array"),
+    "choices": ({"input_ids": [IDS]}, r"the shape \(1, 2, 3\)"),
+    "no tokens": ({"input_ids": np.zeros((2, 0), int)}, "at least one token"),
+    "nothing": ({"input_ids": []}, r"the shape \(0,\)"),
+    "mask flat": ({"attention_mask": [1, 1, 1, 1, 1, 0]}, r"shape \(6,\), but input_ids has"),
+    "mask transposed": ({"attention_mask": [[1, 1], [1, 1], [1, 0]]}, r"\(3, 2\), but input_ids"),
+    "mask of one row": ({"attention_mask": [[1, 1, 0]]}, r"\(1, 3\), but input_ids"),
+    "type beyond": ({"token_type_ids": [[2, 0, 0], [0, 0, 0]]}, "to 2, but the model has type_voc"),
+    "type negative": ({"token_type_ids": [[-1, 0, 0], [0, 0, 0]]}, "range from -1 to 0, but"),
+    "types flat": ({"token_type_ids": [0] * 6}, r"shape \(6,\), but"),
+    "types floats": ({"token_type_ids": [[0.0, 0, 1], [0, 0, 0]]}, "type float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_arrays_that_transformers_refuses_are_refused(pretraining, case):
+    arrays, message = REFUSED[case]
+    arrays = {"input_ids": IDS} | arrays
+    with pytest.raises(ValueError, match=message):
+        bertjax.load_pretrained(pretraining)(**arrays)
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    theirs = transformers.AutoModel.from_pretrained(pretraining)
+    with pytest.raises((ValueError, RuntimeError, IndexError, TypeError)):
+        theirs(**{name: torch.tensor(value) for name, value in arrays.items()})
+
+
+def test_masks_are_booleans_or_zeros_and_ones(pretraining):
+    bert = bertjax.load_pretrained(pretraining)
+    expected = bert(input_ids=IDS, attention_mask=[[1, 1, 1], [1, 1, 0]])
+    for mask in ([[True] * 3, [True, True, False]], [[1.0, 1, 1], [1, 1, 0]]):
+        found = bert(input_ids=IDS, attention_mask=np.array(mask))
+        np.testing.assert_array_equal(found["pooler_output"], expected["pooler_output"])
+    # transformers takes all of these for tokens, also the -10000 of additive masks.
+    for wrong in (float("nan"), -1, 2, 0.5, -10000):
+        with pytest.raises(ValueError, match="attention_mask range.*0 for padding"):
+            bert(input_ids=IDS, attention_mask=[[1, 1, 1], [1, 1, wrong]])
+
+
+@pytest.mark.parametrize(("types", "refused"), [(0, False), (1, True)])
+def test_token_types_follow_the_size_of_their_embedding(
+    tmp_path, one_layer_config, tokenizer, written, types, refused
+):
+    config = dataclasses.replace(one_layer_config, type_vocab_size=types)
+    bert = bertjax.load_pretrained(written(tmp_path / "m", config, "encoder", tokenizer))
+    ids, mask, own = bert.encode([("ab", "cd")])
+    assert not own.any()
+    expected = bert([("ab", "cd")])["last_hidden_state"]
+    given = {"input_ids": ids, "attention_mask": mask}
+    np.testing.assert_array_equal(bert(**given)["last_hidden_state"], expected)
+    if refused:
+        with pytest.raises(ValueError, match="type_vocab_size=1"):
+            bert(**given, token_type_ids=np.ones_like(ids))
+    else:
+        found = bert(**given, token_type_ids=np.ones_like(ids))["last_hidden_state"]
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda b: b.embed(["a"], pooling="max"), "pooling='max' is not known. Did you mean 'm"),
+        (lambda b: b.embed(["a"], pooling="CLS"), "pooling='CLS' is not known.*Known: mean, cls"),
+        (lambda b: b.embed(["a"], pooling=""), "pooling='' is not known"),
+        (lambda b: b.embed(["a"], pooling=1), "pooling=1 is not known"),
+        (lambda b: b.embed(["a"], normalize="no"), "normalize='no': it must be true or false"),
+        (lambda b: b.embed(["a"], layers=-1), "layers=-1: it must be"),
+        (lambda b: b.embed(["a"], layers=(0.5,)), "layers=0.5: it must be an integer"),
+        (lambda b: b.embed(["a"], batch_size=0), "batch_size=0: it must be at least 1"),
+        (lambda b: b.embed(["a"], truncate_dim="8"), "truncate_dim='8': it must be an integer"),
+        (lambda b: b.fill_mask("[MASK]", top_k="3"), "top_k='3': it must be an integer"),
+        (lambda b: b.fill_mask("[MASK]", top_k=0), "top_k=0: it must be at least 1"),
+        (lambda b: b.predict(["a"], max_length=0), "max_length=0, but"),
+        (lambda b: b.predict(["a"], max_length="9"), "max_length='9': it must be an integer"),
+        (lambda b: b.predict(["a"], doc_stride=0), "doc_stride=0: it must be at least 1"),
+        (lambda b: b.predict(["a"], batch_size=-1), "batch_size=-1: it must be at least 1"),
+    ],
+)
+def test_arguments_that_nobody_knows_are_refused(
+    tmp_path, one_layer_config, tokenizer, written, call, message
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    with pytest.raises(ValueError, match=message):
+        call(bertjax.load_pretrained(folder))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("num_labels", 0, "num_labels=0: it must be at least 1"),
+        ("num_labels", "3", "num_labels='3': it must be an integer"),
+        ("vocab_size", -5, "vocab_size=-5: it must be at least 1"),
+        ("dtype", "bfloat", "dtype='bfloat' is not known. Did you mean 'bfloat16'"),
+        ("dtype", np.int32, "dtype='int32' is not known"),
+        ("dtype", None, "dtype='None' is not known"),
+    ],
+)
+def test_arguments_of_load_pretrained_are_checked(pretraining, argument, value, message):
+    with pytest.raises(ValueError, match=message):
+        bertjax.load_pretrained(pretraining, **{argument: value})
 
 
 def test_inputs_of_other_types_are_refused_in_a_sentence(pretraining):
