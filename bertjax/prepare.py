@@ -218,8 +218,8 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
         print(
             f"warning: {unknown / tokens:.1%} of the tokens of the text are unknown tokens, from "
             "which a model learns nothing: the vocabulary lacks characters of the text. Train a "
-            "tokenizer on the text (bertjax.train_tokenizer), or take that of a model of its "
-            "language."
+            "tokenizer on the text (bertjax.train_tokenizer), or take the tokenizer of a model of "
+            "its language."
         )
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats

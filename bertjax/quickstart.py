@@ -47,7 +47,7 @@ class QuickstartConfig(Checked):
     """Text to train on, as --input of bertjax.prepare; pydocs: the documentation of Python and of
     the installed packages. The checks are made for pydocs."""
     steps: Count | None = None
-    """Number of training steps; None: those of the config quickstart. Few steps are enough to see
+    """Number of training steps; None: as in the config quickstart. Few steps are enough to see
     all commands at work, but not to pass the checks."""
 
 
@@ -153,8 +153,8 @@ def checks(out: Path) -> Iterator[Check]:
     """Yields whether the model in the folder `out` predicts held-out text by its context.
 
     The masked LM loss must be well below the unigram entropy, the least loss of a model that
-    ignores context; the accuracy of next-sentence prediction must be significantly above that of a
-    constant answer; and the words that fill a mask must depend on the sentence.
+    ignores context; the accuracy of next-sentence prediction must be significantly above a
+    constant answer's; and the words that fill a mask must depend on the sentence.
     """
     from bertjax.data.metadata import open_prepared
     from bertjax.inference.fill_mask import fill_mask

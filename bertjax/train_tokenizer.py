@@ -138,7 +138,7 @@ parse, main = command_line.command_of(
     run,
     "train_tokenizer",
     "Learns a WordPiece, byte-level BPE or unigram vocabulary from text, or "
-    "extends that of a model.",
+    "extends the vocabulary of a model.",
 )
 
 

@@ -270,7 +270,7 @@ def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_pat
     finetune.run(config)
     assert "[/low]" in capsys.readouterr().out
     (tmp_path / "train.csv").write_text("\n".join(rows.split("\n")[:-5]) + "\n")
-    with pytest.raises(ValueError, match="data differs from that of .*train.csv"):
+    with pytest.raises(ValueError, match="data differs from the data of .*train.csv"):
         finetune.run(config)
 
 

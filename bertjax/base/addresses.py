@@ -16,7 +16,7 @@ from bertjax.base.files import is_remote
 Result = TypeVar("Result")
 
 # Where TensorFlow is installed, etils would import it for gs:// and have no s3://. The variable is
-# read once, at the first use of etils in a process, which may be that of another library.
+# read once, at the first use of etils in a process, which another library may make.
 os.environ.setdefault("EPATH_USE_TF", "false")
 
 # Attempts for one request, and the seconds before the second one, which double each time.

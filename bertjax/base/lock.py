@@ -136,7 +136,7 @@ class Lock:
         """Releases the lock and deletes the lock file; does nothing if the lock is not held."""
         lock, self._lock = self._lock, None
         if isinstance(lock, FileLock):
-            # If the own lock file was removed, `path` may be that of another process. It is removed
+            # If the own lock file was removed, `path` may belong to another process. It is removed
             # while it is locked; a process that locks the removed file tries again.
             with contextlib.suppress(OSError):
                 if os.path.samestat(self._path.stat(), self._file):

@@ -466,7 +466,7 @@ def _check_name(repository: str) -> None:
     if reason:
         raise ValueError(
             f"push_to_hub={repository!r} is not the name of a repository ({reason}): write "
-            "OWNER/NAME, where OWNER is your name on the Hub or that of an organisation."
+            "OWNER/NAME, where OWNER is your name or an organisation's on the Hub."
         )
 
 

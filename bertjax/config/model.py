@@ -55,7 +55,7 @@ class BertConfig(Checked):
     layer_norm_eps: Annotated[float, "(0, 1)"] = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
-    """Id of the padding token; bertjax.pretrain replaces it by that of the tokenizer of the data;
+    """Id of the padding token; bertjax.pretrain takes it from the tokenizer of the data;
     None: the model has no padding token."""
     tie_word_embeddings: bool = True
     """Whether the MLM head uses the word embedding matrix as its output projection."""
@@ -129,7 +129,7 @@ class BertConfig(Checked):
     """With prediction_head: whether its dense layer has a bias."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """With prediction_head: what classifiers of sequences read: the hidden state of [CLS] (cls), or
-    the mean of those of all tokens (mean)."""
+    the mean over all tokens (mean)."""
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"

@@ -111,10 +111,10 @@ class PrepareConfig(Checked):
     exists is always read as such, even if its name is x=1."""
     tokenizer: str = ""
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, a hub name, or
-    bertjax:tiny, that of the model that comes with bertjax; required unless --merge is set."""
+    bertjax:tiny, which comes with bertjax; required unless --merge is set."""
     output: str
     """Directory to which the training data are written, also in a bucket (gs://, needs the extra
-    gcs): a new or empty directory, or that of an earlier run with the same settings, which is
+    gcs): a new or empty directory, or one from an earlier run with the same settings, which is
     continued if it was interrupted and checked if it is complete; other settings need
     --overwrite."""
     max_length: tuple[Annotated[int, "[8, 65535]"], ...] = (128,)

@@ -98,12 +98,12 @@ class Phase(Checked):
     packed the rows. Must be None with predict next_token."""
     global_rope_theta: Positive | None = None
     """Base of the rotary positions of layers with global attention in this phase, which replaces
-    that of the model; a phase of longer rows has a larger one, so that distant tokens keep distinct
+    the model's base; a phase of longer rows has a larger one, so that distant tokens keep distinct
     rotations (ModernBERT: 10,000 at 1,024 tokens and 160,000 at 8,192). Exported models have the
     base of their last step. None: model.global_rope_theta."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase or, in
-    the first phase, that of the optimizer config; restart begins a new schedule with its own
+    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase (in
+    the first phase, of the optimizer config); restart begins a new schedule with its own
     warm-up. The optimizer state of the previous phase is always kept."""
     learning_rate: float | None = None
     """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
@@ -143,7 +143,7 @@ class Phase(Checked):
 
     @property
     def stages(self) -> tuple["Phase", ...]:
-        """The phase in parts of constant batch size: those of the batch-size warm-up, and the rest.
+        """The phase in parts of constant batch size: the batch-size warm-up's parts, and the rest.
 
         Each part is a `Phase` without batch-size warm-up, with its own `num_steps`, `batch_size`
         and `accumulation_steps`. A phase without batch-size warm-up is its only part.
@@ -240,14 +240,14 @@ class PretrainConfig(TrainingConfig):
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture replaces all --model.* flags
-    except hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which are those
-    of this run, and a max_position_embeddings above 512 and that of the model. If the tokenizer of
-    the data is that of the model with further entries (bertjax.train_tokenizer --extend), these get
+    except hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which this run
+    sets, and a max_position_embeddings above 512 and above the model's own. If the tokenizer of the
+    data is the model's with further entries (bertjax.train_tokenizer --extend), these get
     the mean of the embeddings of their old pieces. None: random weights."""
     new_positions: Literal["tile", "interpolate"] = "tile"
     """Position embeddings if rows or --model.max_position_embeddings are longer than the model of
-    --init can read: tile keeps those of the model and repeats them for new positions, as in
-    Longformer; interpolate spreads those of the model over all positions."""
+    --init can read: tile keeps the model's and repeats them for new positions, as in
+    Longformer; interpolate spreads the model's over all positions."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None

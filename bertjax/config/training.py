@@ -10,8 +10,8 @@ from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive
 class OptimizerConfig(Checked):
     """Config of the optimizer, its decoupled weight decay and the learning-rate schedule.
 
-    AdamW is that of Loshchilov and Hutter 2019, LAMB that of You et al. 2019, and StableAdamW that
-    of Wortsman et al. 2023.
+    AdamW follows Loshchilov and Hutter 2019, LAMB You et al. 2019, and StableAdamW Wortsman et al.
+    2023.
 
     Raises:
         ValueError: a value is out of its range, warm-up is set both by steps and by proportion, or

@@ -269,7 +269,9 @@ def _check_sources(metadata: Metadata) -> None:
                 if split == "train" and not (of_source and of_source.records):
                     raise ValueError(f"source {brief(source.name, 50)} has no rows of {length}")
             if shards != content.shards:
-                raise ValueError(f"split {split}: the shards of the sources are not those of it")
+                raise ValueError(
+                    f"split {split}: the shards of its sources are others than its own"
+                )
 
 
 def read_metadata(directory: str | Path) -> Metadata:

@@ -1,6 +1,6 @@
 """Fused attention kernels, which never store the attention scores [B, N, L, L] (Dao et al. 2022).
 
-The kernels are those of `model.flash_attention` for GPUs and TPUs, jax's splash attention for TPUs
+The kernels are `model.flash_attention` for GPUs and TPUs, jax's splash attention for TPUs
 and cuDNN's flash attention for GPUs. Only the first supports the dropout of `model.dropout`, whose
 mask depends on each row's index in the global batch.
 """

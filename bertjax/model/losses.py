@@ -105,7 +105,7 @@ class Objective(NamedTuple):
             differ between models.
         compares_examples: whether the loss of an example depends on other examples of the global
             batch. `sums` then takes the outputs per sequence, labels and weights example by
-            example, [n, ...] instead of [B, K, ...], those of the global batch under the key
+            example, [n, ...] instead of [B, K, ...], the whole global batch under the key
             "global", and the indices of the n examples as "example_ids".
     """
 
@@ -124,7 +124,7 @@ class Objective(NamedTuple):
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
         """Returns the scalar to minimise: the sum of the mean losses times their `loss_weights`.
 
-        `sums` are those of a batch or a microbatch, `weights` the total weights in the whole batch,
+        `sums` belong to a batch or a microbatch, `weights` the total weights in the whole batch,
         so that the losses of the microbatches add up to the loss of the batch.
         """
         terms = []

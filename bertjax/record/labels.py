@@ -96,7 +96,7 @@ def _change(key: str, value: float, before: float | None) -> str:
 
 
 def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cell]:
-    """Returns the cells of the metrics of an evaluation, compared with those of the one before.
+    """Returns the cells of the metrics of an evaluation, compared with the evaluation before.
 
     The loss of each objective comes before its accuracy. Counts of examples are left out. The names
     are without "eval/".

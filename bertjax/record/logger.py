@@ -30,7 +30,7 @@ class MetricLogger:
     """Logs the training metrics every `every` steps, to files and the terminal.
 
     Losses and accuracies are means since the last log line; the learning rate and the gradient norm
-    are those of the last step.
+    are the last step's.
 
     Args:
         writer: writes the metric files; None on hosts other than the first.

@@ -140,8 +140,8 @@ def model_facts(
 ) -> list[tuple[str, Any]]:
     """Returns (name, value) pairs for the model card of a fine-tuned model.
 
-    `updates` are those of the exported parameters, `features` the encoded training examples, and
-    `scores` {split/metric: score}.
+    `updates` counts the updates of the exported parameters, `features` the encoded training
+    examples; `scores` are {split/metric: score}.
     """
     return [
         ("task", config.task),
@@ -160,8 +160,8 @@ def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
     """Says which checkpoint is the best, and how many of {step: value} are as good as its own."""
     name, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
     if count < 2:
-        return f"that of step {step}, which has the best {name}"
-    return f"that of step {step}, the last of {count} evaluations with the best {name}"
+        return f"the one of step {step}, which has the best {name}"
+    return f"the one of step {step}, the last of {count} evaluations with the best {name}"
 
 
 WIDTH = 80

@@ -1,8 +1,8 @@
 """Collects what `report.html` shows of a run, from the files in its workdir.
 
-All numbers are those of the files: metrics.jsonl, goodput.jsonl, processes.jsonl, rollbacks.json,
-scores.json and predictions/SPLIT.summary.json. Files that are missing or damaged, such as those of
-runs of older versions, are left out of the report, which says so.
+All numbers stand in the files metrics.jsonl, goodput.jsonl, processes.jsonl, rollbacks.json,
+scores.json and predictions/SPLIT.summary.json. Files that are missing or damaged, such as files of
+older versions, are left out of the report, which says so.
 """
 
 import contextlib
@@ -175,7 +175,7 @@ def _memorised(metrics: RunMetrics, first_step: int) -> str:
         if len(losses) < 3 or not points:
             continue
         lowest, last = min(losses, key=losses.__getitem__), max(losses)
-        # A log line is the mean of the steps before it, so that the next one is that of the lowest.
+        # A log line is the mean of the steps before it, so that the next one belongs to the lowest.
         before = next((loss for step, loss in points if step >= lowest), points[-1][1])
         now = points[-1][1]
         has_risen = losses[last] > max(RISE_FACTOR * losses[lowest], losses[lowest] + RISE)
@@ -206,7 +206,7 @@ def _unigrams(metrics: RunMetrics) -> str:
 
 
 def _majority(split: Mapping[str, Any]) -> str:
-    """Says that the accuracy of a classifier is that of always naming the most frequent class."""
+    """Says that a classifier is as accurate as always naming the most frequent class."""
     confusion = split.get("confusion")
     if not confusion or split.get("label_kind", "classes") != "classes":
         return ""
@@ -256,7 +256,7 @@ def state_of(
     Args:
         workdir: the local folder of the run.
         processes: what `journal.read_processes` returns.
-        ledger: the lines of the ledger, with that of the present process.
+        ledger: the lines of the ledger, with the line of the present process.
         logged: the last step in metrics.jsonl.
         total: the number of steps of the run; None: unknown.
         state: "running", "finished" or "stopped"; None: it is found out.

@@ -126,7 +126,7 @@ class Tokenizer(abc.ABC):
 
     @classmethod
     def wrap(cls, backend: tokenizers.Tokenizer, layout: Layout, **options: Any) -> Self:
-        """Returns a tokenizer that wraps `backend`; the arguments are those of `Tokenizer`."""
+        """Returns a tokenizer that wraps `backend`; the arguments are as for `Tokenizer`."""
         tokenizer = cls.__new__(cls)
         Tokenizer.__init__(tokenizer, backend, layout, **options)
         return tokenizer

@@ -10,7 +10,7 @@ How this is achieved depends on the kind of tokenizer:
   they join pieces of the old vocabulary and change nothing else.
 - The score of a new unigram piece is the sum of the scores of its old pieces, and little more, so
   that it replaces them wherever they were the most probable split. The score of a new character is
-  that of an unknown one, so that it replaces the unknown token alone.
+  the unknown token's, so that it replaces the unknown token alone.
 """
 
 import bisect
@@ -123,7 +123,7 @@ class WordChoice:
 # The log probability by which a new unigram piece exceeds the sum of its old pieces, for each token
 # that it saves: above the rounding of float32, and far below the differences between splits.
 BONUS = 1e-3
-# The log probability of an unknown character is that of the rarest piece less this number, in the
+# The log probability of an unknown character is the rarest piece's less this number, in the
 # libraries sentencepiece and tokenizers.
 _UNKNOWN_PENALTY = 10.0
 # Characters are added as long as those that the vocabulary lacks exceed this share of the words.

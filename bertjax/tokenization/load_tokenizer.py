@@ -408,7 +408,7 @@ def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) ->
         a, b = (backend.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
     if one.ids == a:
         if not source.tokenizer_class:
-            _warn(f"{source.file} adds no special tokens to a text: those of BERT are added")
+            _warn(f"{source.file} adds no special tokens to a text: BERT's are added")
         backend.post_processor = None
         return layout
     cls, sep = map(backend.token_to_id, (layout.special_tokens.cls, layout.special_tokens.sep))

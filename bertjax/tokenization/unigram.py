@@ -1,7 +1,7 @@
 """The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
 A text is split into the most probable sequence of pieces (Kudo 2018). Token ids and special tokens
-are those of transformers; for XLM-RoBERTa and CamemBERT, they differ from the SentencePiece file.
+equal transformers'; for XLM-RoBERTa and CamemBERT, they differ from the SentencePiece file.
 """
 
 import base64

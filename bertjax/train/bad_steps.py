@@ -145,7 +145,7 @@ class Rollbacks:
     Attributes:
         count: the number of rollbacks so far.
         records: a dictionary for each rollback and each phase of which it left out batches; a
-            rollback replaces those of earlier rollbacks to the same or a later step. Keys: to_step,
+            rollback replaces earlier ones to the same or a later step. Keys: to_step,
             the step of the checkpoint (0: the start); from_step, the last bad step; phase, the
             index of the phase; batches, how many of its batches are left out when training goes on
             from to_step.

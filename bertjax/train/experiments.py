@@ -70,7 +70,7 @@ SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
 # Fraction of the user's train file that is held out if there is no dev file.
 DEV_FRACTION = 0.1
-# What runs that differ in their config alone share; the data are those of one draw.
+# What runs that differ in their config alone share; the data come from one draw.
 Inputs = tuple[Task, LoadedModel, TrainingData, Teacher | None]
 
 

@@ -126,7 +126,7 @@ class Job(abc.ABC):
 
     @abc.abstractmethod
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those of `changed` config fields that prevent the run from resuming, and why.
+        """Returns the config fields in `changed` that prevent the run from resuming, and why.
 
         `changed` describes the differences from `saved`, the config in run.json; `step` is the step
         of the newest checkpoint.

@@ -144,7 +144,7 @@ class Workdir:
         changed = allow(changed, saved["config"], self.newest_step)
         if data_fingerprint not in (None, saved["data_fingerprint"]):
             where = saved["config"].get("data") or saved["config"].get("train")
-            changed.append("the data differs from that of " + (where or "the task's files"))
+            changed.append("the data differs from the data of " + (where or "the task's files"))
         if changed:
             raise ValueError(
                 f"{self.address} holds a run of another config: {'; '.join(changed)}. Resume with "

@@ -162,7 +162,7 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
                 "positions are not supported, only rope_type='default' is."
             )
         thetas[name] = own.get("rope_theta", values.get(name, _ROPE_DEFAULTS[name]))
-    if thetas["local_rope_theta"] is None:  # transformers 4: that of the global layers
+    if thetas["local_rope_theta"] is None:  # transformers 4: as in the global layers
         thetas["local_rope_theta"] = thetas["global_rope_theta"]
     return thetas
 

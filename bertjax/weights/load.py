@@ -380,7 +380,7 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
     old = loaded.tokenizer
     if difference := tokenizer.difference_from(old):
         raise ValueError(
-            f"The tokenizer is not that of {loaded.source.where} with further entries "
+            f"The tokenizer is not the one of {loaded.source.where} with further entries "
             f"({difference})."
         )
     size = loaded.config.vocab_size

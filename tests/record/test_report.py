@@ -159,9 +159,9 @@ def test_the_best_of_equal_evaluations_is_the_last_and_says_how_many_there_are(w
     values = read_metrics(workdir / "metrics.jsonl").values_by_step("eval/accuracy")
     assert values == accuracies
     said = best_in_words(values, 25, "eval/accuracy")
-    assert said.startswith("that of step 25, the last of 3 evaluations with the best held-out acc")
+    assert said.startswith("the one of step 25, the last of 3 evaluations with the best held-out")
     said = best_in_words({**values, 35: 0.8}, 35, "eval/accuracy")
-    assert said == "that of step 35, which has the best held-out accuracy"
+    assert said == "the one of step 35, which has the best held-out accuracy"
 
 
 @pytest.mark.parametrize(

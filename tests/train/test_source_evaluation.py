@@ -116,5 +116,5 @@ def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
     pretrain.run(dataclasses.replace(config, workdir=str(resumed)))
     assert lines_of(resumed) == lines_of(whole)
     prepare.run(dataclasses.replace(data, input=("wiki=1,books=1",)))
-    with pytest.raises(ValueError, match="the data differs from that of"):
+    with pytest.raises(ValueError, match="the data differs from the data of"):
         pretrain.run(dataclasses.replace(config, workdir=str(resumed)))

@@ -97,7 +97,7 @@ def test_files_of_a_fine_tuning_may_move_since_their_content_is_compared(tmp_pat
     (workdir.checkpoints / "1").mkdir(parents=True)
     moved = {"task": "classify", "train": "b/train.csv", "dev": "b/dev.csv"}
     workdir.check(moved, "hash")
-    with pytest.raises(ValueError, match="the data differs from that of a/train.csv"):
+    with pytest.raises(ValueError, match="the data differs from the data of a/train.csv"):
         workdir.check(moved, "another")
 
 

@@ -154,7 +154,7 @@ def test_metadata_whose_sources_do_not_fit_is_refused(mixed):
     assert metadata is not None
     fields = json.loads(metadata.to_json())
     for change, message in (
-        (lambda s: s.reverse(), "the shards of the sources are not those of it"),
+        (lambda s: s.reverse(), "the shards of its sources are others than its own"),
         (lambda s: s[0].update(weight=0), "weights must be positive"),
         (lambda s: s.clear(), "must not be empty"),
         (lambda s: s[1]["splits"].pop("train"), "has no rows of 16"),
