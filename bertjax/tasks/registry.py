@@ -20,10 +20,10 @@ from bertjax.tasks.classification import (
 from bertjax.tasks.definition import Fold, TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
 from bertjax.tasks.sources import held_out
-from bertjax.tasks.sources.columns import KINDS, OwnKind
+from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.own_files import MULTI_HOT, TableSource
+from bertjax.tasks.sources.own_files import MULTI_HOT, KnownClasses, TableSource
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.sources.tables import read_number, shorten
@@ -37,6 +37,10 @@ MOST_DECIMALS = 20
 SEPARATORS = "|;,"
 # Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+# Below it, the squares of differences underflow.
+SMALLEST_STD = 1e-150
+# What R, pandas and spreadsheets write where a value is missing, in lower case.
+MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>"})
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 # The most pairs that are held out if there is no dev file: each is compared with all others.
@@ -87,6 +91,11 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
             f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
             'to be multi-hot. Write the names of the labels instead, such as ["good", "short"], '
             "and [] for none."
+        )
+    if len(seen) > MOST_DECIMALS and holds_dates([*seen]):
+        raise ValueError(
+            f"{where}the {len(seen):,} different labels are dates or times, such as {min(seen)!r}: "
+            "name the column that holds the labels with --label_column."
         )
     numbers = {label: read_number(label) for label in seen}
     measured = len(seen) > MOST_DECIMALS and _are_decimals(numbers.values())
@@ -144,6 +153,14 @@ def _classification(source: TableSource, options: TaskOptions) -> Task:
             f"several classes; to predict each of them by itself, give --label_separator "
             f"{separator!r}"
         )
+    if missing := next((label for label in labels if label.lower() in MISSING), ""):
+        print(
+            f"warning: the label {missing!r}, which R and pandas write where a value is missing, "
+            "is read as a class: if it is none, remove its rows, or leave their cells empty and "
+            "give --skip_bad_rows"
+        )
+    if alike := KnownClasses(labels).alike():
+        print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(labels=labels, **_fields(source, options))
 
@@ -189,11 +206,20 @@ def _regression(source: TableSource, options: TaskOptions) -> Task:
     if "train" not in source.splits:
         return task
     targets = np.array([example.label for example in source.examples("train")], np.float64)
-    mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
-    if not std:
+    if not targets.size or targets.min() == targets.max():
+        mean = float(targets[0]) if targets.size else 0.0
         raise ValueError(
             f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
             "another column holds the targets, name it with --label_column."
+        )
+    with np.errstate(all="ignore"):
+        mean, std = float(targets.mean()), float(targets.std())
+        exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
+    if not exact:
+        raise ValueError(
+            f"{source.path('train')}: the targets, {targets.min():g} to {targets.max():g}, have a "
+            f"standard deviation of {std:g}, which cannot be computed with: give them in another "
+            "unit, so that it is between 1e-150 and 1e150."
         )
     print(
         f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "

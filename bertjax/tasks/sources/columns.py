@@ -82,8 +82,8 @@ KINDS: dict[OwnKind, KindColumns] = {
         ),
     ),
 }
-# pandas names its index column "".
-IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "")
+# pandas names its index column "", and in Parquet "__index_level_0__".
+IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 _FLAGS = {"choices": "--choice_columns", "negatives": "--negative_columns"}
@@ -166,17 +166,21 @@ def find_columns(
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
-        _refuse_headerless(table, columns)
+        _refuse_headerless(table, columns, KINDS[kind].labels)
     return columns, _describe(table, named, columns)
 
 
 def _which(table: Table, fields: Sequence[str], words: Sequence[str]) -> ValueError:
     """Returns the error about columns that cannot be guessed, the fields `fields` of `Columns`."""
-    return ValueError(
-        f"{row_name(table.path, 1)}: which column is the {' and the '.join(words)}? There are: "
-        f"{brief(', '.join(table.columns), 60)}. Give {' and '.join(map(flag_of, fields))}; if the "
-        "first row does not name the columns, insert a row that does."
+    flags = " and ".join(map(flag_of, fields))
+    remedy = (
+        f"There are: {brief(', '.join(table.columns), 60)}. Give {flags}; if the first row does "
+        "not name the columns, insert a row that does."
     )
+    if table.is_text:
+        remedy = "The file has one text per line: save tables as CSV, with the suffix .csv."
+    which = " and the ".join(words)
+    return ValueError(f"{row_name(table.path, 1)}: which column is the {which}? {remedy}")
 
 
 def plain(name: str) -> str:
@@ -240,7 +244,7 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
-        dated = {name for name in free if len(free) > 1 and _holds_dates(table.first_values(name))}
+        dated = {name for name in free if len(free) > 1 and holds_dates(table.first_values(name))}
         free = [name for name in free if name not in dated] or free
         # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
@@ -253,14 +257,18 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     return columns
 
 
-def _refuse_headerless(table: Table, columns: Columns) -> None:
-    """Raises ValueError if the first row looks like an example."""
+def _refuse_headerless(table: Table, columns: Columns, labels: Sequence[str] = ()) -> None:
+    """Raises ValueError if the first row looks like an example, or the second like the names."""
     label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
     )
     if not looks_like_data and label is not None:
         looks_like_data = any(row[label].strip() == label for row in table.first_rows)
+        # A title may stand above the names of the columns.
+        for row in table.first_rows[:1]:
+            names = {plain(value) for value in row.values()}
+            looks_like_data |= not names.isdisjoint(TEXTS) and not names.isdisjoint(labels)
     if looks_like_data:
         raise ValueError(
             f"{row_name(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
@@ -300,7 +308,7 @@ def _holds_numbers(table: Table, column: str) -> bool:
     return bool(known) and all(read_number(str(value)) is not None for value in known)
 
 
-def _holds_dates(values: Sequence[Any]) -> bool:
+def holds_dates(values: Sequence[Any]) -> bool:
     """Returns whether all are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
 
     def is_date(value: Any) -> bool:

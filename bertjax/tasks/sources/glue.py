@@ -138,12 +138,18 @@ def read_glue_file(
             counts[f"{split}: rows without a gold label"] += 1
             continue
         where = row_name(path, number)
+        value = None if code is None else read_label(spec, code, where)
+        if isinstance(value, float) and not LOWEST_SCORE <= value <= HIGHEST_SCORE:
+            raise ValueError(
+                f"{where}: the score {value:g} of {spec.name} is not within {LOWEST_SCORE:g} to "
+                f"{HIGHEST_SCORE:g}. Correct the row."
+            )
         yield Example(
             id=str(count) if id is None else fields[id],
             where=where,
             text=_legible(spec, fields[text]),
             pair=None if pair is None else _legible(spec, fields[pair]),
-            label=None if code is None else read_label(spec, code, where),
+            label=value,
         )
 
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,12 +23,15 @@ from bertjax.tasks.sources.conll import in_iob2, read_conll, text_example, utf16
 from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     NAMED_COLUMNS,
+    SQL_MISSING,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
     Row,
     Table,
     files_in,
+    json_value,
     row_name,
+    shorten,
     suffix_of,
     unread_files,
 )
@@ -103,26 +105,11 @@ def as_file(rows: Any, file: Path) -> str:
             "such as {'text': 'a film', 'label': 'good'}."
         )
     lines = [
-        json.dumps({str(key): _in_json(value) for key, value in record.items()}) + "\n"
+        json.dumps({str(key): json_value(value) for key, value in record.items()}) + "\n"
         for record in records
     ]
     file.write_text("".join(lines), encoding="utf-8")
     return str(file)
-
-
-def _in_json(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # numpy
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_in_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _in_json(item) for key, item in value.items()}
-    if isinstance(value, float) and math.isnan(value):
-        return None  # pandas marks missing values with NaN
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    text = str(value)
-    return None if text in ("<NA>", "NaT") else text
 
 
 # Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
@@ -374,7 +361,7 @@ class TableSource(Source):
     ) -> str | float | int | tuple[str, ...] | None:
         column = columns.label
         value = None if column is None else row.values.get(column)
-        empty = value is None or (isinstance(value, str) and not value.strip())
+        empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self._separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
         if empty and (value is None or not self.multi_label):
@@ -388,11 +375,27 @@ class TableSource(Source):
             return row.choice_of(value, columns.choices, num_choices)
         if self.kind != "classify":
             return row.number_of(value)
+        _refuse_written_list(row, value)
         if not self.multi_label:
             return row.name(value)
         if isinstance(value, str) and self._separator:
             value = [part for part in value.split(self._separator) if part.strip()]
         return _distinct(tuple(row.names(value)))
+
+
+# Lists as pandas, NumPy and Python write them into a cell, and JSON's.
+_WRITTEN_LIST = re.compile(
+    r"""\s*(?:\[[\d\s.,-]*\]|[\[({]\s*(['"]).*\1,?\s*[\])}])\s*""", re.DOTALL
+)
+
+
+def _refuse_written_list(row: Row, value: Any) -> None:
+    if isinstance(value, str) and _WRITTEN_LIST.fullmatch(value):
+        raise ValueError(
+            f"{row.where}: {shorten(value)} is a list that was written as a text: write JSON lines "
+            "or Parquet, which hold lists; labels in CSV may stand as a|b with --label_separator, "
+            "and words and tags as JSON lists."
+        )
 
 
 def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> tuple[Example, str]:
@@ -432,6 +435,10 @@ def _with_lists(row: Row, text: str, label: str | None) -> Row:
         values[text] = words
     if label is not None and isinstance(values.get(label), str):
         values[label] = _json_list(values[label]) if values[label].strip() else None
+    for column in {text, label} & values.keys():
+        if not str(values[column]).strip("[]0123456789., "):
+            continue  # a text such as [1]
+        _refuse_written_list(row, values[column])
     return row._replace(values=values)
 
 
@@ -461,7 +468,7 @@ def data_files(path: Path, kind: OwnKind) -> list[Path]:
 # The values of multi-hot lists, as names of labels.
 MULTI_HOT = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
 # A whole number as it is usually written, or as pandas writes it in a column of floats.
-_WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
+_WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?", re.ASCII)
 
 
 class KnownClasses:
@@ -472,11 +479,17 @@ class KnownClasses:
 
     def __init__(self, names: Iterable[str]):
         self._names = frozenset(names)
-        written: dict[str, list[str]] = {}  # a number or truth value -> the classes that it may be
-        for name in self._names:
+        # A number or truth value -> the classes that it may be.
+        self._written: dict[str, list[str]] = {}
+        for name in sorted(self._names):
             if value := _value(name):
-                written.setdefault(value, []).append(name)
-        self._classes = {value: found[0] for value, found in written.items() if len(found) == 1}
+                self._written.setdefault(value, []).append(name)
+        single = {value: found[0] for value, found in self._written.items() if len(found) == 1}
+        self._classes = single
+
+    def alike(self) -> list[str]:
+        """Returns classes that are written in several ways, such as ["1", "1.0"], or []."""
+        return next((names for names in self._written.values() if len(names) > 1), [])
 
     def of(self, label: Any) -> Any:
         """Returns the class of a label, or of each of a tuple; unknown labels stay as they are."""

@@ -156,7 +156,7 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
     text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
     if text in (None, ""):
         return []
-    if isinstance(start, str) and re.fullmatch(r"\s*\d+(\.0)?\s*", start):
+    if isinstance(start, str) and re.fullmatch(r"\s*[0-9]+(\.0)?\s*", start):
         start = int(float(start))
     if not isinstance(text, str) or not isinstance(context, str):
         start = start if isinstance(start, int) else 0  # the caller names the other problem
@@ -185,7 +185,7 @@ MAX_BYTES = 1 << 30
 SUFFIXES = (*tables.JSON_SUFFIXES, *tables.PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
-_TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true", "yes", "1"), True)
+_FALSE, _TRUE = ("", "false", "f", "no", "n", "0"), ("true", "t", "yes", "y", "1")
 
 
 class SquadSource(Source):
@@ -265,13 +265,18 @@ class SquadSource(Source):
         example = Example(id=str(name), where=where, text=text, pair=context)
         impossible = question.get("is_impossible")
         meaning = "" if impossible is None else str(impossible).strip().lower().removesuffix(".0")
-        if meaning not in _TRUTH:
+        if meaning not in _FALSE + _TRUE:
             raise ValueError(
                 f"{where}: is_impossible is {brief(repr(impossible), 60)}: write true if the "
                 "passage does not answer the question, and else false."
             )
-        if _TRUTH[meaning]:
+        if meaning in _TRUE:
             return dataclasses.replace(example, label=IMPOSSIBLE)
+        if split == "train" and meaning and not question.get("answers", ["missing"]):
+            raise ValueError(
+                f"{where}: is_impossible is {brief(repr(impossible), 60)}, but there is no answer: "
+                "add the answer, or write true."
+            )
         if split in ("train", "dev") and "answer" in question and "answers" not in question:
             raise ValueError(
                 f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '

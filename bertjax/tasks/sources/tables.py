@@ -15,7 +15,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
@@ -31,9 +32,18 @@ _BLOCK = 1 << 16
 _SEPARATOR = re.compile(r"[\s,]*")
 # Signs that separate the fields of CSV, and the number of lines that tell which of them it is.
 DELIMITERS = (",", ";", "\t", "|")
-_FIRST_LINES = 20
+_FIRST_LINES = 100
 # Spreadsheets write the separator of a CSV file in a line before the names of the columns.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
+# Fields in quotes, as CSV has them; of single ones, only what apostrophes alone do not explain.
+_CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
+_SINGLE_QUOTED = re.compile(r"'(?:[^']|'')*''(?:[^']|'')*'")
+# How programs for SQL escape tabs, line ends and backslashes, and mark a missing value.
+_SQL_ESCAPE = re.compile(r"(?<=[\w.,;!?])\\[tnr]|\\\\|\A\\N\Z")
+SQL_MISSING = r"\N"
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+# What may be the first half of a pair of surrogates in JSON, or half a pair.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
@@ -68,7 +78,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
     Fields are separated by the one of `DELIMITERS` that divides the first lines into rows of
-    equally many fields, or by the one that a first line such as "sep=;" names.
+    equally many fields, or by the one that a first line such as "sep=;" names. Quotes are double
+    or, if the first lines tell it, single ones.
 
     Raises:
         ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
@@ -85,7 +96,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             first, delimiter = 1, _delimiter(start)
         lines = itertools.chain(start[first - 1 :], lines)
         try:
-            rows = csv.reader(lines, delimiter=delimiter, strict=True)
+            quote = _quote(start[first - 1 :], delimiter)
+            rows = csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True)
             for number, fields in enumerate(rows, first):
                 for field in fields:
                     check_utf8(field, path, number)
@@ -94,8 +106,17 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             raise ValueError(
                 f"{row_name(path, number + 1)} is not a row of CSV ({error}): a field that "
-                'contains a quote must be in quotes, with its own quotes doubled ("").'
+                'contains a quote must be in quotes, with its own quotes doubled (""), not '
+                'escaped (\\"), and columns are separated by a comma, semicolon, tab or |.'
             ) from error
+
+
+def _first_records(lines: Sequence[str], delimiter: str, quote: str = '"') -> list[list[str]]:
+    """Parses the rows of `lines` that are not blank, up to the first malformed one."""
+    rows = []
+    with contextlib.suppress(csv.Error):  # the last row may continue after `lines`
+        rows.extend(csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True))
+    return [row for row in rows if row]
 
 
 def _delimiter(lines: Sequence[str]) -> str:
@@ -105,15 +126,26 @@ def _delimiter(lines: Sequence[str]) -> str:
     """
 
     def fit(delimiter: str) -> int:
-        total = width = 0
-        with contextlib.suppress(csv.Error):  # the last row may continue after `lines`
-            for fields in csv.reader(lines, delimiter=delimiter, strict=True):
-                width = width or len(fields)
-                if len(fields) == width > 1:
-                    total += 1 + all('"' not in field for field in fields)
-        return total
+        rows = _first_records(lines, delimiter)
+        fitting = [row for row in rows if len(row) == len(rows[0]) > 1]
+        return sum(1 + all('"' not in field for field in row) for row in fitting)
 
     return max(DELIMITERS, key=fit)
+
+
+def _quote(lines: Sequence[str], delimiter: str) -> str:
+    """Returns "'" if single quotes enclose fields of `lines`, and else '"'.
+
+    They do if they enclose all names of the columns, double a quote within, or hold a field with a
+    separator or line end together, and all rows have equally many fields then.
+    """
+    double, single = (_first_records(lines, delimiter, quote) for quote in "\"'")
+    if not single or {len(row) for row in single} != {len(single[0])} or len(single[0]) < 2:
+        return '"'
+    named = all(re.fullmatch("'.+'", name) for name in (double or [[""]])[0])
+    doubled = any(_SINGLE_QUOTED.fullmatch(field) for row in double for field in row)
+    held = any(sign in field for row in single for field in row for sign in (delimiter, "\n", "\r"))
+    return "'" if named or doubled or held else '"'
 
 
 def read_json_rows(path: Path) -> Rows:
@@ -146,13 +178,24 @@ def read_json_rows(path: Path) -> Rows:
 def _parsed(path: Path, number: int, line: str) -> Any:
     """Parses a line of JSON lines; if it is not JSON, returns (and does not raise) a ValueError."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError) as error:
         return ValueError(
             f"{row_name(path, number)} is not JSON ({brief(error)}): write one object per line, "
             "such as "
             '{"text": "...", "label": "..."}.'
         )
+    try:
+        _check_surrogates(value, line, path, number)
+    except ValueError as error:
+        return error
+    return value
+
+
+def _check_surrogates(value: Any, text: str, path: Path, number: int) -> None:
+    """Raises ValueError if `value`, parsed from the JSON `text`, holds a lone surrogate."""
+    if _SURROGATE.search(text):
+        check_utf8(json.dumps(value, ensure_ascii=False), path, number)
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
@@ -180,6 +223,10 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
             else:
                 return
             check_utf8(buffer[at:end], path, number)
+            try:
+                _check_surrogates(value, buffer[at:end], path, number)
+            except ValueError as error:
+                value = error
             yield number, value
             at = end
 
@@ -188,21 +235,24 @@ def read_parquet(path: Path) -> Rows:
     """Yields (row number, {column: value}) for each row of a Parquet file, counted from 1.
 
     If Hugging Face's `datasets` wrote the names of classes into the file, class ids become these
-    names; the id -1, which marks an unknown class, becomes None. Values of types that JSON does not
-    have, such as dates, become texts.
+    names; the id -1, which marks an unknown class, becomes None, and a ValueError takes the place
+    of a row with an id that has no name. Values become those of JSON as by `json_value`.
 
     Raises:
         ValueError: the file is damaged, or a text in it is not UTF-8.
     """
     count = itertools.count(1)
     with open_parquet(str(path)) as file:
-        names = _class_names((file.schema_arrow.metadata or {}).get(b"huggingface"))
+        features = _features((file.schema_arrow.metadata or {}).get(b"huggingface"))
         for rows in parquet_batches(str(path), file):
-            for row in rows:
-                yield (
-                    next(count),
-                    {key: _plain(value, names.get(key)) for key, value in row.items()},
-                )
+            for number, row in zip(count, rows, strict=False):
+                try:
+                    values = {
+                        column: json_value(row[column], features.get(column)) for column in row
+                    }
+                except ValueError as error:
+                    values = ValueError(f"{row_name(path, number)}: {error}")
+                yield number, values
 
 
 def parquet_columns(path: Path) -> tuple[str, ...]:
@@ -211,41 +261,72 @@ def parquet_columns(path: Path) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
-def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
-    """Returns {column: class names} from what Hugging Face's `datasets` writes into the file."""
+def _features(metadata: bytes | None) -> dict[str, Any]:
+    """Returns {column: its type} from what Hugging Face's `datasets` writes into the file."""
     try:
         features = json.loads(metadata or b"{}")["info"]["features"]
-        names = {}
-        for key, feature in features.items():
-            # Columns of lists describe their elements: {"feature": ...}, or [...] before version 4.
-            while (isinstance(feature, list) and feature) or "feature" in feature:
-                feature = feature[0] if isinstance(feature, list) else feature["feature"]
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-                names[key] = feature["names"]
-        return names
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}  # no such metadata
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
-def _plain(value: Any, names: Sequence[str] | None) -> Any:
-    """Converts a value to a JSON value, and a class id to its name in `names`, if there are any."""
-    if isinstance(value, list):
-        return [_plain(item, names) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item, None) for key, item in value.items()}
-    if names is not None and type(value) is int and -1 <= value < len(names):
-        return names[value] if value >= 0 else None
+def json_value(value: Any, feature: Any = None) -> Any:
+    """Converts a value from Parquet or Python to a JSON value.
+
+    Bytes become their text, sets sorted lists, missing values None, and dates, decimals and so on
+    texts. What has no such form, such as an image, becomes an object: neither a text nor a label.
+    Class ids become names where `feature`, the type of the value in `datasets`, has them.
+
+    Raises ValueError for a class id without a name.
+    """
+    if value is None or type(value) is str:
+        return value
+    if hasattr(value, "tolist"):  # numpy, whose times would become numbers of nanoseconds
+        is_time = getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M")
+        value = (value.astype(str) if is_time else value).tolist()
+        if value is None or (is_time and value == "NaT"):
+            return None
+    known = feature if isinstance(feature, dict) else {}
+    if isinstance(value, list | tuple | set | frozenset):
+        # Lists describe their elements: {"feature": ...}, or [...] before version 4 of datasets.
+        inner = feature[0] if isinstance(feature, list) and feature else known.get("feature")
+        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [json_value(item, inner) for item in items]
+    if isinstance(value, Mapping):
+        if isinstance(inner := known.get("feature"), dict) and "_type" in known:
+            known = {key: [part] for key, part in inner.items()}  # an object of lists
+        return {str(key): json_value(item, known.get(key)) for key, item in value.items()}
     if isinstance(value, float) and math.isnan(value):
         return None  # pandas marks missing values with NaN
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"bytes": bytes(value).hex()}
+    names = known.get("names") if known.get("_type") == "ClassLabel" else None
+    if isinstance(names, list) and isinstance(value, int | float) and not isinstance(value, bool):
+        if value not in range(-1, len(names)):
+            raise ValueError(
+                f"the class id {value} has no name, because the file names {len(names)} classes "
+                f"({brief(', '.join(map(str, names)), 60)}), with ids from 0: correct the id, or "
+                "write names."
+            )
+        return None if value == -1 else names[int(value)]
+    if isinstance(value, str | int | float | bool):
+        return value
+    text = str(value)
+    if " at 0x" in text:  # no text of its own
+        return {"type": type(value).__name__}
+    return None if text in ("<NA>", "NaT") else text
 
 
 def read_number(text: str) -> float | None:
-    """Converts a text to a float; returns None if the text is not a finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
+    """Converts a text to a float; returns None if the text is not a finite number.
+
+    Python's own forms, such as 1_000, are no numbers, and digits are those of ASCII, as in pandas.
+    """
+    text = text.strip()
+    number = float(text) if _NUMBER.fullmatch(text) else math.inf
     return number if math.isfinite(number) else None
 
 
@@ -257,11 +338,16 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+        if not 0xDC80 <= code <= 0xDCFF:
+            raise ValueError(
+                f"{row_name(path, row)} is not UTF-8: \\u{code:04x} is half a character (a lone "
+                f"surrogate), in {brief(ascii(text[max(0, error.start - 20) : error.end]), 60)}: "
+                "remove it, or write both halves."
+            ) from error
         raise ValueError(
-            f"{row_name(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
-            "Save the file as UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8, if it comes "
-            "from a Windows program of Western Europe or America."
+            f"{row_name(path, row)} is not UTF-8: byte 0x{code - 0xDC00:02x} at character "
+            f"{error.start + 1}. Save the file as UTF-8, or convert it: iconv -f WINDOWS-1252 -t "
+            "UTF-8, if it comes from a Windows program of Western Europe or America."
         ) from error
 
 
@@ -287,8 +373,8 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is UTF-16 or a ZIP file. A damaged compressed file raises ValueError
-            when it is read.
+        ValueError: the file is UTF-16, UTF-32 or a ZIP file. A damaged compressed file raises
+            ValueError when it is read.
     """
     file = open(path, "rb")
     try:
@@ -311,10 +397,12 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 
 
 def _utf16(start: bytes) -> str:
-    """Returns the name of the UTF-16 encoding of a text that begins with `start`, or "".
+    """Returns the name of the UTF-16 or -32 encoding of a text that begins with `start`, or "".
 
     Without a byte order mark, every other byte of mostly ASCII text is 0, which UTF-8 never has.
     """
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
     pairs = len(start) // 2
@@ -346,7 +434,6 @@ EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
 FIRST_ROWS = 100
 # Number of rows of TSV that are searched for fields quoted as in CSV.
 ROWS_SEARCHED = 10_000
-_CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
 # Suffixes of files whose columns have names, so that they cannot have CoNLL's columns.
 NAMED_COLUMNS = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 
@@ -450,6 +537,9 @@ class Table:
             number, first = next(rows, (1, ()))
             if isinstance(first, ValueError):
                 raise first
+            if self._read is read_tsv and first and all(map(_CSV_QUOTED.fullmatch, first)):
+                self._read = read_csv  # a table with quotes, as pandas and R write it
+                return self._find_columns()
             columns = (
                 tuple(first)
                 if self.is_typed
@@ -501,10 +591,10 @@ class Table:
                     yield number, dict(zip(self.columns, fields, strict=True))
 
     def quoting_note(self) -> str:
-        """Returns a warning about the first row of TSV that seems quoted as in CSV, or "".
+        """Returns a warning about the first row of TSV that seems quoted or escaped, or "".
 
-        Quotes have no meaning in TSV, so that they become a part of the text. The first
-        `ROWS_SEARCHED` rows are searched.
+        Quotes and backslashes have no meaning in TSV, so that they become a part of the text. The
+        first `ROWS_SEARCHED` rows are searched.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
             return ""
@@ -514,10 +604,21 @@ class Table:
                     f"warning: {row_name(self.path, number)} seems to be quoted as in CSV, but "
                     "quotes have no meaning in TSV and are read as text: save the table as CSV."
                 )
+            if escaped := next(filter(None, map(_SQL_ESCAPE.search, fields)), None):
+                return (
+                    f"warning: {row_name(self.path, number)} holds {escaped[0]}, as MySQL and "
+                    "PostgreSQL escape texts in TSV, but it is read as it stands: if it is an "
+                    "escape, export CSV."
+                )
         return ""
 
     def _problem_of(self, number: int, fields: Sequence[str]) -> str | None:
         """Returns why a row of CSV or TSV cannot be used; None if it can be."""
+        if any("\0" in field for field in fields):
+            return (
+                f"{row_name(self.path, number)} holds a NUL character, which no text has: remove "
+                "it (tr -d '\\000'), or export the table again."
+            )
         if len(fields) == len(self.columns):
             # Files that were joined line by line contain the header of each of them.
             if len(fields) == 1 or tuple(field.strip() for field in fields) != self.columns:
@@ -588,6 +689,13 @@ def shorten(value: Any) -> str:
     return f"{brief(text[:60])}...{text[-1] if isinstance(value, str) else ''}"
 
 
+def is_blank(text: str) -> bool:
+    """Returns whether a text has only spaces and characters that have no width, such as U+200B."""
+    return not text or all(
+        character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text
+    )
+
+
 class Row(NamedTuple):
     """One row of a user's file, {column: value} in `values`.
 
@@ -630,14 +738,18 @@ class Row(NamedTuple):
 
     def _checked(self, value: Any, column: str) -> str:
         if not isinstance(value, str):
+            nested = isinstance(value, dict | list) and suffix_of(self.path) == ".json"
+            remedy = " pandas writes one object per row with to_json(orient='records')." * nested
             raise ValueError(
                 f"{self.where}: {brief(column, 60)!r} should be a text, but is {shorten(value)}. "
-                "Correct the row."
+                f"Correct the row.{remedy}"
             )
-        if not value or value.isspace():
+        if is_blank(value) or value == SQL_MISSING:
+            state = "empty" if not value or value.isspace() else f"{value!a}, which shows nothing"
+            state = f"{value}, a missing value of SQL" if value == SQL_MISSING else state
             raise ValueError(
-                f"{self.where}: the text in {brief(column, 60)!r} is empty; fill it or remove the "
-                "row."
+                f"{self.where}: the text in {brief(column, 60)!r} is {brief(state, 60)}; fill it "
+                "or remove the row."
             )
         # JSON can contain a lone surrogate, such as "\ud83d".
         check_utf8(value, self.path, self.number)
@@ -650,6 +762,7 @@ class Row(NamedTuple):
         value is missing in their column.
         """
         if isinstance(value, str) and value.strip():
+            check_utf8(value, self.path, self.number)
             return value.strip()
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -683,7 +796,7 @@ class Row(NamedTuple):
         Indices count from 0, letters from a.
         """
         written = self.name(value)
-        if written.isdecimal() and int(written) < count:
+        if written.isascii() and written.isdecimal() and int(written) < count:
             return int(written)
         texts = [text.strip() for text in self.texts(columns)]
         if texts.count(written) == 1:
