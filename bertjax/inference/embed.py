@@ -89,7 +89,7 @@ class Embedder:
             modules = loaded.source.usage.modules.result() or modules
         pooling = pooling or modules.pooling
         normalize = modules.normalize if normalize is None else normalize
-        self.max_length = max_length or min(modules.max_length or longest, longest)
+        self.max_length = max_length or min(modules.max_length or loaded.max_length, longest)
         self.truncated = 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None

@@ -187,8 +187,8 @@ class Pretrained:
         compiled programs; it may be larger than the device memory. The outputs have no padding.
 
         Args:
-            texts: texts or pairs of texts, which are truncated to the maximum length of the model
-                and padded to the length of the longest row.
+            texts: texts or pairs of texts, which are truncated as by `encode` and padded to the
+                length of the longest row.
             input_ids: token ids that replace `texts`, int [B, L] as in transformers ([B, C, L] for
                 multiple choice with C choices).
             attention_mask: 1 (or True) for tokens and 0 for padding, of the shape of `input_ids`;
@@ -363,8 +363,8 @@ class Pretrained:
         """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
         Args:
-            texts: the texts; long texts are truncated to the maximum length of the model or, if
-                `pooling` is None, to a smaller one in the files of sentence-transformers.
+            texts: the texts; long texts are truncated as by `encode` or, if `pooling` is None, to
+                the length in the files of sentence-transformers.
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
                 None: as the files of sentence-transformers in the model directory say, or "mean" if
                 there are none.
@@ -410,11 +410,14 @@ class Pretrained:
         return loaded._replace(params=inference_params(head, loaded.model))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokenizes texts or pairs of texts, truncated to the maximum length of the model.
+        """Tokenizes texts or pairs of texts.
+
+        They are truncated to the `model_max_length` of the tokenizer, as in transformers, or to the
+        maximum length of the model if it is smaller.
 
         Returns (input_ids, attention_mask, token_type_ids), int32 [B, L] each.
         """
-        tokenizer, limit = self.loaded.tokenizer, self.config.max_length
+        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
         rows = [tokenizer.encode_prompt(*parts, max_length=limit) for parts in text_tuples(texts)]
         length = max((len(ids) for ids, _ in rows), default=1)
         ids = np.full((len(rows), length), tokenizer.pad_token_id, np.int32)
@@ -497,8 +500,8 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
     longest = loaded.config.max_length
     modules = None if description or usage.modules.exception() else usage.modules.result()
-    if modules:
-        longest = min(modules.max_length or longest, longest)  # as for embeddings
+    if not description:  # as for embeddings
+        longest = min((modules and modules.max_length) or loaded.max_length, longest)
     with naming_read_errors(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(

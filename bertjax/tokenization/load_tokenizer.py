@@ -215,7 +215,9 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
         raise ValueError(
             f"{directory} has files of different tokenizers: {listed}. Delete the wrong files."
         )
-    length, input_names = config.get("model_max_length", 512), config.get("model_input_names")
+    # A config without a length means no limit, as in transformers.
+    length = config.get("model_max_length", 1e30 if config else 512)
+    input_names = config.get("model_input_names")
     if input_names is None and named == "DistilBertTokenizer":
         input_names = ["input_ids", "attention_mask"]
     # transformers writes 1e30 for "no limit".

@@ -143,7 +143,7 @@ def save_hf(
     head: str = "pretraining",
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     tagger: Any = None,
 ) -> None:
     """Writes a model directory that transformers loads without a warning.
@@ -155,7 +155,8 @@ def save_hf(
         head: the name of the head in `bertjax.model.HEADS`.
         extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
-        files: additional text files to write, {file name: text}.
+        files: additional files to write, {relative path: text, which gets an end of line, or
+            bytes}.
         tagger: the parameters of a tagger on the frozen encoder, for `tagger.safetensors`.
 
     Raises:
@@ -177,9 +178,10 @@ def save_hf(
             tokenizer.save(beside)
         if card is not None:
             (beside / CARD).write_text(card, encoding="utf-8")
-        for name, text in dict(files or {}).items():
-            (beside / name).parent.mkdir(exist_ok=True)
-            (beside / name).write_text(text + "\n", encoding="utf-8")
+        for name, file in dict(files or {}).items():
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
+            whole = file if isinstance(file, bytes) else f"{file}\n".encode()
+            (beside / name).write_bytes(whole)
         write_checksums(beside, without=(CARD,))
 
 

@@ -52,6 +52,13 @@ class LoadedModel(NamedTuple):
     unused: list[str]
     source: Source
 
+    @property
+    def max_length(self) -> int:
+        """The number of tokens to which texts are truncated: the smaller maximum of model and
+        tokenizer."""
+        longest = self.config.max_length
+        return min(self.tokenizer.model_max_length, longest) if self.tokenizer else longest
+
 
 def load_model(
     path: str | Path,
@@ -114,7 +121,7 @@ def load_model(
     model = HEADS[head](
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
-    model = with_head_fields(model, source.where, head_fields or {})
+    model = with_head_fields(model, source.usage.modules, head_fields or {})
     bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
     skip = model.class_part if bias is not None and bias.size != _classes(source) else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)

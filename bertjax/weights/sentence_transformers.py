@@ -1,25 +1,51 @@
 """The files of sentence-transformers in a model directory: how a text becomes an embedding.
 
 `modules.json` lists the modules that sentence-transformers applies: the transformer, a pooling of
-its hidden states, and possibly a normalisation to length 1.
+its hidden states, and possibly a normalisation to length 1. All else is refused by its name, and
+copied as it is.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief, read_json
 from bertjax.model import BertWithHead
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.tokenization import Tokenizer
 
 MODULES = "modules.json"
-_SETTINGS = "sentence_bert_config.json"
-_POOLING = "1_Pooling/config.json"
 _MODEL = "config_sentence_transformers.json"
-SENTENCE_FILES = (MODULES, _SETTINGS, _MODEL, _POOLING)
+_POOLING = "1_Pooling/config.json"
+# Of several, sentence-transformers reads the first one; old versions wrote the name of the family.
+_SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# Patterns of the names, for downloads.
+SENTENCE_FILES = (MODULES, _MODEL, *_SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
 REMEDY = "download it again, or give --pooling"
+_ANY = object()
+# The values that are followed; any, if other code reads the field or no embedding depends on it.
+_USUAL = {
+    "Transformer": {
+        **dict.fromkeys(("max_seq_length", "do_lower_case", "unpad_inputs"), _ANY),
+        **dict.fromkeys(("query_length", "document_length"), _ANY),  # not of `encode`
+        "transformer_task": "feature-extraction",
+        "modality_config": {
+            "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+        },
+        "module_output_name": "token_embeddings",
+    },
+    "Pooling": dict.fromkeys(
+        ("word_embedding_dimension", "embedding_dimension", "include_prompt", "pooling_mode"), _ANY
+    ),
+    "Normalize": dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"),
+}
 
 
 class SentenceModules(NamedTuple):
@@ -36,41 +62,46 @@ class SentenceModules(NamedTuple):
     max_length: int | None = None
 
 
-def read_sentence_modules(directory: Path) -> SentenceModules | None:
+def read_sentence_modules(
+    directory: Path, tokenizer: Tokenizer | None = None
+) -> SentenceModules | None:
     """Reads the modules of sentence-transformers in a model directory; None if it has none.
 
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: a file is damaged, the directory has modules other than a transformer, a
-            pooling by mean or [CLS], and a normalisation, or sentence-transformers would change the
-            texts: by a default prompt, or by lower-casing that the tokenizer does not do anyway.
+            pooling by mean or [CLS], and a normalisation, a setting of them is not followed, or
+            sentence-transformers would change the texts: by a default prompt, or by lower-casing
+            that `tokenizer` does not do anyway.
     """
     if not (directory / MODULES).is_file():
         return None
-    modules = read_json(directory / MODULES, REMEDY, MAX_BYTES, list)
-    # Types are names of classes, such as sentence_transformers.models.Pooling.
-    kinds = [str(x.get("type")).rpartition(".")[2] for x in modules if isinstance(x, dict)]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+    kinds, folders = zip(*_modules(directory) or [("none", "")], strict=True)
+    if kinds[:2] != ("Transformer", "Pooling") or not {*kinds[2:]} <= {"Normalize"}:
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
             "only Transformer, Pooling and Normalize: give --pooling to embed without them."
         )
-    settings = directory / _SETTINGS
+    for folder in folders[2:]:
+        file = directory / folder / "config.json"
+        _refuse_others(file, _read_optional(file), _USUAL["Normalize"])
+    places = [directory / folders[0] / name for name in _SETTINGS]
+    settings = next((file for file in places if _read_optional(file)), places[0])
     content = _read_optional(settings)
+    _refuse_others(settings, content, _USUAL["Transformer"])
     length = content.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
-    tokenizer = _read_optional(directory / "tokenizer_config.json")
-    if length is None:
-        # As version 6 of sentence-transformers writes it; 1e30 means that there is no limit.
-        found = tokenizer.get("model_max_length")
-        length = found if type(found) is int and found > 0 else None
-    lowers = content.get("do_lower_case") and not tokenizer.get("do_lower_case")
+    lowers = content.get("do_lower_case") and not (tokenizer and tokenizer.do_lower_case)
     change = f"{settings} says that sentence-transformers lower-cases" if lowers else ""
     file = directory / _MODEL
     model = _read_optional(file)
+    usual = {"model_type": "SentenceTransformer"}
+    read = {name: x for name, x in model.items() if name in ("model_type", "truncate_dim")}
+    _refuse_others(file, read, usual)
     prompts, name = model.get("prompts"), model.get("default_prompt_name")
-    prompt = prompts.get(str(name), name) if isinstance(prompts, dict) else name
+    prompts = {"query": "", "document": ""} | (prompts if isinstance(prompts, dict) else {})
+    prompt = prompts.get(str(name), name)
     if prompt not in (None, ""):
         change = f"{file} says by default_prompt_name={brief(repr(name), 40)} that "
         change += f"sentence-transformers puts {brief(repr(prompt), 60)} before"
@@ -79,11 +110,33 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
             f"{change} each text, which bertjax does not do: change your texts so, and give "
             "--pooling to use the model on them as they are."
         )
-    path = str(modules[1].get("path") or "1_Pooling")
-    file = directory / path / "config.json"
-    if ".." in Path(path).parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
-        raise ValueError(f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it.")
-    return SentenceModules(read_pooling(file), "Normalize" in kinds, length)
+    pooling = read_pooling(directory / folders[1] / "config.json")
+    return SentenceModules(pooling, "Normalize" in kinds, length)
+
+
+def _modules(directory: Path) -> list[tuple[str, str]]:
+    """Returns (class, folder) of each module; the class of another library has its full name."""
+    modules = []
+    for index, module in enumerate(read_json(directory / MODULES, REMEDY, MAX_BYTES, list)):
+        module = module if isinstance(module, dict) else {}
+        kind = str(module.get("type"))
+        kind = kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+        parts = Path(path := str(module.get("path") or "")).parts
+        if ".." in parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
+            raise ValueError(
+                f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it."
+            )
+        modules.append((kind, "/".join(parts) or (f"{index}_{kind}" if index else "")))
+    return modules
+
+
+def _refuse_others(file: Path, content: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    for name, value in content.items():
+        if usual.get(name) is not _ANY and value not in (None, {}, usual.get(name)):
+            raise ValueError(
+                f"{file} has {brief(name, 40)}={brief(repr(value), 60)}, which bertjax does not "
+                "follow: give --pooling to embed without it."
+            )
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
@@ -96,27 +149,52 @@ def read_pooling(file: Path) -> str:
     Raises ValueError if the config has another mode, several modes or none.
     """
     config = read_json(file, REMEDY, MAX_BYTES)
-    modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
-        "include_prompt"
-    }
-    mode = config.get("pooling_mode")
-    modes |= {mode} if isinstance(mode, str) else set()
+    flags = {key.removeprefix("pooling_mode_"): x for key, x in config.items() if "mode_" in key}
+    modes = config.get("pooling_mode", [mode for mode, on in flags.items() if on])
+    modes = modes if isinstance(modes, list) else [modes]
+    modes = modes or ["mean"] * bool(config)  # as in sentence-transformers
     names = {"mean_tokens": "mean", "mean": "mean", "cls_token": "cls", "cls": "cls"}
-    if len(modes) != 1 or not modes <= names.keys():
-        asked = brief(", ".join(sorted(modes)) or "none", 60)
+    if len(modes) != 1 or str(modes[0]) not in names:
+        asked = brief(", ".join(map(str, modes)) or "none", 60)
         raise ValueError(
             f"{file} asks for the pooling {asked}, but bertjax has only mean and cls: give "
             "--pooling to embed with one of them."
         )
-    return names[modes.pop()]
+    others = {key: x for key, x in config.items() if key.removeprefix("pooling_mode_") not in flags}
+    _refuse_others(file, others, _USUAL["Pooling"])
+    return names[str(modes[0])]
 
 
-def sentence_files(directory: Path) -> dict[str, str]:
-    """Returns {file name: text} of the files of sentence-transformers in a model directory."""
+def transformer_folder(directory: Path) -> Path:
+    """Returns the folder of the transformer of `modules.json`; without this file, `directory`."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if (directory / MODULES).is_file():
+            return directory / _modules(directory)[0][1]
+    return directory
+
+
+def sentence_files(directory: Path) -> dict[str, bytes]:
+    """Returns {relative path: content} of the files of sentence-transformers in a model directory.
+
+    They are all files of modules, except those of the transformer's config, weights and tokenizer.
+    The path of the transformer becomes "", since a copy has its files beside `modules.json`.
+    """
     if not (directory / MODULES).is_file():
         return {}
-    files = {name: directory / name for name in SENTENCE_FILES if (directory / name).is_file()}
-    return {name: file.read_text(encoding="utf-8").rstrip("\n") for name, file in files.items()}
+    root, modules = transformer_folder(directory), _modules(directory)
+    files = {MODULES: directory / MODULES, _MODEL: directory / _MODEL}
+    files |= {name: root / name for name in _SETTINGS}
+    for _, folder in modules[1:]:
+        files |= {
+            file.relative_to(directory).as_posix(): file
+            for file in sorted((directory / folder).rglob("*"))
+        }
+    contents = {name: file.read_bytes() for name, file in files.items() if file.is_file()}
+    if root != directory:
+        described = json.loads(contents[MODULES])
+        described[0]["path"] = ""
+        contents[MODULES] = json.dumps(described, indent=2).encode()
+    return contents
 
 
 def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
@@ -145,20 +223,20 @@ def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
             "pooling_mode_max_tokens": False,
             "pooling_mode_mean_sqrt_len_tokens": False,
         },
-        _SETTINGS: {"max_seq_length": max_length, "do_lower_case": False},
+        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
         _MODEL: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
     }
     return {name: json.dumps(content, indent=2) for name, content in contents.items()}
 
 
 def with_head_fields(
-    model: BertWithHead, directory: Path, fields: Mapping[str, Any]
+    model: BertWithHead, read: Future[SentenceModules | None], fields: Mapping[str, Any]
 ) -> BertWithHead:
     """Sets fields of a model's head and, for sentence embeddings, pooling and normalisation.
 
-    Unless `fields` sets the pooling, both are read from the files of sentence-transformers.
+    Unless `fields` sets the pooling, both are those of the modules that were `read`.
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
-        modules = read_sentence_modules(directory) or SentenceModules()
+        modules = read.result() or SentenceModules()
         model = model.clone(pooling=modules.pooling, normalize=modules.normalize)
     return model.clone(**fields) if fields else model

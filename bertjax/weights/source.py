@@ -37,22 +37,22 @@ class Usage(NamedTuple):
     Attributes:
         description: the content of `task.json`; {} if there is none.
         modules: the modules of sentence-transformers; None if there are none.
-        sentence_files: {file name: text} of the files of sentence-transformers.
+        sentence_files: {relative path: content} of the files of sentence-transformers.
         tagger: {PyTorch name: tensor} in `tagger.safetensors`; None if there is none.
     """
 
     description: Future[dict[str, Any]]
     modules: Future[sentence_transformers.SentenceModules | None]
-    sentence_files: Future[dict[str, str]]
+    sentence_files: Future[dict[str, bytes]]
     tagger: Future[dict[str, np.ndarray] | None]
 
 
-def usage_of(directory: Path) -> Usage:
-    """Reads the files in a model directory that say how the model is used."""
+def usage_of(directory: Path, tokenizer: Tokenizer | None = None) -> Usage:
+    """Reads the files in the directory of a model and its tokenizer that say how it is used."""
     task, tagger = directory / "task.json", directory / hf.TAGGER
     return Usage(
         _outcome(lambda: read_json(task) if task.is_file() else {}),
-        _outcome(lambda: sentence_transformers.read_sentence_modules(directory)),
+        _outcome(lambda: sentence_transformers.read_sentence_modules(directory, tokenizer)),
         _outcome(lambda: sentence_transformers.sentence_files(directory)),
         _outcome(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
     )
@@ -110,8 +110,9 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     if place.is_dir():
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
-        if (place / "config.json").is_file() and hf.has_weights(place):
-            return _open_hf(place, None, tokenizer_required)
+        folder = sentence_transformers.transformer_folder(place)
+        if (folder / "config.json").is_file() and hf.has_weights(folder):
+            return _open_hf(folder, None, tokenizer_required, place)
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place, tokenizer_required)
         if (place / "model" / "config.json").is_file():
@@ -135,14 +136,20 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     )
 
 
-def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) -> Source:
+def _open_hf(
+    directory: Path, weights: Path | None, tokenizer_required: bool, whole: Path | None = None
+) -> Source:
+    """Opens a model directory; `whole` holds it and other modules of sentence-transformers."""
+    whole = whole or directory
+    if whole == sentence_transformers.transformer_folder(whole.parent):
+        print(f"note: give {whole.parent} to follow its {sentence_transformers.MODULES}")
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
             f"{directory} has no config.json, which describes the architecture of {weights}: copy "
             "it there."
         )
-    refuse_links_outside(directory)
-    hf.check_files(directory)
+    refuse_links_outside(whole)
+    hf.check_files(whole)
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     tensors = hf.open_hf(directory) if weights is None else hf.open_weights([weights])
@@ -151,7 +158,7 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
         tensors, prefix = names.without_wrapper(tensors, model_type)
         if prefix:
             print(f"note: the prefix {prefix} of all tensors in {weights or directory} is removed")
-    return Source("hf", directory, config, tensors, tokenizer, usage_of(directory))
+    return Source("hf", whole, config, tensors, tokenizer, usage_of(whole, tokenizer))
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:

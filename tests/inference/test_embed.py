@@ -239,7 +239,7 @@ def test_the_files_of_sentence_transformers_are_followed_and_kept(folder, texts,
 @pytest.mark.parametrize(
     ("modules", "pooling", "message"),
     [
-        ([*MODULES, {"type": "x.Dense"}], {"pooling_mode_mean_tokens": True}, "Pooling, Dense"),
+        ([*MODULES, {"type": "x.Dense"}], {"pooling_mode_mean_tokens": True}, "Pooling, x.Dense"),
         (MODULES, {"pooling_mode_max_tokens": True}, "asks for the pooling max_tokens"),
         (MODULES, {"pooling_mode": "lasttoken"}, "asks for the pooling lasttoken"),
         (MODULES, {}, "asks for the pooling none"),
@@ -272,8 +272,8 @@ def test_other_modules_are_refused_unless_a_pooling_is_given(
         ),
         (
             "config_sentence_transformers.json",
-            {"prompts": {}, "default_prompt_name": "query"},
-            "default_prompt_name='query'",
+            {"prompts": {}, "default_prompt_name": "question"},
+            "default_prompt_name='question'",
         ),
     ],
 )
@@ -297,6 +297,169 @@ def test_what_changes_no_text_is_not_refused(folder, tmp_path, default):
     prompts = {"prompts": {"plain": "", "query": "query: "}, "default_prompt_name": default}
     (model / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     assert bertjax.load_pretrained(model, None).embed(["Text"]).shape == (1, 32)
+
+
+@pytest.fixture(scope="module")
+def sentence_model(folder, tmp_path_factory):
+    """A function that has sentence-transformers save a model of `folder` with other modules."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules as models
+
+    def save(*names):
+        target = tmp_path_factory.mktemp("sentence") / "m"
+        modules = [models.Transformer(str(folder)), models.Pooling(32)]
+        for name in names:
+            modules.append(models.Dense(32, 8) if name == "Dense" else getattr(models, name)())
+        library.SentenceTransformer(modules=modules, device="cpu").save(str(target))
+        return target
+
+    return save
+
+
+def theirs(folder, texts):
+    import sentence_transformers
+
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
+
+
+def edit(file, **changes):
+    content = json.loads(file.read_text()) if file.is_file() else {}
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content | changes))
+
+
+def in_another_folder(folder):
+    (folder / "1_Pooling").rename(folder / "pool")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = "pool"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def in_0_transformer(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    files = [file for file in folder.iterdir() if file.is_file()]
+    (folder / "0_Transformer").mkdir()
+    for file in files:
+        if file.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            file.rename(folder / "0_Transformer" / file.name)
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+OF_MODULES = {
+    "as saved": lambda folder: None,
+    "cls": lambda folder: edit(folder / "1_Pooling/config.json", pooling_mode="cls"),
+    "a list": lambda folder: edit(folder / "1_Pooling/config.json", pooling_mode=["cls"]),
+    "both names": lambda folder: edit(
+        folder / "1_Pooling/config.json", pooling_mode="cls", pooling_mode_mean_tokens=True
+    ),
+    "old name of cls": lambda folder: (folder / "1_Pooling/config.json").write_text(
+        '{"word_embedding_dimension": 32, "pooling_mode_cls_token": 1}'
+    ),
+    "no mode": lambda folder: (folder / "1_Pooling/config.json").write_text(
+        '{"word_embedding_dimension": 32, "pooling_mode_cls_token": false}'
+    ),
+    "another folder": in_another_folder,
+    "0_Transformer": in_0_transformer,
+    "old name of settings": lambda folder: (folder / "sentence_bert_config.json").rename(
+        folder / "sentence_roberta_config.json"
+    ),
+    "a length": lambda folder: edit(folder / "sentence_bert_config.json", max_seq_length=5),
+    "length of the tokenizer": lambda folder: edit(
+        folder / "tokenizer_config.json", model_max_length=6
+    ),
+    "a prompt that is not the default": lambda folder: edit(
+        folder / "config_sentence_transformers.json", prompts={"query": "query: "}
+    ),
+    "an empty default": lambda folder: edit(
+        folder / "config_sentence_transformers.json", default_prompt_name="query"
+    ),
+    "twice": lambda folder: edit(folder / "2_Normalize/config.json", module_output_name=None),
+}
+
+
+@pytest.mark.parametrize("case", OF_MODULES)
+def test_modules_give_the_vectors_of_sentence_transformers_in_copies_too(
+    sentence_model, texts, tmp_path, case
+):
+    folder = sentence_model("Normalize", *["Normalize"] * (case == "twice"))
+    OF_MODULES[case](folder)
+    expected = theirs(folder, texts[:9])
+    bert = bertjax.load_pretrained(folder)
+    np.testing.assert_allclose(bert.embed(texts[:9]), expected, atol=1e-5)
+    bert.save(tmp_path / "saved")
+    convert.main([str(folder), str(tmp_path / "converted")])
+    for copy in ("saved", "converted"):
+        np.testing.assert_allclose(theirs(tmp_path / copy, texts[:9]), expected, atol=1e-5)
+        again = bertjax.load_pretrained(tmp_path / copy)
+        np.testing.assert_allclose(again.embed(texts[:9]), expected, atol=1e-5)
+
+
+REFUSED_SETTINGS = {
+    "1_Pooling/config.json": {"pooling_mode": ["mean", "cls"]},
+    "2_Normalize/config.json": {"module_input_name": "token_embeddings"},
+    "./2_Normalize/config.json": {"module_output_name": "other"},
+    "sentence_bert_config.json": {"do_lower_case": True},
+    "./sentence_bert_config.json": {"module_output_name": "x"},
+    "././sentence_bert_config.json": {
+        "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}
+    },
+    "./././sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 4}}},
+    "././././sentence_bert_config.json": {"model_args": {"torch_dtype": "float16"}},
+    "config_sentence_transformers.json": {"truncate_dim": 8},
+    "./config_sentence_transformers.json": {"model_type": "SparseEncoder"},
+    "././config_sentence_transformers.json": {
+        "prompts": {"query": "query: "},
+        "default_prompt_name": "query",
+    },
+}
+
+
+@pytest.mark.parametrize("file", REFUSED_SETTINGS)
+def test_settings_that_are_not_followed_are_refused_by_name_and_copied(
+    sentence_model, tmp_path, file
+):
+    folder = sentence_model("Normalize")
+    load_tokenizer(folder, do_lower_case=False).save(folder)
+    edit(folder / file, **REFUSED_SETTINGS[file])
+    bert = bertjax.load_pretrained(folder)
+    name = next(reversed(REFUSED_SETTINGS[file]))
+    part = "pooling mean, cls" if name == "pooling_mode" else name.replace("do_lower", "lower")
+    with pytest.raises(ValueError, match=f"{part.replace('_case', '-cases')}.*--pooling"):
+        bert.embed(["Text"])
+    assert bert.embed(["Text"], pooling="mean").shape == (1, 32)
+    bert.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_copy_has_modules_that_bertjax_lacks(sentence_model, texts, tmp_path):
+    folder = sentence_model("Dense", "Normalize")
+    bert = bertjax.load_pretrained(folder)
+    with pytest.raises(ValueError, match="Pooling, Dense, Normalize, but bertjax has only"):
+        bert.embed(["a"])
+    expected = theirs(folder, texts[:9])
+    shutil.rmtree(folder)  # what is saved is what was loaded
+    bert.save(tmp_path / "saved")
+    np.testing.assert_allclose(theirs(tmp_path / "saved", texts[:9]), expected, atol=1e-5)
+
+
+def test_the_transformer_of_a_folder_of_modules_says_where_they_are(sentence_model, texts, capsys):
+    folder = sentence_model("Normalize")
+    in_0_transformer(folder)
+    bert = bertjax.load_pretrained(folder / "0_Transformer")
+    assert f"note: give {folder} to follow its modules.json" in capsys.readouterr().out
+    expected = theirs(folder / "0_Transformer", texts[:9])
+    np.testing.assert_allclose(bert.embed(texts[:9]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["../m", "/tmp", "a/../../b", "x" * 99])
+def test_folders_of_modules_outside_are_refused(folder, tmp_path, path):
+    modules = [MODULES[0], MODULES[1] | {"path": path}]
+    model = with_modules(folder, tmp_path / "m", modules, {"pooling_mode": "mean"})
+    bert = bertjax.load_pretrained(model)
+    for use in (lambda: bert.embed(["a"]), lambda: bert.save(tmp_path / "s")):
+        with pytest.raises(ValueError, match="names the folder"):
+            use()
 
 
 def test_truncated_texts_are_counted_and_two_columns_of_texts_refused(loaded, tmp_path, capsys):

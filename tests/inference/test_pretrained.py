@@ -583,7 +583,9 @@ def test_what_is_no_path_of_a_model_is_named(path):
 
 
 MODULES = {
-    "modules.json": [{"type": f"models.{kind}"} for kind in ("Transformer", "Pooling")],
+    "modules.json": [
+        {"type": f"sentence_transformers.{kind}"} for kind in ("Transformer", "Pooling")
+    ],
     "1_Pooling/config.json": {"pooling_mode_cls_token": True},
     "sentence_bert_config.json": {"max_seq_length": 4},
 }
