@@ -235,6 +235,24 @@ NEW: tuple[tuple[str, Any], ...] = (
     *(("quantization_config", {"load_in_8bit": True}), ("pruned_heads", {"0": [1]})),
     *(("chunk_size_feed_forward", 4), ("add_cross_attention", True), ("rope_theta", 100.0)),
 )
+# Fields that change a result if they are followed; half of the changes are made there.
+TELLING = {
+    *("hidden_act", "hidden_activation", "activation", "classifier_activation", "layer_norm_eps"),
+    *("norm_eps", "type_vocab_size", "position_embedding_type", "num_attention_heads", "n_heads"),
+    *("pad_token_id", "local_attention", "global_attn_every_n_layers", "rope_theta", "mlp_bias"),
+    *("attention_bias", "norm_bias", "classifier_pooling", "decoder_bias", "layer_types"),
+    *("tie_word_embeddings", "num_hidden_groups", "inner_group_num", "hidden_size"),
+    *("id2label", "problem_type", "0", "1", "2", "num_labels", "sinusoidal_pos_embds"),
+    *("lowercase", "strip_accents", "clean_text", "handle_chinese_chars", "do_lower_case"),
+    *("tokenize_chinese_chars", "add_prefix_space", "trim_offsets", "use_regex", "behavior"),
+    *("continuing_subword_prefix", "max_input_chars_per_word", "unk_token", "unk_id", "type"),
+    *("lstrip", "rstrip", "normalized", "single_word", "special", "content", "normalizer"),
+    *("pre_tokenizer", "post_processor", "prepend_scheme", "replacement", "split", "pattern"),
+    *("ignore_merges", "byte_fallback", "dropout", "model_max_length", "truncation_side"),
+    *("tokenizer_class", "mask_token", "sep_token", "cls_token", "type_id", "ids", "direction"),
+    *("pooling_mode", "embedding_dimension", "include_prompt", "max_seq_length", "prompts"),
+    *("default_prompt_name", "path", "module_input_name", "module_output_name"),
+}
 MANY = 12  # children of a long list or dictionary, such as a vocabulary, that may be changed
 # Fields whose change is seldom of interest to a model's meaning.
 TENSORS = ("rename", "drop", "add", "prefix", "half", "transpose", "gamma", "twin")
@@ -249,9 +267,10 @@ class Change(NamedTuple):
     value: str
 
     def names(self) -> set[str]:
-        """What a refusal may name: the file, the field, or a setting above it."""
+        """What a refusal may name: the file, the field, a setting above it, or the new value."""
         parts = [part for part in self.place.split("/") if part and not part.isdigit()]
-        return {self.file, Path(self.file).name, *parts[-2:], *parts[:1]} - {""}
+        value = self.value.strip('"') if len(self.value) > 4 else ""
+        return {self.file, Path(self.file).name, *parts[-2:], *parts[:1], value} - {""}
 
 
 def _places(tree: Any, above: tuple = ()) -> Iterator[tuple]:
@@ -303,6 +322,9 @@ def _change_json(rng: random.Random, folder: Path, path: Path) -> Change:
     else:
         # By depth first, so that the many entries of a vocabulary do not hide the settings.
         places = list(_places(tree))
+        telling = [place for place in places if place[-1] in TELLING]
+        if telling and rng.random() < 0.6:
+            places = telling
         depth = rng.choice(sorted({len(place) for place in places}))
         *above, key = rng.choice([place for place in places if len(place) == depth])
         changed = tree
