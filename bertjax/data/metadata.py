@@ -292,8 +292,8 @@ def read_metadata(directory: str | Path) -> Metadata:
         return Metadata.from_json(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} cannot be read: {brief(error)}. Copy the directory again, or prepare it again "
-            "with --overwrite."
+            f"{path} cannot be read: {brief(error).removesuffix('.')}. Copy the directory again, "
+            "or prepare it again with --overwrite."
         ) from error
 
 

@@ -45,7 +45,7 @@ class PretrainingProgram(Program):
         for stage in itertools.chain(*(phase.stages for phase in config.phases)):
             sharding.check_batch_size(mesh, stage.batch_size, stage.accumulation_steps)
         model = HEADS[str(config.head)].for_pretraining(config)
-        objective = model.objectives["pretraining"]
+        objective = model.objective("pretraining")
         if teacher is not None:
             objective = distilled_pretraining(config.distillation)
         super().__init__(config, model, objective, config.phases, mesh, teacher, teacher_params)

@@ -499,7 +499,7 @@ def make_loss_fn(
         teacher: reads the same batch without dropout. Its parameters are `params[TEACHER]`, and
             `objective.sums` receives its outputs as `outputs[TEACHER]`. None: no distillation.
     """
-    objective = objective or model.objectives["pretraining"]
+    objective = objective or model.objective("pretraining")
     keys = (*MODEL_INPUTS, *objective.inputs)
 
     def loss_fn(params, batch, weights, dropout):

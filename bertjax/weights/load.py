@@ -118,12 +118,12 @@ def load_model(
     labels = _labels(source.config, source.where)
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
-    model = HEADS[head](
-        config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
-    )
+    stored = _classes(source, head)
+    num_labels = num_labels or len(labels or ()) or stored
+    model = HEADS[head](config, jnp.dtype(dtype), num_labels=num_labels)
     model = with_head_fields(model, source.usage.modules, head_fields or {})
     bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
-    skip = model.class_part if bias is not None and bias.size != _classes(source) else None
+    skip = model.class_part if bias is not None and bias.size != stored else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     loaded = LoadedModel(
         *(model, head, filled.params, config, source.tokenizer, labels),
@@ -196,9 +196,10 @@ def _architecture(source: Source) -> BertConfig:
     return dataclasses.replace(config, tie_word_embeddings=False)
 
 
-def _classes(source: Source) -> int:
-    """Returns the length of the classifier's bias, or 2, the default of transformers."""
-    for name in ("classifier.bias", "classifier.out_proj.bias"):
+def _classes(source: Source, head: str) -> int:
+    """Returns the length of the bias of the last layer, or 2, the default of transformers."""
+    part = HEADS[head].class_part
+    for name in (f"{part}.bias", f"{part}.out_proj.bias"):
         if name in source.tensors:
             return max(source.tensors[name].size, 1)
     return 2

@@ -6,6 +6,7 @@ import pytest
 
 from bertjax.data.batches.batch import Feature
 from bertjax.model import HEADS
+from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train.step import make_loss_fn
 from tests.rows import make_batch
@@ -150,3 +151,21 @@ def test_losses_are_those_of_transformers(kind, heads, tiny_config):
             "multi_label": lambda: f.binary_cross_entropy_with_logits(logits, golds),
         }[kind]()
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
+
+
+def test_a_pretraining_objective_has_the_settings_of_its_head(one_layer_config, random_params):
+    class Weighted(HEADS["masked_lm"]):
+        weight: float = 1.0
+
+        def objective(self, kind):
+            weights = {"mlm_loss": self.weight}
+            return super().objective(kind)._replace(loss_weights=weights)
+
+    batch = {name: np.ones((2, 8), np.int32) for name in MODEL_INPUTS}
+    batch |= {f"masked_{name}": np.ones((2, 3), np.int32) for name in ("positions", "labels")}
+    batch |= {"masked_weights": np.ones((2, 3), np.float32), "labels": np.full((2, 8), -1)}
+    params, total = random_params(HEADS["masked_lm"](one_layer_config)), {"mlm_loss": 6.0}
+    losses = [make_loss_fn(Weighted(one_layer_config, weight=w)) for w in (1.0, 2.0)]
+    once, twice = (loss_fn(params, batch, total, None)[0] for loss_fn in losses)
+    assert once > 0
+    np.testing.assert_allclose(twice, 2 * once, rtol=1e-6)
