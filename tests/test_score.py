@@ -203,3 +203,84 @@ def test_gold_labels_are_worth_100_on_the_real_dev_sets(run, shared, tmp_path, c
         assert list(values.values()) == pytest.approx([100.0] * len(values))
     text = (shared / "conll2003" / "test.txt").read_text(encoding="utf-8")
     assert set(run("conll", text, text).values()) == {100.0}
+
+
+SENTENCES = (
+    ("B-A", "I-A", "O", "B-B", "B-A", "O"),
+    ("O", "B-A", "B-A", "I-A", "O", "B-B"),
+)
+# Predictions of inconsistent taggers, and the accuracy that conlleval and seqeval compute: of the
+# tags as they stand. Converted to IOB2 first, it would be higher.
+ANSWERS = {
+    "I without B": (
+        ("I-A", "I-A", "O", "I-B", "B-A", "O"),
+        ("O", "B-A", "I-A", "I-A", "O", "B-B"),
+        9,
+    ),
+    "another type": (
+        ("B-A", "I-B", "O", "B-B", "I-A", "O"),
+        ("O", "B-A", "B-A", "I-A", "O", "I-B"),
+        9,
+    ),
+    "as the gold": (*SENTENCES, 12),
+    "nothing": (("O",) * 6, ("O",) * 6, 4),
+}
+
+
+def columns(sentences):
+    return "\n".join("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags)) for tags in sentences)
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_the_accuracy_of_conll_is_of_the_tags_as_they_stand(run, kind):
+    *answers, right = ANSWERS[kind]
+    values = run("conll", columns(SENTENCES), columns(answers))
+    assert values["accuracy"] == pytest.approx(100 * right / 12)
+    try:
+        import seqeval.metrics as seqeval
+    except ImportError:
+        return
+    golds, predictions = [*map(list, SENTENCES)], [*map(list, answers)]
+    assert values["f1"] == pytest.approx(100 * seqeval.f1_score(golds, predictions))
+    assert values["accuracy"] == pytest.approx(100 * seqeval.accuracy_score(golds, predictions))
+
+
+SCHEMES = {
+    "IOB1": ("I-A I-A O I-B I-A O", "O I-A B-A I-A O I-B"),
+    "IOBES": ("B-A E-A O S-B S-A O", "O S-A B-A E-A O S-B"),
+    "BILOU": ("B-A L-A O U-B U-A O", "O U-A B-A L-A O U-B"),
+    "BMES": ("B-A E-A O S-B S-A O", "O S-A B-A E-A O S-B"),
+    "suffixes": ("A-B A-I O B-B A-B O", "O A-B A-B A-I O B-B"),
+    "underscores": ("B_A I_A O B_B B_A O", "O B_A B_A I_A O B_B"),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_entities_of_every_scheme_are_scored_and_accuracies_within_one(run, scheme):
+    perfect = {"precision": 100.0, "recall": 100.0, "f1": 100.0, "accuracy": 100.0}
+    written = [tags.split() for tags in SCHEMES[scheme]]
+    assert run("conll", columns(written), columns(written)) == perfect
+    # The schemes of the two files differ, so that tags can only be compared after a conversion.
+    assert run("conll", columns(SENTENCES), columns(written)) == perfect
+    if scheme == "IOB1":
+        return
+    wrong = [[*written[0][:-1], written[0][0]], written[1]]
+    values = run("conll", columns(written), columns(wrong))
+    assert values["accuracy"] == pytest.approx(100 * 11 / 12)
+    assert values["recall"] == 100.0 and values["precision"] == pytest.approx(600 / 7)
+
+
+def test_types_without_marks_are_scored_as_entities_and_said(tmp_path, capsys):
+    for name, tags in (("gold", "A A O B"), ("predictions", "A A O O")):
+        (tmp_path / name).write_text(columns([tags.split()]))
+    flags = [f"--gold={tmp_path / 'gold'}", f"--predictions={tmp_path / 'predictions'}"]
+    assert score.main(["--task=conll", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["f1"] == 0.0  # single letters are parts of speech
+    for name, tags in (("gold", "PER PER O LOC"), ("predictions", "PER PER O O")):
+        (tmp_path / name).write_text(columns([tags.split()]))
+    assert score.main(["--task=conll", *flags]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == pytest.approx(
+        {"precision": 100.0, "recall": 50.0, "f1": 200 / 3, "accuracy": 75.0}
+    )
+    assert "the tags are in the scheme IO" in printed.err

@@ -202,10 +202,11 @@ class ClassReport:
         self, pairs: Iterable[tuple[Example, Prediction]]
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; counts those with a labelled example."""
-        marks_entities = isinstance(self._task, TagTask) and self._task.marks_entities
+        tagging = self._task if isinstance(self._task, TagTask) else None
         for example, prediction in pairs:
-            if isinstance(example.label, tuple) and marks_entities:
-                self._count(entities(example.label), entities(prediction["labels"]))
+            if isinstance(example.label, tuple) and tagging and tagging.marks_entities:
+                both = (tagging.iob2(tags) for tags in (example.label, prediction["labels"]))
+                self._count(*map(entities, both))
             elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
                 self._count(
                     *([(x,) for x in names] for names in (example.label, prediction["labels"]))

@@ -298,8 +298,17 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns passage[begin:end] and the combining accents after it, which tokenizers strip."""
-    while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
+    """Returns passage[begin:end] and what completes its last character.
+
+    These are combining accents, which tokenizers strip, and vowels and jamo that NFC merges with
+    the character before them, so that their token ends at its first part.
+    """
+    nfc = functools.partial(unicodedata.normalize, "NFC")
+    while end < len(passage):
+        text, following = passage[begin:end], passage[end]
+        merges = not following.isascii() and nfc(text + following) != nfc(text) + nfc(following)
+        if not merges and unicodedata.category(following) != "Mn":
+            break
         end += 1
     return passage[begin:end]
 

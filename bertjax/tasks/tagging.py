@@ -11,7 +11,11 @@ Marcus 1995; Ratinov and Roth 2009):
 
     IOB1    I-X I-X I-X, but B-X I-X I-X after another entity of type X (official CoNLL files)
     IOB2    B-X I-X I-X
-    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X)
+    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X;
+            BMES: M-X for I-X; BMEWO: W-X for S-X as well)
+    IO      X X X, where O marks other words, as in pipelines of transformers
+
+Instead of B-X, a set of tags may have B_X, X-B, X_B or, without types, B.
 """
 
 import dataclasses
@@ -21,11 +25,11 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertjax.base.files import writing
+from bertjax.base.files import brief, writing
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
@@ -43,61 +47,116 @@ from bertjax.tasks.task import (
 )
 from bertjax.tokenization import Tokenizer
 
-Scheme = Literal["IOB1", "IOB2", "IOBES"]
-_ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
+OUTSIDE = "O"
+# The meaning of the marks of all schemes, and the marks that occur together.
+_MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))
+_SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
+_SCHEMES |= {"IOBES and BILOU": "BIESLU"}
+_USUAL, _BARE = "([A-Z])-(.+)", "([A-Z])()"
+_UNUSUAL = {"([A-Z])_(.+)": "B_X", "(.+)-([A-Z])": "X-B", "(.+)_([A-Z])": "X_B"}
+# Marks that are usual without types and O, of segments such as words.
+_SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
+# Labels that some taggers have for tokens that are no words.
+_NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
+# Several of these are parts of speech of Universal Dependencies or the Penn Treebank.
+_PARTS_OF_SPEECH = frozenset(
+    "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB "
+    "CC CD DT IN JJ NN NNP NNS PRP RB TO VB VBD VBG VBN VBP VBZ".split()
+)
 
 
-def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
-    """Detects the tag scheme, "IOB1", "IOB2" or "IOBES"; None if the tags mark no entities.
+class TagScheme(NamedTuple):
+    """How a set of tags marks entities.
 
-    BILOU is reported as IOBES. Sentences in IOB2 are taken for IOB1 if an entity begins with I-X by
-    mistake.
+    Attributes:
+        name: such as "IOB" (IOB1 or IOB2), "BILOU" or "IOB (X-B)".
+        meanings: {tag: (mark, type)}, where the mark is one of O, B, I, E and S, as in IOBES.
+        is_iob: whether the tags are O, B-X and I-X, or O, B and I, so that `entities` reads them.
     """
-    scheme: Scheme = "IOB2"
-    for tags in sentences:
-        previous = "O"
+
+    name: str
+    meanings: dict[str, tuple[str, str]]
+    is_iob: bool
+
+    def to_iob2(self, tags: Iterable[str]) -> tuple[str, ...]:
+        """Converts the tags of a sentence to IOB2; those of IOB2 mean the same in every scheme."""
+        converted = []
+        inside = None  # type of the entity that the next word may continue
         for tag in tags:
-            if not _ENTITY_TAG.fullmatch(tag):
-                return None
-            if tag[0] in "ESLU":
-                scheme = "IOBES"
-            elif tag[0] == "I" and previous[1:] != tag[1:] and scheme == "IOB2":
-                scheme = "IOB1"
-            previous = tag
-    return scheme
+            is_iob = re.fullmatch("[BI](-.+)?", tag)
+            mark, kind = self.meanings.get(tag, (tag[0], tag[2:]) if is_iob else (OUTSIDE, ""))
+            begins = mark in "BS" or kind != inside
+            prefix = OUTSIDE if mark == OUTSIDE else "B" if begins else "I"
+            converted.append(f"{prefix}-{kind}" if kind else prefix)
+            inside = None if mark in "OES" else kind
+        return tuple(converted)
+
+    def from_iob2(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """Converts the tags of a sentence from IOB2; tags of types without a tag stay."""
+        written = {meaning: tag for tag, meaning in reversed(self.meanings.items())}
+        converted = list(tags)
+        for first, end, kind in entities(tags):
+            for index in range(first, end):
+                marks = ("SBI" if end - first == 1 else "BI") if index == first else "IB"
+                marks = "E" + marks if index == end - 1 > first else marks
+                names = (written[mark, kind] for mark in marks if (mark, kind) in written)
+                converted[index] = next(names, tags[index])
+        return tuple(converted)
+
+
+def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
+    """Recognises the scheme of all tags of a file or model; None if they mark no entities.
+
+    Marks without types need an O, because they may be parts of speech, except those of segments
+    (B and I, or B, M, E and S). Types without marks need an O, too.
+    """
+    every = set(tags)
+    marked = sorted(every - {OUTSIDE} - _NO_WORDS) or sorted(every - {OUTSIDE})
+    meanings: dict[str, tuple[str, str]] = dict.fromkeys(every - {*marked}, (OUTSIDE, ""))
+    for layout in (_USUAL, *_UNUSUAL, _BARE):
+        found = [match.groups() for tag in marked if (match := re.fullmatch(layout, tag))]
+        parts = [pair[::-1] if layout.startswith("(.") else pair for pair in found]
+        marks = {mark for mark, _ in parts}
+        name = next((name for name, known in _SCHEMES.items() if marks <= {*known}), "")
+        if len(parts) < len(marked) or not name:
+            continue
+        if layout == _BARE:
+            is_likely = OUTSIDE in every and ("B" in marks or marks == {"I"}) or marks in _SEGMENTS
+            is_likely = is_likely and _NO_WORDS.isdisjoint(every)
+        else:
+            is_likely = layout == _USUAL or OUTSIDE in every or "B" in marks
+        if not is_likely:
+            continue
+        pairs = zip(marked, parts, strict=True)
+        meanings |= {tag: (_MARKS[mark], kind) for tag, (mark, kind) in pairs}
+        name += f" ({_UNUSUAL[layout]})" if layout in _UNUSUAL else ""
+        is_iob = name == "IOB" and _NO_WORDS.isdisjoint(every)
+        return TagScheme(name, meanings, is_iob)
+    named = all(re.fullmatch(r"[^\W\d_][\w .:&/-]*\w", tag) for tag in marked)
+    if OUTSIDE not in every or not named or len(_PARTS_OF_SPEECH.intersection(marked)) > 1:
+        return None
+    for tag in marked:  # as in pipelines of transformers
+        mark, _, kind = tag.partition("-")
+        meanings[tag] = (mark, kind) if mark in ("B", "I") and kind else ("I", tag)
+    return TagScheme("IO", meanings, is_iob=False)
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
     """Returns whether all tags are entity tags (O, B-X, I-X, ...), and not parts of speech."""
-    return scheme_of([tuple(tags)]) is not None
-
-
-def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
-    """Converts the tags of a sentence from IOB1, IOB2, IOBES or BILOU to IOB2."""
-    converted = []
-    inside = None  # type of the entity that the next word may continue
-    for tag in tags:
-        if tag == "O":
-            converted.append(tag)
-            inside = None
-            continue
-        mark, kind = tag[0], tag[1:]
-        converted.append(("B" if mark in "BSU" or kind != inside else "I") + kind)
-        inside = None if mark in "ESLU" else kind
-    return tuple(converted)
+    return tag_scheme(tags) is not None
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
 
-    Both B-X and I-X are included, even if `tags` has only one of them. Tags that mark no entities,
+    Both B-X and I-X are included, even if `tags` has only one of them. Tags that are not in IOB,
     such as parts of speech, are sorted alphabetically.
     """
-    tags = set(tags)
-    if not marks_entities(tags):
+    scheme = tag_scheme(tags := set(tags))
+    if scheme is None or not scheme.is_iob:
         return tuple(sorted(tags))
-    kinds = sorted({tag[1:] for tag in tags if tag != "O"})
-    return ("O", *(mark + kind for kind in kinds for mark in "BI"))
+    kinds = sorted({tag[1:] for tag in tags if tag != OUTSIDE})
+    return (OUTSIDE, *(mark + kind for kind in kinds for mark in "BI"))
 
 
 # Abbreviations to which a following period belongs, unless the text ends there.
@@ -156,9 +215,6 @@ def _pattern() -> re.Pattern[str]:
     )
 
 
-OUTSIDE = "O"
-
-
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Writes SPLIT.conll as conlleval reads it: a word, its tag (if known), the predicted tag."""
     path = folder / f"{split}.conll"
@@ -206,8 +262,15 @@ class TagTask(Task):
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
         """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy."""
-        if not marks_entities(labels):
+        scheme = tag_scheme(labels)
+        if scheme is None:
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
+        elif not scheme.is_iob:
+            print(
+                f"The tags of the model ({brief(', '.join(labels), 60)}) are read as entities in "
+                f"the scheme {scheme.name}.",
+                file=sys.stderr,
+            )
         return cls(labels=labels, **fields)
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
@@ -248,9 +311,14 @@ class TagTask(Task):
                 f"{example.where} has {len(example.words)} words, but {len(example.label)} tags: "
                 "give one tag per word."
             )
-        return np.array(
-            [*(self.label_id(tag, example.where) for tag in example.label), -1], np.int32
-        )
+        tags = example.label
+        if self.scheme and not self.scheme.is_iob:
+            written = self.scheme.from_iob2(self.iob2(tags))
+            outside = {tag for tag, (mark, _) in self.scheme.meanings.items() if mark == OUTSIDE}
+            # A tag that the scheme does not have is refused below, and not taken for O.
+            pairs = zip(written, tags, strict=True)
+            tags = [tag if tag != OUTSIDE or given in outside else given for tag, given in pairs]
+        return np.array([*(self.label_id(tag, example.where) for tag in tags), -1], np.int32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
@@ -279,17 +347,49 @@ class TagTask(Task):
         prediction["probabilities"] = confidences
         if self.marks_entities:
             read = [word for word, confidence in enumerate(confidences) if confidence is not None]
-            _tag_symbols_within_entities(read, tags, confidences)
-            prediction["entities"] = [*_entities(example, tags, confidences)]
+            self._tag_symbols_within_entities(read, tags, confidences)
+            prediction["entities"] = [*_entities(example, self.iob2(tags), confidences)]
         return prediction
 
+    def _tag_symbols_within_entities(
+        self, read: Sequence[int], tags: list[str], probabilities: list[float | None]
+    ) -> None:
+        """Tags unread symbols, such as emoji, within an entity of type X as I-X.
+
+        The symbol gets the probability of the entity's first tag.
+        """
+        for first, end, kind in entities(self.iob2([tags[word] for word in read])):
+            written = [f"{mark}-{kind}" if kind else mark for mark in "BII"]
+            if self.scheme and not self.scheme.is_iob:
+                written = self.scheme.from_iob2(written)
+            for word in {*range(read[first], read[end - 1])} - {*read}:
+                tags[word], probabilities[word] = written[1], probabilities[read[first]]
+
     @functools.cached_property
+    def scheme(self) -> TagScheme | None:
+        """How the labels mark entities; None if they are, for example, parts of speech."""
+        return tag_scheme(self.labels)
+
+    @property
     def marks_entities(self) -> bool:
         """Whether the labels mark entities, and are not, for example, parts of speech."""
-        return marks_entities(self.labels)
+        return self.scheme is not None
+
+    def iob2(self, tags: Sequence[str]) -> Sequence[str]:
+        """Converts tags of the task to IOB2, unless they are in IOB or mark no entities."""
+        return tags if self.scheme is None or self.scheme.is_iob else self.scheme.to_iob2(tags)
+
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        if self.scheme and not self.scheme.is_iob:
+            pairs = (
+                (dataclasses.replace(e, label=self.iob2(e.label)), p)
+                for e, p in pairs
+                if isinstance(e.label, tuple)
+            )
+        return super().score(pairs)
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        return prediction["labels"]
+        return self.iob2(prediction["labels"])
 
 
 def _pieces(example: Example, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, list[int]]:
@@ -314,19 +414,6 @@ def _pieces(example: Example, tokenizer: Tokenizer) -> tuple[list[int], np.ndarr
 
 def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -> bool:
     return set(pieces) == {tokenizer.unk_token_id} and not any(map(str.isalnum, word))
-
-
-def _tag_symbols_within_entities(
-    read: Sequence[int], tags: list[str], probabilities: list[float | None]
-) -> None:
-    """Tags unread symbols, such as emoji, within an entity of type X as I-X.
-
-    The symbol gets the probability of the entity's first tag.
-    """
-    for first, end, kind in entities([tags[word] for word in read]):
-        for word in {*range(read[first], read[end - 1])} - {*read}:
-            tags[word] = f"I-{kind}" if kind else "I"
-            probabilities[word] = probabilities[read[first]]
 
 
 def _entities(

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import decode_feature, encode_feature
-from bertjax.tasks.question_answering import SpanTask, best_spans
+from bertjax.tasks.question_answering import SpanTask, _cut, best_spans
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.task import Example, widest_contexts, windows
 from bertjax.tokenization import load_tokenizer, train_bpe
+from bertjax.tokenization.wordpiece import WordPieceTokenizer
 
 
 def example(text, pair, *answers, **more):
@@ -290,6 +291,41 @@ def test_answers_keep_the_accents_and_capitals_of_the_passage(tokenizer):
     asked = example("ab?", passage, ("Ha\u0301bi\u0301", 4))
     features = task.features(asked, tokenizer, 64)
     assert task.predict(asked, features, gold_outputs(features))["answer"] == "Ha\u0301bi\u0301"
+
+
+@pytest.mark.parametrize(
+    ("before", "merged"),
+    [
+        ("", "\u1112\u1161\u11ab"),  # Hangul: three jamo
+        ("", "\ud558\u11ab"),  # a syllable and a jamo
+        *(("\u0995", vowel) for vowel in ("\u09c7\u09be", "\u09c7\u09d7")),  # Bengali
+        *(("\u0b95", vowel) for vowel in ("\u0bc6\u0bbe", "\u0bc7\u0bbe", "\u0bc6\u0bd7")),  # Tamil
+        ("\u0d15", "\u0d46\u0d3e"),  # Malayalam
+        ("\u0c95", "\u0cc6\u0cc2\u0cd5"),  # Kannada
+        ("", "\u1025\u102e"),  # Myanmar
+        *(("", letter) for letter in ("e\u0301", "o\u0302\u0301", "\u304b\u3099", "\u05e9\u05c1")),
+    ],
+    ids=ascii,
+)
+def test_the_end_of_an_answer_goes_on_while_nfc_would_merge_the_next_character(before, merged):
+    answer = f"x{before}{merged}"
+    for following in ("y", " ", "\uac00", "\u1100", "\u0915", "1", ""):
+        for end in range(len(merged)):
+            passage = f"a {answer}{following}"
+            assert _cut(passage, 2, 2 + len(answer) - end) == answer
+
+
+def test_answers_hold_whole_syllables_although_tokens_end_within_them():
+    vocabulary = {
+        t: i for i, t in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "가", "?"])
+    }
+    tokenizer = WordPieceTokenizer(vocabulary, do_lower_case=False)
+    passage = "\u1100\u1161\u11a8 가"
+    asked = example("가?", passage, (passage[:3], 0))
+    task = SpanTask(name="squad")
+    features = task.features(asked, tokenizer, 64)
+    answer = task.predict(asked, features, gold_outputs(features))
+    assert (answer["answer"], answer["answer_end"]) == (passage[:3], 3)
 
 
 def test_a_model_that_says_nan_is_answered_without_a_crash(task, tokenizer, long_example):

@@ -44,6 +44,29 @@ def test_words_are_those_of_the_treebank_and_keep_their_places(text, words):
     assert all(text[word.start : word.end] == word.text for word in found)
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "\u1112\u1161\u11ab",
+        "\u0995\u09c7\u09be",
+        "\u0b95\u0bc6\u0bbe",
+        "cafe\u0301",
+        "\u1025\u102e",
+    ],
+    ids=ascii,
+)
+def test_words_end_behind_what_nfc_merges_with_their_last_character(tmp_path, word):
+    for text in (word, f"a {word}.", f"{word}, {word}"):
+        found = [w.text for w in split_words(text)]
+        assert word in found and "".join(found) == text.replace(" ", "")
+    path = tmp_path / "a.jsonl"
+    for end in range(1, len(word) + 1):  # also of an entity that ends within it
+        row = {"text": f"{word} x", "entities": [[0, end, "PER"]]}
+        path.write_text(json.dumps(row) + "\n")
+        (found,) = TableSource("tag", train=path).examples("train")
+        assert (found.words, found.label) == ((word, "x"), ("B-PER", "O"))
+
+
 def test_the_time_of_a_split_grows_with_the_text_and_not_faster():
     """A search for addresses of mail at each of these characters would take over a minute."""
     start = time.process_time()

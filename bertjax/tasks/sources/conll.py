@@ -1,20 +1,21 @@
 """Reads named entities from CoNLL-2003 (Tjong Kim Sang and De Meulder 2003) and similar files.
 
 A line begins with a word and ends with the tag of the word; blank lines separate sentences, and
--DOCSTART- lines separate documents. Tags in IOB1, IOBES or BILOU are converted to IOB2.
+-DOCSTART- lines separate documents. Tags of other schemes than IOB2 are converted to IOB2.
 """
 
 import bisect
 import dataclasses
 import itertools
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.metrics import entity_f1
+from bertjax.tasks.metrics import entity_f1, word_accuracy
 from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -24,8 +25,8 @@ from bertjax.tasks.sources.tables import (
     shorten,
     suffix_of,
 )
-from bertjax.tasks.tagging import TagTask, Word, marks_entities, scheme_of, split_words, to_iob2
-from bertjax.tasks.task import Example, KeptExamples
+from bertjax.tasks.tagging import OUTSIDE, TagTask, Word, split_words, tag_scheme
+from bertjax.tasks.task import ChangeCounts, Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
 CONLL_LABELS = (
@@ -46,32 +47,46 @@ class ConllSource(OfficialFiles):
     }
 
     def parse(self, split: str) -> Iterator[Example]:
-        return read_conll(self.path(split))
+        return read_conll(self.path(split), self.counts, split)
 
 
-def read_conll(path: Path | str) -> Iterator[Example]:
-    """Reads the sentences of a CoNLL file as examples; entity tags are converted to IOB2.
+def read_conll(
+    path: Path | str, counts: ChangeCounts | None = None, split: str = ""
+) -> Iterator[Example]:
+    """Reads the sentences of a CoNLL file as examples; entity tags are converted as by `in_iob2`.
 
     If the file has no tags, the labels of the examples are None.
 
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
     """
-    return in_iob2(_as_written(Path(path)))
+    return in_iob2(_as_written(Path(path)), counts, split)
 
 
-def in_iob2(examples: Iterable[Example]) -> Iterator[Example]:
-    """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme."""
+def in_iob2(
+    examples: Iterable[Example], counts: ChangeCounts | None = None, split: str = ""
+) -> Iterator[Example]:
+    """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme.
+
+    Types without marks stay as they are. Sentences in other schemes than IOB are counted.
+    """
     kept = KeptExamples(examples)
-    tags = (example.label for example in kept if isinstance(example.label, tuple))
-    if scheme_of(tags) is None:
+    tags = {tag for example in kept if isinstance(example.label, tuple) for tag in example.label}
+    scheme = tag_scheme(tags)
+    if scheme is None or scheme.name == "IO":
         return iter(kept)
-    return (
-        dataclasses.replace(example, label=to_iob2(example.label))
-        if isinstance(example.label, tuple)
-        else example
-        for example in kept
-    )
+
+    def convert(example: Example) -> Example:
+        if not isinstance(example.label, tuple):
+            return example
+        if counts is not None and not scheme.is_iob:
+            reason = (
+                f"{split}: sentences with tags in {scheme.name}, such as {max(tags)}, read as IOB2"
+            )
+            counts.add(reason, example.where)
+        return dataclasses.replace(example, label=scheme.to_iob2(example.label))
+
+    return map(convert, kept)
 
 
 def _as_written(path: Path) -> Iterator[Example]:
@@ -150,7 +165,9 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     if len(counts) != 1 or max(counts) > _MOST_COLUMNS:
         return False
     tags = {fields[-1] for fields in rows}
-    return counts == {1} or tags <= set(labels) or marks_entities(tags) or blank
+    scheme = tag_scheme(tags)
+    marked = scheme is not None and scheme.name != "IO"
+    return counts == {1} or tags <= set(labels) or marked or blank
 
 
 def text_example(
@@ -303,6 +320,9 @@ def _make(options: TaskOptions) -> TagTask:
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
     """Computes conlleval's metrics of the tags in the last columns of two files.
 
+    Entities are those of each file's scheme. The accuracy is that of the tags as they stand or, if
+    the two files are in different schemes, in IOB2.
+
     Raises:
         ValueError: the two files differ in words or sentences, have no tags, or are the same file.
     """
@@ -311,7 +331,7 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             f"--gold and --predictions are the same file, {gold}: give two different files."
         )
     golds, answers = [], []
-    for expected, answer in itertools.zip_longest(read_conll(gold), read_conll(predictions)):
+    for expected, answer in itertools.zip_longest(_as_written(gold), _as_written(predictions)):
         if expected is None or answer is None:
             shorter = gold if expected is None else predictions
             raise ValueError(
@@ -333,7 +353,33 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
                 )
         golds.append(expected.label)
         answers.append(answer.label)
-    return entity_f1(golds, answers)
+    (scheme, golds_in_iob2), (other, answers_in_iob2) = map(_in_iob2, (golds, answers))
+    for path, name in ((gold, scheme), (predictions, other)):
+        if scheme != other or name not in ("IOB1", "IOB2"):
+            print(f"{path}: the tags are in the scheme {name}", file=sys.stderr)
+    scores = entity_f1(golds_in_iob2, answers_in_iob2)
+    return scores | (word_accuracy(golds, answers) if scheme == other else {})
+
+
+def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence[str]]]:
+    """Returns the name of the scheme of a file and its tags in IOB2, unless they mark no entities.
+
+    In IOB1, entities begin with I-X, and B-X only separates them from another entity of type X.
+    """
+    scheme = tag_scheme(itertools.chain.from_iterable(sentences))
+    if scheme is None:
+        return "IOB2", sentences
+    converted = [scheme.to_iob2(tags) for tags in sentences]
+    if not scheme.is_iob:
+        return scheme.name, converted
+    starts = [
+        (tag[0], tag[1:] == before[1:])
+        for tags, tags_in_iob2 in zip(sentences, converted, strict=True)
+        for before, tag, start in zip((OUTSIDE, *tags), tags, tags_in_iob2, strict=False)
+        if start[0] == "B"
+    ]
+    is_iob1 = ("I", False) in starts and ("B", False) not in starts
+    return "IOB1" if is_iob1 else "IOB2", converted
 
 
 CONLL_TASK = TaskDefinition(name="conll", kinds=(TagTask,), make=_make, score_files=score_files)

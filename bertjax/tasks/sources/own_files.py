@@ -8,6 +8,7 @@ evaluation.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -286,10 +287,11 @@ class TableSource(Source):
 
     def parse(self, split: str) -> Iterator[Example]:
         if not self._tables[split]:
-            return itertools.chain.from_iterable(map(read_conll, self._parts[split]))
+            read = functools.partial(read_conll, counts=self.counts, split=split)
+            return itertools.chain.from_iterable(map(read, self._parts[split]))
         has_tags = self.kind == "tag" and self._columns[split].label is not None
         # The tag scheme depends on all tags, if there are any.
-        return in_iob2(self._rows(split)) if has_tags else self._rows(split)
+        return in_iob2(self._rows(split), self.counts, split) if has_tags else self._rows(split)
 
     def _rows(self, split: str) -> Iterator[Example]:
         """Converts each row of a split to an example, a bad row to an example with a `problem`.

@@ -1,7 +1,7 @@
 import pytest
 
 from bertjax.tasks.sources.conll import CONLL_LABELS, ConllSource, read_conll
-from bertjax.tasks.tagging import order_tags, scheme_of, to_iob2
+from bertjax.tasks.tagging import order_tags, tag_scheme
 
 IOB1 = """-DOCSTART- -X- O O
 
@@ -42,20 +42,23 @@ SAME = {
 
 @pytest.mark.parametrize("scheme", SAME)
 def test_every_scheme_is_read_as_iob2(scheme):
-    assert scheme_of([SAME[scheme]]) == {"BILOU": "IOBES"}.get(scheme, scheme)
-    assert to_iob2(SAME[scheme]) == SAME["IOB2"]
+    found = tag_scheme(SAME[scheme])
+    assert found.name == {"IOB1": "IOB", "IOB2": "IOB"}.get(scheme, scheme)
+    assert found.to_iob2(SAME[scheme]) == SAME["IOB2"]
 
 
 def test_entities_survive_iobes_where_one_ends_and_the_next_goes_on():
-    assert to_iob2(("B-A", "I-A", "E-A", "I-A", "B-A")) == ("B-A", "I-A", "I-A", "B-A", "B-A")
-    assert to_iob2(("B", "I", "O", "I")) == ("B", "I", "O", "B")
+    tags = ("B-A", "I-A", "E-A", "I-A", "B-A")
+    assert tag_scheme(tags).to_iob2(tags) == ("B-A", "I-A", "I-A", "B-A", "B-A")
+    tags = ("B", "I", "O", "I")
+    assert tag_scheme(tags).to_iob2(tags) == ("B", "I", "O", "B")
 
 
 def test_tags_that_mark_no_entities_stay_as_they_are(tmp_path):
     path = tmp_path / "pos.txt"
     path.write_text("I PRP\nam VBP\nB-52 NN\n\nHi E-mail\n")
     assert [e.label for e in read_conll(path)] == [("PRP", "VBP", "NN"), ("E-mail",)]
-    assert scheme_of([("PRP", "NN")]) is None
+    assert tag_scheme(("PRP", "NN")) is None
     assert order_tags(["VBP", "NN"]) == ("NN", "VBP")
 
 
