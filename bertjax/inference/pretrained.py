@@ -158,8 +158,8 @@ class Pretrained:
         """The model on the device as a `LoadedModel`; raises ValueError without a tokenizer."""
         if self.tokenizer is None:
             raise ValueError(
-                f"{self.where} has no tokenizer, so texts cannot be encoded: pass "
-                "input_ids, or assign the tokenizer of the model: "
+                f"{self.where} has no tokenizer (tokenizer.json), so texts cannot be encoded: "
+                "pass input_ids, or assign the tokenizer of the model: "
                 "bert.tokenizer = bertjax.tokenization.load_tokenizer(...)."
             )
         return self._loaded._replace(params=self._device_params(), tokenizer=self.tokenizer)

@@ -145,6 +145,11 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
             )
     with naming_read_errors(source.directory / _CONFIG):
         _add_tokens(source, tokenizer)
+    if source.json and source.tokenizer_class and not tokenizer.is_usual:
+        _warn(
+            f"{source.file} is followed, also in settings that transformers' "
+            f"{source.tokenizer_class} ignores: its ids may differ"
+        )
     tokenizer.truncation_side = source.config.get("truncation_side") or "right"
     actual = tokenizer.settings()
     for name, value in source.config.items() if do_lower_case is None else ():

@@ -108,12 +108,13 @@ def load_model(
             head = head if found in PRETRAINING_HEADS else found
     head = find_head(source, config) if head is None else head
     architecture(config, head)  # raises if the family does not have the head
-    needed = source.tokenizer.vocab_size if source.tokenizer else 0
-    if needed > (vocab_size or config.vocab_size):
+    tokens = source.tokenizer.tokens if source.tokenizer else []
+    size = vocab_size or config.vocab_size
+    if len(tokens) > size:
         raise ValueError(
-            f"The tokenizer in {source.where} has {needed} tokens, but the model has vocab_size="
-            f"{vocab_size or config.vocab_size}. Use the tokenizer of this model, or give "
-            f"vocab_size={needed} to resize the embedding."
+            f"The tokenizer in {source.where} has {len(tokens)} tokens, but the model has "
+            f"vocab_size={size}, without {brief(', '.join(tokens[size:]), 60)}. Use the tokenizer "
+            f"of this model, or give vocab_size={len(tokens)} to resize the embedding."
         )
     labels = _labels(source.config, source.where)
     if num_labels is not None and labels is not None and len(labels) != num_labels:

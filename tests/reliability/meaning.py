@@ -9,9 +9,11 @@ bertjax load the directory and apply it to the same texts, one by one:
 
 - *equal*: ids are equal, outputs within 1e-5, and so are probabilities by their labels, and the
   reference makes the same of a copy that `Pretrained.save` writes;
+- *as written*: the same, if the reference takes `tokenizer.json` as it is, while transformers'
+  class of the tokenizer ignores some of it (bertjax follows the file, and says so);
 - *both refuse*;
 - *refused*: only bertjax refuses, in a message that names the field, the tensor or the file;
-- *undefined*: the reference draws weights at random, so that there is nothing to compare;
+- *undefined*: the reference initialises missing weights, so that there is nothing to compare;
 - *accepted*: the reference refuses, and bertjax gives the result of the unchanged directory;
 - *nameless*: bertjax refuses, and the message names nothing;
 - *silent*: everything else. There must be none.
@@ -401,12 +403,19 @@ def change_directory(rng: random.Random, folder: Path) -> Change:
 # Results: {"ids": [...], "outputs": [...], "answers": [...]}, lists with an entry per text.
 
 
-def reference(kind: Kind, folder: Path, seed: int) -> dict[str, list[Any]]:
-    """What transformers or sentence-transformers make of the texts, one by one."""
+def reference(
+    kind: Kind, folder: Path, seed: int, as_written: bool = False
+) -> dict[str, list[Any]]:
+    """What transformers or sentence-transformers make of the texts, one by one.
+
+    `as_written` is whether `tokenizer.json` is taken as it is, whatever class is named.
+    """
     import torch
     import transformers
 
     torch.manual_seed(seed)
+    if as_written:
+        _name_generic_class(folder)
     if kind.task == "SentenceTransformer":
         from sentence_transformers import SentenceTransformer
 
@@ -414,8 +423,11 @@ def reference(kind: Kind, folder: Path, seed: int) -> dict[str, list[Any]]:
         vectors = [model.encode([text], show_progress_bar=False)[0] for text in TEXTS]
         return {"outputs": [np.asarray(vector, np.float32) for vector in vectors]}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = getattr(transformers, f"AutoModelFor{kind.task}").from_pretrained(folder)
+    cls = getattr(transformers, f"AutoModelFor{kind.task}")
+    model, loaded = cls.from_pretrained(folder, output_loading_info=True)
     model = model.eval().float()
+    if loaded["missing_keys"] or loaded["mismatched_keys"]:
+        raise Undefined(f"initialised: {loaded['missing_keys'] or loaded['mismatched_keys']}")
     positions = model.config.max_position_embeddings
     if kind.family in ("roberta", "xlm-roberta"):
         positions -= (model.config.pad_token_id or 0) + 1
@@ -431,6 +443,16 @@ def reference(kind: Kind, folder: Path, seed: int) -> dict[str, list[Any]]:
         if kind.task == "SequenceClassification" and len(results["ids"]) > len(TEXTS):
             results["answers"].append(_their_answer(model.config, logits[0][0]))
     return results
+
+
+class Undefined(Exception):
+    """The reference initialises weights that the files lack."""
+
+
+def _name_generic_class(folder: Path) -> None:
+    for file in folder.rglob("tokenizer_config.json"):
+        config = json.loads(file.read_text())
+        file.write_text(json.dumps(config | {"tokenizer_class": "PreTrainedTokenizerFast"}))
 
 
 def _their_answer(config: Any, logits: Any) -> dict[str, float]:
@@ -525,11 +547,14 @@ def judge(kind: Kind, folder: Path, whole: dict, change: Change) -> dict[str, An
     found, error = _attempt(ours, kind, folder)
     moves = bool(theirs) and bool(difference(theirs or {}, whole))
     detail = error or their_error
-    if theirs is None or again is None:
+    if their_error.startswith("Undefined"):
+        outcome, moves = "undefined", False
+    elif theirs is None or again is None:
         if found is None:
             outcome = "both refuse"
         else:
-            apart = difference(found, whole)
+            # Names of classes that the files do not have are LABEL_0, LABEL_1...
+            apart = difference({**found, "answers": []}, {**whole, "answers": []})
             outcome, detail = (
                 ("silent", f"{apart}; they: {their_error}")
                 if apart
@@ -551,6 +576,10 @@ def judge(kind: Kind, folder: Path, whole: dict, change: Change) -> dict[str, An
             apart = difference(copied, theirs) if copied else error
             detail = apart and f"the copy: {apart}"
         outcome = "silent" if detail else "equal"
+        if detail and not detail.startswith("the copy"):
+            written, _ = _attempt(reference, kind, folder, 1, True)
+            if written and not difference(found, written):
+                outcome = "as written"
     return {"outcome": outcome, "moves": moves, "detail": detail[:500]}
 
 
@@ -620,7 +649,8 @@ def run(changes: int, seed: int, output: Path, names: list[str], base: Path) -> 
     return done
 
 
-OUTCOMES = ("equal", "both refuse", "refused", "undefined", "accepted", "nameless", "silent")
+OUTCOMES = ("equal", "as written", "both refuse", "refused", "undefined", "accepted")
+OUTCOMES += ("nameless", "silent")
 
 
 def table(results: list[dict]) -> str:
@@ -634,7 +664,7 @@ def table(results: list[dict]) -> str:
             rows.append((name, str(len(of)), str(moved), *(str(counts[key]) for key in OUTCOMES)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    defined = [r for r in results if r["outcome"] in ("equal", "refused", "nameless", "silent")]
+    defined = [r for r in results if r["outcome"] not in ("both refuse", "undefined", "accepted")]
     refused = sum(result["outcome"] == "refused" for result in defined)
     share = refused / max(len(defined), 1)
     lines.append(f"refused of those that the reference defines: {refused} ({share:.1%})")

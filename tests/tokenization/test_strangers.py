@@ -476,3 +476,29 @@ def test_what_transformers_saves_is_read_without_a_warning(
     assert tokens or tokenizer.fingerprint == kinds[name].fingerprint
     for text in [*TEXTS, *texts[:20]]:
         assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "field", "value"),
+    [
+        ("wordpiece", "normalizer", "clean_text", False),
+        ("wordpiece", "model", "max_input_chars_per_word", 3),
+        ("bpe", "model", "ignore_merges", True),
+        ("albert", "pre_tokenizer", "type", "Whitespace"),
+    ],
+)
+def test_what_the_class_of_transformers_ignores_is_followed_and_said(
+    kinds, tmp_path, capsys, name, part, field, value
+):
+    saved(kinds, name, tmp_path)
+    load_tokenizer(tmp_path)
+    assert not capsys.readouterr().err
+
+    def change(content):
+        content[part] = {"type": value} if field == "type" else content[part] | {field: value}
+        return content
+
+    edit(tmp_path, "tokenizer.json", change)
+    load_tokenizer(tmp_path)
+    said = capsys.readouterr().err
+    assert f"transformers' {kinds[name].tokenizer_class} ignores" in said
