@@ -141,11 +141,6 @@ def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
     return TagScheme("IO", meanings, is_iob=False)
 
 
-def marks_entities(tags: Iterable[str]) -> bool:
-    """Returns whether all tags are entity tags (O, B-X, I-X, ...), and not parts of speech."""
-    return tag_scheme(tags) is not None
-
-
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
 

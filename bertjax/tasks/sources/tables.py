@@ -136,16 +136,17 @@ def _delimiter(lines: Sequence[str]) -> str:
 def _quote(lines: Sequence[str], delimiter: str) -> str:
     """Returns "'" if single quotes enclose fields of `lines`, and else '"'.
 
-    They do if they enclose all names of the columns, double a quote within, or hold a field with a
-    separator or line end together, and all rows have equally many fields then.
+    All rows must have equally many fields then. Single quotes enclose fields if they enclose all
+    names of the columns, double a quote within, or hold fields together that would else make rows
+    of other lengths.
     """
     double, single = (_first_records(lines, delimiter, quote) for quote in "\"'")
-    if not single or {len(row) for row in single} != {len(single[0])} or len(single[0]) < 2:
+    widths, single_widths = ({len(row) for row in rows} for rows in (double, single))
+    if len(single_widths) != 1 or single_widths == {1} or not double:
         return '"'
-    named = all(re.fullmatch("'.+'", name) for name in (double or [[""]])[0])
+    named = all(re.fullmatch("'.+'", name) for name in double[0])
     doubled = any(_SINGLE_QUOTED.fullmatch(field) for row in double for field in row)
-    held = any(sign in field for row in single for field in row for sign in (delimiter, "\n", "\r"))
-    return "'" if named or doubled or held else '"'
+    return "'" if named or doubled or len(widths) > 1 else '"'
 
 
 def read_json_rows(path: Path) -> Rows:

@@ -80,11 +80,13 @@ CONTENTS = {
     "SQLite's quotes": "'text','label'\n'a;b','x'\n'c,d','y'\n",
     "spaces after separators": "text; label\n'a;b'; x\nc,d; y\n",
     "apostrophes are no quotes": "text;label\na'b;x\n'c;y\n",
+    "apostrophes around two rows": "text;label\n'a;x\nc';y\n",
     "quotes of a text in full": "text;label\n'a';x\n'c';y\n",
     "a quote doubled": "text;label\n'it''s';x\nc;y\n",
 }
 EXPECTED = {
     "apostrophes are no quotes": [("a'b", "x"), ("'c", "y")],
+    "apostrophes around two rows": [("'a", "x"), ("c'", "y")],
     "quotes of a text in full": [("'a'", "x"), ("'c'", "y")],
     "a quote doubled": [("it's", "x"), ("c", "y")],
 }
