@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bertjax.base.checked import Count, check
-from bertjax.base.files import brief, naming_read_errors
+from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import use_compilation_cache
@@ -52,7 +52,10 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
+from bertjax.weights.sentence_transformers import saved_activation
 
+# Where a CrossEncoder of sentence-transformers has its activation in config.json.
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
 Text = str | tuple[str, str]
 
 
@@ -105,6 +108,11 @@ def load_pretrained(
     )
     for part in loaded.absent:
         print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
+    if loaded.left_out:
+        print(
+            f"{path_or_name} is loaded without its head {loaded.left_out}, which `save` keeps: "
+            f'give head="{loaded.left_out}" for its logits'
+        )
     return Pretrained(loaded)
 
 
@@ -430,27 +438,34 @@ class Pretrained:
     def save(self, directory: str | Path) -> None:
         """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer.
 
-        Files that tell how the model is used are kept: files of sentence-transformers and, for a
-        fine-tuned model, `task.json` with its maximum length and column names.
+        A head of pretraining that `load_pretrained` left out is written as well. Files that tell
+        how the model is used are kept: files of sentence-transformers and, for a fine-tuned model,
+        `task.json` with its maximum length and column names.
         """
-        kept = ("id2label", "label2id", "problem_type")
-        source = self._loaded.source.config
+        kept = ("id2label", "label2id", "num_labels", "problem_type", *CROSS_ENCODER)
+        head, params, source = self.head, self.params, self._loaded.source.config
+        if self._loaded.left_out:
+            whole = with_masked_lm(self._loaded._replace(params=params), self._loaded.left_out)
+            head, params = whole.head, whole.params
+            if "bert/pooler" in self.absent:
+                del params["bert"]["pooler"]
         extra = {key: source[key] for key in kept if key in source}
         objectives = self.model.objectives.values()
         if self.labels is None and any(objective.named_classes for objective in objectives):
             extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
             extra["label2id"] = {f"LABEL_{i}": i for i in range(self.model.num_labels)}
+            extra.pop("num_labels", None)
         save_hf(
             directory,
-            self.params,
+            params,
             self.config,
             self.tokenizer,
-            head=self.head,
+            head=head,
             extra=extra,
             files=self._loaded.source.usage.sentence_files.result() | _task_files(self._loaded),
             card=model_card(
                 Path(directory).name,
-                self.head,
+                head,
                 self.config,
                 self.tokenizer and self.tokenizer.do_lower_case,
             ),
@@ -498,6 +513,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
         ValueError: no task uses the head of the model.
     """
     where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
+    files = {} if usage.sentence_files.exception() else usage.sentence_files.result()
     longest = loaded.config.max_length
     modules = None if description or usage.modules.exception() else usage.modules.result()
     if not description:  # as for embeddings
@@ -511,6 +527,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             loaded.source.config,
             description,
             longest,
+            saved_activation(loaded.source.config, files),
         )
     return loaded, task, description
 
@@ -556,6 +573,7 @@ def saved_task(
     config: Mapping[str, Any],
     description: Mapping[str, Any],
     longest: int,
+    activation: str = "",
 ) -> Task:
     """Creates the task that a saved model was fine-tuned on, from the files of the model.
 
@@ -564,10 +582,13 @@ def saved_task(
         config: the content of config.json, whose problem_type tells the kind of a classifier.
         description: the content of task.json; empty for a model from another library.
         longest: maximum input length of the model, in tokens.
+        activation: what sentence-transformers applies to the logits, as `saved_activation` says.
 
     Raises:
-        ValueError: no task uses the head, an entry of task.json has a wrong type or value, or two
-            classes whose probabilities are predicted have the same name.
+        ValueError: no task uses the head, an entry of task.json has a wrong type or value, the
+            problem type or the activation does not fit the number of outputs, the ids of the
+            classes are not 0, 1 and so on, or two classes whose probabilities are predicted have
+            the same name.
     """
     _check(description)
     kind = _kind_of(head, num_labels, config, description)
@@ -588,11 +609,19 @@ def saved_task(
     fields["doc_stride"] = description.get("doc_stride")
     if issubclass(kind, TextTask):
         fields["pairs"] = _pairs(description)
+    if not description and issubclass(kind, TextTask):
+        _check_outputs(kind, num_labels, activation)
     if issubclass(kind, RegressionTask):
-        return kind(**fields)
+        return kind(**fields, sigmoid=not description and activation == "Sigmoid")
     if kind is ClassificationTask:
         fields["temperature"] = _temperature(description)
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
+    ids = sorted({int(i) for i in config.get("id2label") or ()}) if labels else []
+    if ids and ids != [*range(num_labels)]:
+        raise ValueError(
+            f"id2label in config.json has the ids {listed(ids)}, but the outputs of the model are "
+            f"0 to {num_labels - 1}, so that their names are unknown: correct the ids there."
+        )
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
     if len(set(names)) < len(names):
@@ -605,6 +634,22 @@ def saved_task(
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric
     return kind(labels=names, **fields)
+
+
+def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
+    is_regression = issubclass(kind, RegressionTask)
+    if is_regression != (num_labels == 1) and kind is not MultiLabelTask:
+        raise ValueError(
+            f"config.json has problem_type={kind.problem_type!r}, but the model has {num_labels} "
+            "outputs: correct it there, or use the logits, load_pretrained(...)(texts)."
+        )
+    usual = ("", "Identity", "Softmax" if kind is ClassificationTask else "Sigmoid")
+    if activation not in usual:
+        raise ValueError(
+            f"sentence-transformers would apply the activation {brief(activation, 60)} to the "
+            "outputs of the model, which bertjax does not: use the logits, "
+            "load_pretrained(...)(texts), or delete the setting in the files of the model."
+        )
 
 
 def _temperature(description: Mapping[str, Any]) -> float:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,6 +41,7 @@ class LoadedModel(NamedTuple):
         absent: the parts of the model that the source lacks and that were initialised at random.
         unused: the parts of the source that the model does not have.
         source: the directory or checkpoint that the model was loaded from.
+        left_out: the head of the source that "auto" left out, since it is one of pretraining.
     """
 
     model: BertWithHead
@@ -51,6 +53,7 @@ class LoadedModel(NamedTuple):
     absent: list[str]
     unused: list[str]
     source: Source
+    left_out: str | None = None
 
     @property
     def max_length(self) -> int:
@@ -101,11 +104,12 @@ def load_model(
         )
     source = open_source(path, tokenizer_required=tokenizer_required)
     config = _architecture(source)
+    left_out = None
     if head == AUTO:
         head = "encoder"
         with contextlib.suppress(ValueError):
             found = find_head(source, config)
-            head = head if found in PRETRAINING_HEADS else found
+            head, left_out = (head, found) if found in PRETRAINING_HEADS else (found, None)
     head = find_head(source, config) if head is None else head
     architecture(config, head)  # raises if the family does not have the head
     tokens = source.tokenizer.tokens if source.tokenizer else []
@@ -128,26 +132,29 @@ def load_model(
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     loaded = LoadedModel(
         *(model, head, filled.params, config, source.tokenizer, labels),
-        *(filled.absent, filled.unused, source),
+        *(filled.absent, filled.unused, source, left_out),
     )
     if vocab_size is None or vocab_size == config.vocab_size:
         return loaded
     return resize_vocabulary(loaded, vocab_size, seed)
 
 
-def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
-    """Replaces the head of a loaded model by the masked LM head stored in the model's source.
+def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
+    """Replaces the head of a loaded model by a head of pretraining, from the model's source.
 
-    If the source has none, the new head is initialised at random and named in `absent`.
+    The head gets the vocabulary size of the loaded model. If the source has no such head, the new
+    one is initialised at random and named in `absent`.
     """
     if "predictions" in loaded.model.parts:
         return loaded
-    model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
+    source, size = loaded.source, loaded.config.vocab_size
+    stored = dataclasses.replace(loaded.config, vocab_size=source.config.get("vocab_size", size))
+    model = HEADS[head](stored, loaded.model.dtype)
     encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
-    source = loaded.source
-    tensors = {name: source.tensors[name] for name in head_tensors(source, loaded.config)}
+    tensors = {name: source.tensors[name] for name in head_tensors(source, stored)}
     filled = fill(tensors, model, str(source.where), known=encoder)
-    return loaded._replace(model=model, head="masked_lm", **filled._asdict())
+    loaded = loaded._replace(model=model, head=head, config=stored, **filled._asdict())
+    return loaded if stored.vocab_size == size else resize_vocabulary(loaded, size)
 
 
 def find_head(source: Source, config: BertConfig) -> str:
@@ -207,20 +214,21 @@ def _classes(source: Source, head: str) -> int:
 
 
 def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
-    """Returns the labels in id2label of a config, sorted by id; None if id2label is missing."""
-    stored = config.get("id2label")
+    """Returns the labels in id2label of a config, sorted by id; None if transformers ignores them.
+
+    It does so if there are none, or if num_labels is another number.
+    """
+    stored, count = config.get("id2label"), config.get("num_labels")
     if stored is None:
         return None
     try:
-        labels = [label for _, label in sorted((int(i), x) for i, x in stored.items())]
-        if any(not isinstance(label, str) for label in labels):
-            raise ValueError("a label is not a text")
+        by_id = {int(i): x if isinstance(x, str) else json.dumps(x) for i, x in stored.items()}
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
             'labels: correct it to the form {"0": "no", "1": "yes"}.'
         ) from error
-    return labels
+    return [by_id[i] for i in sorted(by_id)] if count in (None, len(by_id)) else None
 
 
 # Maximum number of units of a saved BiLSTM; the memory grows with the square of this number.

@@ -197,6 +197,18 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     return contents
 
 
+def saved_activation(config: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+    """Returns the class of the activation that a CrossEncoder applies to logits; "" if none is set.
+
+    `config` is the content of config.json, and `files` are those of `sentence_files`.
+    """
+    settings = [json.loads(files.get(_MODEL, b"{}")), config.get("sentence_transformers")]
+    settings = [x.get("activation_fn") for x in settings if isinstance(x, dict)]
+    settings.append(config.get("sbert_ce_default_activation_function"))
+    path = next((str(x) for x in settings if x is not None), "")
+    return path.rpartition(".")[2] if path.startswith("torch.") else path
+
+
 def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
     """Returns {file name: text} of the files of sentence-transformers for a trained model.
 

@@ -743,3 +743,219 @@ def test_probabilities_of_classes_of_one_name_are_not_lost_in_silence(shared):
     np.testing.assert_allclose(jax.nn.softmax(logits), expected["softmax"], atol=1e-5)
     with pytest.raises(ValueError, match="has neg more than once"):
         bert.predict([expected["text"]])
+
+
+def with_config(folder, **changes):
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config |= changes
+    config = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"0": "no", "1": "maybe", "2": "yes"},
+        {"2": "yes", "0": "no", "1": "maybe"},
+        {"00": "no", "1": "maybe", " 2": "yes"},
+        {"0": 0, "1": 1, "2": 2},
+        {"0": "", "1": "maybe", "2": "yes"},
+        {"0": "a", "1": "b"},  # with num_labels=3
+        {"0": "a", "1": "b", "2": "c", "3": "d"},  # with num_labels=3
+    ],
+)
+def test_names_of_classes_are_those_of_transformers(
+    tmp_path, one_layer_config, tokenizer, written, names
+):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    with_config(folder, id2label=names, label2id=None, num_labels=None if len(names) == 3 else 3)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    expected = {str(theirs.config.id2label[i]) for i in range(theirs.config.num_labels)}
+    bert = bertjax.load_pretrained(folder)
+    (found,) = bert.predict(["ab"])
+    assert set(found["probabilities"]) == expected
+    bert.save(tmp_path / "saved")
+    assert bertjax.load_pretrained(tmp_path / "saved").predict(["ab"]) == [found]
+    again = transformers.AutoConfig.from_pretrained(tmp_path / "saved")
+    assert again.id2label == theirs.config.id2label
+
+
+@pytest.mark.parametrize("head", ["sequence_classification", "token_classification"])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"0": "no", "1": "maybe", "3": "yes"}, "has the ids 0, 1, 3, but.*are 0 to 2"),
+        ({"1": "no", "2": "maybe", "3": "yes"}, "has the ids 1, 2, 3, but"),
+        ({"-1": "no", "0": "maybe", "1": "yes"}, "has the ids -1, 0, 1, but"),
+        ({"0": "no", "1_0": "maybe", "2": "yes"}, "has the ids 0, 2, 10, but"),
+    ],
+)
+def test_classes_with_other_ids_than_the_outputs_have_logits_but_no_predictions(
+    tmp_path, one_layer_config, tokenizer, written, head, names, message
+):
+    folder = written(tmp_path / "m", one_layer_config, head, tokenizer)
+    expected = bertjax.load_pretrained(folder)(["ab"])["logits"]
+    with_config(folder, id2label=names, label2id=None)
+    bert = bertjax.load_pretrained(folder)
+    np.testing.assert_array_equal(bert(["ab"])["logits"], expected)
+    with pytest.raises(ValueError, match=f"{folder}: id2label in config.json {message}"):
+        bert.predict(["ab"])
+    bert.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["id2label"] == names
+
+
+@pytest.mark.parametrize(
+    "names", [["no", "maybe", "yes"], "no", {"a": "no"}, {"0.0": "no"}, {"": "no"}, 3]
+)
+def test_names_of_classes_that_transformers_refuses_are_refused(
+    tmp_path, one_layer_config, tokenizer, written, names
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    with_config(folder, id2label=names)
+    with pytest.raises(ValueError, match="id2label=.*is not a mapping of ids to labels"):
+        bertjax.load_pretrained(folder)
+
+
+def test_two_ids_that_are_one_number_do_not_fit_the_classifier(
+    tmp_path, one_layer_config, tokenizer, written
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    with_config(folder, id2label={"0": "no", "00": "maybe", "1": "yes"})
+    with pytest.raises(ValueError, match="classifier.weight has shape"):
+        bertjax.load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "problem", "message"),
+    [
+        (1, "single_label_classification", "problem_type='single_label_classification', but.* 1 "),
+        (3, "regression", "problem_type='regression', but the model has 3 outputs"),
+        (2, "regression", "problem_type='regression', but the model has 2 outputs"),
+        (1, "regression", None),
+        (1, "multi_label_classification", None),
+        (1, None, None),
+        (3, "multi_label_classification", None),
+    ],
+)
+def test_a_problem_type_that_contradicts_the_number_of_outputs_is_refused(
+    tmp_path, one_layer_config, tokenizer, written, outputs, problem, message
+):
+    folder = _classifier(written, tmp_path, one_layer_config, tokenizer, outputs)
+    with_config(folder, problem_type=problem)
+    bert = bertjax.load_pretrained(folder)
+    logits = bert(["ab"])["logits"][0]
+    if message:
+        with pytest.raises(ValueError, match=message):
+            bert.predict(["ab"])
+        return
+    (found,) = bert.predict(["ab"])
+    if problem == "multi_label_classification":
+        values = 1 / (1 + np.exp(-logits))
+        assert [*found["probabilities"].values()] == pytest.approx(values, abs=1e-6)
+    else:
+        assert found["score"] == pytest.approx(logits[0], abs=1e-6)
+
+
+def _classifier(written, tmp_path, config, tokenizer, outputs):
+    bert = bertjax.load_pretrained(
+        written(tmp_path / "encoder", config, "encoder", tokenizer),
+        "sequence_classification",
+        num_labels=outputs,
+    )
+    bert.save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "path", "place"),
+    [
+        (1, "torch.nn.modules.activation.Sigmoid", "sentence_transformers"),
+        (1, "torch.nn.modules.linear.Identity", "sentence_transformers"),
+        (1, "torch.nn.modules.activation.Sigmoid", "sbert_ce_default_activation_function"),
+        (1, "torch.nn.modules.activation.Sigmoid", "config_sentence_transformers.json"),
+        (3, "torch.nn.modules.linear.Identity", "sentence_transformers"),
+        (1, "torch.nn.modules.activation.Tanh", "sentence_transformers"),
+        (1, "my_library.Sigmoid", "sentence_transformers"),
+        (3, "torch.nn.modules.activation.Sigmoid", "sentence_transformers"),
+    ],
+)
+def test_a_saved_activation_is_applied_or_refused_by_name(
+    tmp_path, one_layer_config, tokenizer, written, outputs, path, place
+):
+    folder = _classifier(written, tmp_path, one_layer_config, tokenizer, outputs)
+    if place == "config_sentence_transformers.json":
+        settings = {"model_type": "CrossEncoder", "activation_fn": path}
+        (folder / place).write_text(json.dumps(settings))
+        (folder / "modules.json").write_text(json.dumps(MODULES["modules.json"][:1]))
+        with_config(folder)
+    else:
+        with_config(folder, **{place: path if "sbert" in place else {"activation_fn": path}})
+    bert = bertjax.load_pretrained(folder)
+    name = path.rpartition(".")[2]
+    if name == "Tanh" or "torch" not in path or (outputs, name) == (3, "Sigmoid"):
+        with pytest.raises(ValueError, match=f"the activation .*{name} to the outputs"):
+            bert.predict(["ab"])
+        return
+    (found,) = bert.predict([("ab", "cd")])
+    bert.save(tmp_path / "saved")
+    assert bertjax.load_pretrained(tmp_path / "saved").predict([("ab", "cd")]) == [found]
+    if outputs == 1:
+        library = pytest.importorskip("sentence_transformers")
+        if place == "config_sentence_transformers.json":
+            (folder / "modules.json").unlink()  # which it writes with other modules
+        for place in (folder, tmp_path / "saved"):
+            (place / "modules.json").unlink(missing_ok=True)
+            model = library.CrossEncoder(str(place), device="cpu")
+            assert found["score"] == pytest.approx(model.predict([("ab", "cd")])[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "pretraining", "next_sentence"])
+def test_a_head_of_pretraining_is_named_and_saved(
+    tmp_path, one_layer_config, tokenizer, written, head, capsys
+):
+    folder = written(tmp_path / "m", one_layer_config, head, tokenizer)
+    expected = bertjax.load_pretrained(folder, head)(["ab cd"])
+    bert = bertjax.load_pretrained(folder)
+    said = capsys.readouterr().out
+    assert f"{folder} is loaded without its head {head}" in said and f'head="{head}"' in said
+    assert bert.head == "encoder"
+    shutil.rmtree(folder)
+    bert.save(tmp_path / "saved")
+    again = bertjax.load_pretrained(tmp_path / "saved", head)
+    assert again.absent == []
+    for name, values in again(["ab cd"]).items():
+        np.testing.assert_array_equal(values, expected[name])
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    _, info = getattr(transformers, architecture(one_layer_config, head)).from_pretrained(
+        tmp_path / "saved", output_loading_info=True
+    )
+    assert not any(info.values()), info
+
+
+@pytest.mark.parametrize("size", [150, 110])
+def test_a_left_out_head_follows_a_resized_vocabulary(
+    tmp_path, one_layer_config, tokenizer, written, size
+):
+    folder = written(tmp_path / "m", one_layer_config, "masked_lm", tokenizer)
+    expected = bertjax.load_pretrained(folder, "masked_lm", vocab_size=size)(["ab cd"])["logits"]
+    bert = bertjax.load_pretrained(folder, vocab_size=size)
+    bert.params["bert"]["embeddings"]["layer_norm"]["bias"] += 0  # the encoder is that of `params`
+    bert.save(tmp_path / "saved")
+    found = bertjax.load_pretrained(tmp_path / "saved", "masked_lm")(["ab cd"])["logits"]
+    least = min(size, one_layer_config.vocab_size)
+    np.testing.assert_array_equal(found[..., :least], expected[..., :least])
+    assert found.shape == expected.shape and len(bert.fill_mask("[MASK]", 2)[0]) == 2
+
+
+def test_a_head_that_the_caller_chose_is_saved_alone(
+    tmp_path, one_layer_config, tokenizer, written, capsys
+):
+    folder = written(tmp_path / "m", one_layer_config, "masked_lm", tokenizer)
+    for head in ("encoder", "sequence_classification"):
+        bert = bertjax.load_pretrained(folder, head)
+        assert "without its head" not in capsys.readouterr().out
+        bert.save(tmp_path / head)
+        assert not any("predictions" in name for name in hf.open_hf(tmp_path / head))
