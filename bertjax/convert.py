@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import LoadedModel
+    from bertjax.weights.source import Source
 
 TOLERANCE = 1e-4
 # Texts and text pairs on which --verify compares outputs.
@@ -70,7 +71,6 @@ def run(config: ConvertConfig) -> None:
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.families import architecture
-    from bertjax.weights.hf import TAGGER
     from bertjax.weights.tf1 import save_tf1
 
     if config.push_to_hub is not None:
@@ -92,8 +92,8 @@ def run(config: ConvertConfig) -> None:
         model.save(config.dst)
         for part in loaded.unused:
             print(f"{part} is left out: {architecture(loaded.config, loaded.head)} has no {part}")
-        if (loaded.source.where / TAGGER).is_file():
-            print(f"{TAGGER} is left out: only the encoder is written")
+        for name in _left_out(loaded.source, Path(config.dst)):
+            print(f"{name} is left out: only the model, its tokenizer and modules are written")
     else:
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(
@@ -109,6 +109,22 @@ def run(config: ConvertConfig) -> None:
         verify(model, Path(config.dst))
     if config.push_to_hub is not None:
         push_folder(Path(config.dst), config.push_to_hub)
+
+
+def _left_out(source: "Source", written: Path) -> list[str]:
+    """Returns the names in a model directory of which nothing is in the written copy."""
+    from bertjax.base.checksums import CHECKSUMS
+    from bertjax.tokenization import TOKENIZER_FILES
+    from bertjax.weights.hf import CARD, WEIGHT_SUFFIXES, WEIGHTS
+    from bertjax.weights.sentence_transformers import transformer_folder
+
+    if source.kind != "hf":
+        return []
+    names = {file.name for file in written.iterdir()} | {transformer_folder(source.where).name}
+    names |= {*TOKENIZER_FILES, *WEIGHTS, CARD, CHECKSUMS}
+    files = [file for file in source.where.glob("[!.]*") if file.name not in names]
+    shards = [file for file in files if file.suffix in WEIGHT_SUFFIXES and "-of-" in file.name]
+    return sorted(file.name for file in files if file not in shards)
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax import convert
+from bertjax.base.checksums import CHECKSUMS
 from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
@@ -336,3 +337,24 @@ def test_a_file_of_weights_is_read_and_a_missing_tokenizer_is_said(encoder, tmp_
         convert.run(
             convert.ConvertConfig(src=str(source / "other.safetensors"), dst=str(tmp_path / "u"))
         )
+
+
+def test_files_of_which_a_copy_has_nothing_are_named(
+    tmp_path, one_layer_config, tokenizer, written, capsys
+):
+    folder = written(tmp_path / "m", one_layer_config, "encoder", tokenizer)
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    for name in ("train.py", "generation_config.json", "special_tokens_map.json", "README.md"):
+        (folder / name).write_text("{}")
+    for name in ("1_Pooling/config.json", "onnx/model.onnx", "2_Dense/model.safetensors"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("{}")
+    names = ("Transformer", "1_Pooling", "2_Dense")
+    modules = [{"type": f"sentence_transformers.{x.split('_')[-1]}", "path": x} for x in names]
+    modules[0]["path"] = ""
+    (folder / "modules.json").write_text(json.dumps(modules))
+    convert.main([str(folder), str(tmp_path / "copy")])
+    said = capsys.readouterr().out
+    named = [line.split(" is left out")[0] for line in said.splitlines() if "left out" in line]
+    assert named == ["generation_config.json", "onnx", "train.py"]
+    assert (tmp_path / "copy" / "2_Dense" / "model.safetensors").read_text() == "{}"

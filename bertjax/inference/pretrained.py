@@ -52,7 +52,7 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
-from bertjax.weights.sentence_transformers import saved_activation
+from bertjax.weights.sentence_transformers import saved_activation, transformer_folder
 
 # Where a CrossEncoder of sentence-transformers has its activation in config.json.
 CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
@@ -96,7 +96,8 @@ def load_pretrained(
     """
     check("num_labels", num_labels, Count | None)
     check("vocab_size", vocab_size, Count | None)
-    check_dtype(dtype)
+    name = getattr(dtype, "__name__", str(dtype))
+    check("dtype", name, Literal["float32", "bfloat16", "float16"])
     use_compilation_cache()
     loaded = load_model(
         path_or_name,
@@ -138,7 +139,7 @@ class Pretrained:
         self.labels = loaded.labels
         self.absent = loaded.absent
         self.head = loaded.head
-        self.identity = file_identity(loaded.source.where)
+        self.identity = file_identity(transformer_folder(loaded.source.where))
         # A masked LM head that the model lacks may be asked for later; it is copied, because files
         # may be mapped into memory.
         source, wanted = loaded.source, "predictions" not in loaded.model.parts
@@ -229,7 +230,7 @@ class Pretrained:
                 raise ValueError(f"{wrong[0]} has no effect on texts: give input_ids with it.")
             input_ids, *others = self.encode(texts)
             arrays = dict(zip(arrays, others, strict=True))
-        ids = _array("input_ids", input_ids, end=self.config.vocab_size)
+        ids = _array("input_ids", input_ids, self.config)
         choices = ids.shape[1] if ids.ndim == 3 and self.head == "multiple_choice" else None
         if (ids.ndim != 2 and choices is None) or not ids.shape[-1]:
             raise ValueError(
@@ -243,11 +244,11 @@ class Pretrained:
             )
         batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
         batch["attention_mask"] = np.ones_like(ids)
-        # Models without token types ignore them, as in transformers.
-        ends = {"attention_mask": 2, "token_type_ids": self.config.type_vocab_size or 1 << 31}
-        for name, value in arrays.items():
-            if value is not None:
-                batch[name] = _array(name, value, end=ends[name], shape=ids.shape)
+        batch |= {
+            name: _array(name, x, self.config, ids.shape)
+            for name, x in arrays.items()
+            if x is not None
+        }
         outputs = model_outputs(
             *(self.model, self._device_params()),
             {name: x.reshape(-1, ids.shape[-1]) for name, x in batch.items()},
@@ -472,32 +473,30 @@ class Pretrained:
         )
 
 
-def check_dtype(dtype: DTypeLike) -> None:
-    """Raises ValueError, which names the most similar one, if `dtype` is no type of activations."""
-    name = getattr(dtype, "__name__", str(dtype))
-    check("dtype", name, Literal["float32", "bfloat16", "float16"])
+_SIZES = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
 
 
-def _array(name: str, value: Any, *, end: int, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Returns integers from 0 to below `end` as int32; of masks, also booleans and 0.0 and 1.0."""
+def _array(
+    name: str, value: Any, config: BertConfig, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """Returns ids below a size of the model, or a mask of booleans or 0 and 1, as int32."""
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} has rows of different lengths: pad them.") from error
-    if shape is not None and array.shape != shape:
+    if shape not in (None, array.shape):
         raise ValueError(
             f"{name} has the shape {array.shape}, but input_ids has {shape}: give both one shape."
         )
-    if array.size and array.dtype.kind not in ("biuf" if name == "attention_mask" else "iu"):
+    size = _SIZES.get(name)
+    if array.size and array.dtype.kind not in ("iu" if size else "biuf"):
         raise ValueError(f"{name} has the type {array.dtype}: give integers.")
-    if (
-        array.size
-        and not (np.isin(array, (0, 1)) if end == 2 else (array >= 0) & (array < end)).all()
-    ):
-        limits = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
-        remedy = "give 1 for tokens and 0 for padding."
-        if name in limits:
-            remedy = f"but the model has {limits[name]}={end}: use the tokenizer of the model."
+    # Models without token types ignore them, as in transformers.
+    end = size and getattr(config, size) or 1 << 31
+    inside = (array >= 0) & (array < end) if size else np.isin(array, (0, 1))
+    if not inside.all():
+        remedy = f"but the model has {size}={end}: use the tokenizer of the model."
+        remedy = remedy if size else "give 1 for tokens and 0 for padding."
         raise ValueError(f"{name} range from {array.min()} to {array.max()}, {remedy}")
     return array.astype(np.int32)
 

@@ -446,7 +446,9 @@ def test_a_copy_has_modules_that_bertjax_lacks(sentence_model, texts, tmp_path):
 def test_the_transformer_of_a_folder_of_modules_says_where_they_are(sentence_model, texts, capsys):
     folder = sentence_model("Normalize")
     in_0_transformer(folder)
+    identity = bertjax.load_pretrained(folder).identity
     bert = bertjax.load_pretrained(folder / "0_Transformer")
+    assert bert.identity == identity  # by which files of vectors are continued
     assert f"note: give {folder} to follow its modules.json" in capsys.readouterr().out
     expected = theirs(folder / "0_Transformer", texts[:9])
     np.testing.assert_allclose(bert.embed(texts[:9]), expected, atol=1e-5)
