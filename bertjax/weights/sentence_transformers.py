@@ -44,6 +44,7 @@ _USUAL = {
     "Pooling": dict.fromkeys(
         ("word_embedding_dimension", "embedding_dimension", "include_prompt", "pooling_mode"), _ANY
     ),
+    "SentenceTransformer": {"model_type": "SentenceTransformer", "truncate_dim": None},
     "Normalize": dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"),
 }
 
@@ -84,7 +85,7 @@ def read_sentence_modules(
         )
     for folder in folders[2:]:
         file = directory / folder / "config.json"
-        _refuse_others(file, _read_optional(file), _USUAL["Normalize"])
+        _refuse_others(file, _read_optional(file), _USUAL["Normalize"], others=True)
     places = [directory / folders[0] / name for name in _SETTINGS]
     settings = next((file for file in places if _read_optional(file)), places[0])
     content = _read_optional(settings)
@@ -96,9 +97,7 @@ def read_sentence_modules(
     change = f"{settings} says that sentence-transformers lower-cases" if lowers else ""
     file = directory / _MODEL
     model = _read_optional(file)
-    usual = {"model_type": "SentenceTransformer"}
-    read = {name: x for name, x in model.items() if name in ("model_type", "truncate_dim")}
-    _refuse_others(file, read, usual)
+    _refuse_others(file, model, _USUAL["SentenceTransformer"], others=True)
     prompts, name = model.get("prompts"), model.get("default_prompt_name")
     prompts = {"query": "", "document": ""} | (prompts if isinstance(prompts, dict) else {})
     prompt = prompts.get(str(name), name)
@@ -130,8 +129,14 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _refuse_others(file: Path, content: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+def _refuse_others(
+    file: Path, content: Mapping[str, Any], usual: Mapping[str, Any], others: bool = False
+) -> None:
+    """Refuses values that are not `usual`; unless `others`, as sentence-transformers, all fields
+    that are not there."""
     for name, value in content.items():
+        if others and name not in usual:
+            continue
         if usual.get(name) is not _ANY and value not in (None, {}, usual.get(name)):
             raise ValueError(
                 f"{file} has {brief(name, 40)}={brief(repr(value), 60)}, which bertjax does not "

@@ -374,6 +374,10 @@ OF_MODULES = {
     "an empty default": lambda folder: edit(
         folder / "config_sentence_transformers.json", default_prompt_name="query"
     ),
+    "unknown fields that sentence-transformers drops": lambda folder: [
+        edit(folder / "2_Normalize/config.json", dtype="bfloat16"),
+        edit(folder / "config_sentence_transformers.json", a_setting_of_tomorrow=1),
+    ],
     "twice": lambda folder: edit(folder / "2_Normalize/config.json", module_output_name=None),
 }
 

@@ -74,7 +74,7 @@ def test_thousands_of_wrong_tensors_make_a_short_message(tiny):
         {"model_type": {"a": 1}},
         {"model_type": "x" * 5000},
         {"hidden_act": "x" * 5000},
-        {"id2label": {"0": 7}},
+        {"id2label": {"0.0": 7}},
         {"id2label": ["x" * 5000]},
         {"architectures": 7},
         {"position_embedding_type": ["x"] * 900},
