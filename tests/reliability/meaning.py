@@ -13,7 +13,8 @@ bertjax load the directory and apply it to the same texts, one by one:
   class of the tokenizer ignores some of it (bertjax follows the file, and says so);
 - *both refuse*;
 - *refused*: only bertjax refuses, in a message that names the field, the tensor or the file;
-- *undefined*: the reference initialises missing weights, so that there is nothing to compare;
+- *undefined*: the reference initialises missing weights, or its tokenizer adds a token that the
+  model has no embedding for, so that there is nothing to compare;
 - *accepted*: the reference refuses, and bertjax gives the result of the unchanged directory;
 - *nameless*: bertjax refuses, and the message names nothing;
 - *silent*: everything else. There must be none.
@@ -196,7 +197,8 @@ def write_directory(kind: Kind, folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return
-    from sentence_transformers import SentenceTransformer, models
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as models
 
     with tempfile.TemporaryDirectory() as encoder:
         model.save_pretrained(encoder)
@@ -426,6 +428,8 @@ def reference(
     cls = getattr(transformers, f"AutoModelFor{kind.task}")
     model, loaded = cls.from_pretrained(folder, output_loading_info=True)
     model = model.eval().float()
+    if len(tokenizer) > model.config.vocab_size:
+        raise Undefined(f"{len(tokenizer)} tokens, of which some have no embedding")
     if loaded["missing_keys"] or loaded["mismatched_keys"]:
         raise Undefined(f"initialised: {loaded['missing_keys'] or loaded['mismatched_keys']}")
     positions = model.config.max_position_embeddings
@@ -446,7 +450,7 @@ def reference(
 
 
 class Undefined(Exception):
-    """The reference initialises weights that the files lack."""
+    """The files lack weights."""
 
 
 def _name_generic_class(folder: Path) -> None:
