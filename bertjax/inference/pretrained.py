@@ -517,6 +517,11 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     modules = None if description or usage.modules.exception() else usage.modules.result()
     if not description:  # as for embeddings
         longest = min((modules and modules.max_length) or loaded.max_length, longest)
+    if modules and loaded.head == "sentence_embedding" and modules.similarity != "cosine":
+        raise ValueError(
+            f"{where} has similarity_fn_name={brief(modules.similarity, 40)}, but predictions are "
+            "cosines: compare the vectors of `embed` by it."
+        )
     with naming_read_errors(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(

@@ -56,11 +56,13 @@ class SentenceModules(NamedTuple):
         pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
         normalize: whether vectors are divided by their Euclidean length.
         max_length: maximum number of tokens per text; None: the maximum of the model.
+        similarity: how two vectors are compared.
     """
 
     pooling: str = "mean"
     normalize: bool = False
     max_length: int | None = None
+    similarity: str = "cosine"
 
 
 def read_sentence_modules(
@@ -110,7 +112,8 @@ def read_sentence_modules(
             "--pooling to use the model on them as they are."
         )
     pooling = read_pooling(directory / folders[1] / "config.json")
-    return SentenceModules(pooling, "Normalize" in kinds, length)
+    similarity = str(model.get("similarity_fn_name") or "cosine")
+    return SentenceModules(pooling, "Normalize" in kinds, length, similarity)
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
@@ -187,14 +190,14 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     if not (directory / MODULES).is_file():
         return {}
     root, modules = transformer_folder(directory), _modules(directory)
-    files = {MODULES: directory / MODULES, _MODEL: directory / _MODEL}
-    files |= {name: root / name for name in _SETTINGS}
+    files = [directory / MODULES, directory / _MODEL, *(root / name for name in _SETTINGS)]
     for _, folder in modules[1:]:
-        files |= {
-            file.relative_to(directory).as_posix(): file
-            for file in sorted((directory / folder).rglob("*"))
-        }
-    contents = {name: file.read_bytes() for name, file in files.items() if file.is_file()}
+        files += sorted((directory / folder).rglob("*"))
+    contents = {
+        file.relative_to(root if file.parent == root else directory).as_posix(): file.read_bytes()
+        for file in files
+        if file.is_file()
+    }
     if root != directory:
         described = json.loads(contents[MODULES])
         described[0]["path"] = ""

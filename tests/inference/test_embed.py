@@ -436,6 +436,21 @@ def test_settings_that_are_not_followed_are_refused_by_name_and_copied(
     assert (tmp_path / "saved" / file).read_bytes() == (folder / file).read_bytes()
 
 
+@pytest.mark.parametrize("similarity", [None, "cosine", "dot", "euclidean", "manhattan"])
+def test_predictions_are_the_similarities_of_the_files_or_refused(sentence_model, similarity):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = sentence_model()
+    edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
+    bert = bertjax.load_pretrained(folder)
+    if similarity not in (None, "cosine"):
+        with pytest.raises(ValueError, match=f"similarity_fn_name={similarity}, but predictions"):
+            bert.predict([("a b", "c")])
+        return
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = float(model.similarity(*model.encode(["a b", "c"])))
+    assert bert.predict([("a b", "c")])[0]["similarity"] == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_copy_has_modules_that_bertjax_lacks(sentence_model, texts, tmp_path):
     folder = sentence_model("Dense", "Normalize")
     bert = bertjax.load_pretrained(folder)
