@@ -24,9 +24,10 @@ from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
 from bertjax.tasks.sources.own_files import MULTI_HOT, KnownClasses, TableSource
+from bertjax.tasks.sources.rows import shorten
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
-from bertjax.tasks.sources.tables import read_number, shorten
+from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.tagging import TagTask, order_tags
 from bertjax.tasks.task import Example, Task
 

@@ -17,12 +17,11 @@ from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1, word_accuracy
 from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
+from bertjax.tasks.sources.rows import Row, shorten
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
-    Row,
     read_lines,
     row_name,
-    shorten,
     suffix_of,
 )
 from bertjax.tasks.tagging import OUTSIDE, TagTask, Word, split_words, tag_scheme

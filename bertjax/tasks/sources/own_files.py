@@ -21,18 +21,16 @@ from bertjax.base.files import brief
 from bertjax.base.scratch import scratch_folder
 from bertjax.tasks.sources.columns import Columns, OwnKind, check_columns, find_columns
 from bertjax.tasks.sources.conll import in_iob2, read_conll, text_example, utf16_hint
+from bertjax.tasks.sources.rows import SQL_MISSING, Row, shorten
 from bertjax.tasks.sources.tables import (
     CSV_SUFFIXES,
     NAMED_COLUMNS,
-    SQL_MISSING,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
-    Row,
     Table,
     files_in,
     json_value,
     row_name,
-    shorten,
     suffix_of,
     unread_files,
 )

@@ -15,10 +15,9 @@ import itertools
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from bertjax.base.files import brief
 from bertjax.data.text.streams import decompressed
@@ -40,7 +39,6 @@ _CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
 _SINGLE_QUOTED = re.compile(r"'(?:[^']|'')*''(?:[^']|'')*'")
 # How programs for SQL escape tabs, line ends and backslashes, and mark a missing value.
 _SQL_ESCAPE = re.compile(r"(?<=[\w.,;!?])\\[tnr]|\\\\|\A\\N\Z")
-SQL_MISSING = r"\N"
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 # What may be the first half of a pair of surrogates in JSON, or half a pair.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -280,7 +278,11 @@ def json_value(value: Any, feature: Any = None) -> Any:
 
     Raises ValueError for a class id without a name.
     """
-    if value is None or type(value) is str:
+    if (
+        value is None
+        or type(value) is str
+        or (type(value) is int and "names" not in (feature or ()))
+    ):
         return value
     if hasattr(value, "tolist"):  # numpy, whose times would become numbers of nanoseconds
         is_time = getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M")
@@ -675,137 +677,4 @@ def _check_tabs(path: Path, header: str) -> None:
         raise ValueError(
             f"{row_name(path, 1)} has no tab, but {sign!r}: {brief(header, 80)!r}. Tabs separate "
             "the columns of .tsv files; if the file is CSV, name it .csv."
-        )
-
-
-def shorten(value: Any) -> str:
-    """Converts a value of a row to JSON text for an error message, cut after 60 characters."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        text = f"a nested {type(value).__name__}"
-    if len(text) <= 60:
-        return text
-    # A string is closed after the dots, so that what follows in the message is not read as its end.
-    return f"{brief(text[:60])}...{text[-1] if isinstance(value, str) else ''}"
-
-
-def is_blank(text: str) -> bool:
-    """Returns whether a text has only spaces and characters that have no width, such as U+200B."""
-    return not text or all(
-        character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text
-    )
-
-
-class Row(NamedTuple):
-    """One row of a user's file, {column: value} in `values`.
-
-    All methods raise ValueError if a value has a wrong type; the message names the row.
-    """
-
-    path: Path
-    number: int
-    values: dict[str, Any]
-
-    @property
-    def where(self) -> str:
-        """The path of the file and the number of the row, for error messages."""
-        return row_name(self.path, self.number)
-
-    def text(self, column: str) -> str:
-        """Returns the text in a column, which must not be empty."""
-        if column not in self.values:
-            raise ValueError(
-                f"{self.where} has no column {brief(column, 60)!r}, only "
-                f"{brief(', '.join(self.values))}. Correct the row."
-            )
-        return self._checked(self.values[column], column)
-
-    def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the text in each of `columns` or, if it is one column, the texts in its list."""
-        if len(columns) == 1:
-            return self.listed(columns[0])
-        return tuple(self.text(column) for column in columns)
-
-    def listed(self, column: str) -> tuple[str, ...]:
-        """Returns the texts in the list in a column, of which there must be at least one."""
-        listed = self.values.get(column)
-        if not isinstance(listed, list) or not listed:
-            raise ValueError(
-                f"{self.where}: {brief(column, 60)!r} should be a list of texts, but is "
-                f"{shorten(listed)}. Correct the row."
-            )
-        return tuple(self._checked(value, column) for value in listed)
-
-    def _checked(self, value: Any, column: str) -> str:
-        if not isinstance(value, str):
-            nested = isinstance(value, dict | list) and suffix_of(self.path) == ".json"
-            remedy = " pandas writes one object per row with to_json(orient='records')." * nested
-            raise ValueError(
-                f"{self.where}: {brief(column, 60)!r} should be a text, but is {shorten(value)}. "
-                f"Correct the row.{remedy}"
-            )
-        if is_blank(value) or value == SQL_MISSING:
-            state = "empty" if not value or value.isspace() else f"{value!a}, which shows nothing"
-            state = f"{value}, a missing value of SQL" if value == SQL_MISSING else state
-            raise ValueError(
-                f"{self.where}: the text in {brief(column, 60)!r} is {brief(state, 60)}; fill it "
-                "or remove the row."
-            )
-        # JSON can contain a lone surrogate, such as "\ud83d".
-        check_utf8(value, self.path, self.number)
-        return value
-
-    def name(self, value: Any) -> str:
-        """Converts a label to a class name; numbers and booleans become their JSON text.
-
-        The JSON numbers 3 and 3.0 are one class, "3": pandas writes whole numbers as floats if a
-        value is missing in their column.
-        """
-        if isinstance(value, str) and value.strip():
-            check_utf8(value, self.path, self.number)
-            return value.strip()
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-            return json.dumps(value)
-        raise ValueError(
-            f"{self.where}: the label {shorten(value)} is not the name of a class. For several "
-            "labels per example, write lists in every row, or give --label_separator."
-        )
-
-    def names(self, values: Any) -> list[str]:
-        """Converts a list of labels or tags to a list of class names."""
-        if not isinstance(values, list):
-            raise ValueError(f"{self.where}: labels should be a list, but are {shorten(values)}.")
-        return [self.name(value) for value in values]
-
-    def number_of(self, value: Any) -> float:
-        """Converts a label, given as a text or as a JSON number, to a float."""
-        number = None if isinstance(value, bool | list | dict) else read_number(str(value))
-        if number is None:
-            raise ValueError(
-                f"{self.where}: the label {shorten(value)} is not a number like 1250.5, with a "
-                "decimal point, but without separators of thousands, currency or unit. To train "
-                "on names of classes, use --task=classify."
-            )
-        return number
-
-    def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
-        """Converts a label, the index, text or letter of a choice, to the choice's index.
-
-        Indices count from 0, letters from a.
-        """
-        written = self.name(value)
-        if written.isascii() and written.isdecimal() and int(written) < count:
-            return int(written)
-        texts = [text.strip() for text in self.texts(columns)]
-        if texts.count(written) == 1:
-            return texts.index(written)
-        letters = "abcdefghijklmnopqrstuvwxyz"[:count]
-        if len(written) == 1 and written.lower() in letters:
-            return letters.index(written.lower())
-        raise ValueError(
-            f"{self.where}: the label {shorten(value)} is none of the {count} choices: write the "
-            f"index, 0 to {count - 1}, the text or the letter of the correct choice."
         )

@@ -280,6 +280,26 @@ def test_words_as_python_writes_lists_are_no_running_text(tmp_path, cell):
         read(tmp_path / "a.csv", "tag", "test")
 
 
+@pytest.mark.parametrize(
+    "word", ["", " ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2060\u00ad", "\\N"]
+)
+def test_words_that_show_nothing_are_named_by_their_place(tmp_path, word):
+    row = {"words": ["Anna", word, "left"], "tags": ["B-PER", "O", "O"]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(
+        ValueError, match=r"row 1: entry 2 of the list in 'words' is .*; remove it, and"
+    ):
+        read(tmp_path / "a.jsonl", "tag")
+
+
+@pytest.mark.parametrize("word", ["\ufe0f", "\u0301", "|", "\u2581", "a\u200b", "🏽"])
+def test_words_that_show_something_are_words(tmp_path, word):
+    row = {"words": ["Anna", word, "left"], "tags": ["B-PER", "O", "O"]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (example,) = TableSource("tag", train=tmp_path / "a.jsonl").examples("train")
+    assert example.words == ("Anna", word, "left")
+
+
 @pytest.mark.parametrize("cell", [r"a\tb", r"a\nb", r"C:\\x", r"\N"])
 def test_escapes_of_sql_in_tsv_are_said(tmp_path, cell):
     (tmp_path / "a.tsv").write_text(f"text\tlabel\tnote\na\tx\tc\nb\ty\t{cell}\n")
