@@ -144,7 +144,8 @@ def _quote(lines: Sequence[str], delimiter: str) -> str:
         return '"'
     named = all(re.fullmatch("'.+'", name) for name in double[0])
     doubled = any(_SINGLE_QUOTED.fullmatch(field) for row in double for field in row)
-    return "'" if named or doubled or len(widths) > 1 else '"'
+    held = len(widths) > 1 and not any(_CSV_QUOTED.fullmatch(x) for row in single for x in row)
+    return "'" if named or doubled or held else '"'
 
 
 def read_json_rows(path: Path) -> Rows:
@@ -320,7 +321,7 @@ def json_value(value: Any, feature: Any = None) -> Any:
     text = str(value)
     if " at 0x" in text:  # no text of its own
         return {"type": type(value).__name__}
-    return None if text in ("<NA>", "NaT") else text
+    return None if text in ("<NA>", "NaT", "NaN") else text
 
 
 def read_number(text: str) -> float | None:

@@ -229,6 +229,7 @@ REFUSED = {
         r"row 2 is not a row of CSV .*escaped",
     ),
     "R's table": ('"text" "label"\n"1" "a b" "x"\n', r"row 1 is not a row of CSV .*comma"),
+    "quotes of two kinds": ("text,label\n\"a\",x\n'b, c',y\n", "row 3 has 3 fields"),
     "a title": ("My data,by me\ntext,label\na,x\nb,y\n", "row 1 is an example"),
     "UTF-16": ("text,label\na,x\n".encode("utf-16"), "is UTF-16"),
     "UTF-32": ("text,label\na,x\n".encode("utf-32"), "is UTF-32"),
@@ -390,7 +391,14 @@ def test_values_of_python_are_read_by_their_meaning():
             rows_as_files(train=[{"text": "a", "label": value}]) as files,
         ):
             read(files["train"])
-    for value in (None, float("nan"), pandas.NA, pandas.NaT, np.datetime64("NaT")):
+    for value in (
+        None,
+        float("nan"),
+        pandas.NA,
+        pandas.NaT,
+        np.datetime64("NaT"),
+        decimal.Decimal("NaN"),
+    ):
         with (
             pytest.raises(ValueError, match="train, row 1 has no label"),
             rows_as_files(train=[{"text": "a", "label": value}]) as files,
