@@ -279,17 +279,14 @@ def json_value(value: Any, feature: Any = None) -> Any:
 
     Raises ValueError for a class id without a name.
     """
-    if (
-        value is None
-        or type(value) is str
-        or (type(value) is int and "names" not in (feature or ()))
-    ):
+    if type(value) in (str, int, type(None)) and "names" not in (feature or ()):
         return value
     if hasattr(value, "tolist"):  # numpy, whose times would become numbers of nanoseconds
         is_time = getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M")
         value = (value.astype(str) if is_time else value).tolist()
-        if value is None or (is_time and value == "NaT"):
-            return None
+        value = None if is_time and value == "NaT" else value
+    if value is None:
+        return None
     known = feature if isinstance(feature, dict) else {}
     if isinstance(value, list | tuple | set | frozenset):
         # Lists describe their elements: {"feature": ...}, or [...] before version 4 of datasets.
