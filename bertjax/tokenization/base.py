@@ -118,7 +118,7 @@ class Tokenizer(abc.ABC):
         self._pre_tokenizers = steps(state(backend.pre_tokenizer))
         with explaining_the_library():
             self._prompt_backend = backend
-            settings = {token.content: token.__getstate__() for token in self._added()}
+            settings = {token.content: token.__getstate__() for token in self.added()}
             self.added_tokens = {t: x for t, x in settings.items() if t not in special}
             if backend.post_processor is None:
                 backend.post_processor = self._post_processor()
@@ -146,10 +146,11 @@ class Tokenizer(abc.ABC):
         """Returns a copy whose model has other fields, and all tokens in its vocabulary."""
         copied = copy.copy(self)
         vars(copied).pop("_fields", None)
-        copied._read(self._copied(self._model(**changes), self._added()))
+        copied._read(self._copied(self._model(**changes), self.added()))
         return copied
 
-    def _added(self) -> list[AddedToken]:
+    def added(self) -> list[AddedToken]:
+        """Returns all added tokens, special ones too, by their ids."""
         added = self._prompt_backend.get_added_tokens_decoder()
         return [added[index] for index in sorted(added)]
 
@@ -168,7 +169,7 @@ class Tokenizer(abc.ABC):
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, but other added tokens are found.
-        added = self._added()
+        added = self.added()
         for index, token in enumerate(added):
             token.special = token.content in self.layout.special_tokens
             if token.special:

@@ -165,7 +165,9 @@ class ByteLevelBPETokenizer(Tokenizer):
         return ["bpe", self.tokens, self.merges, self.add_prefix_space]
 
     def settings(self) -> dict[str, Any]:
-        names = {"bos_token": "<s>", "eos_token": "</s>"} if self.layout_of_class is ROBERTA else {}
+        special, names = self.layout.special_tokens, {}
+        if self.layout_of_class is ROBERTA:
+            names = {"bos_token": special.cls, "eos_token": special.sep}
         return super().settings() | {"add_prefix_space": self.add_prefix_space, **names}
 
     def _vocabulary_files(self) -> dict[str, str]:
@@ -261,7 +263,7 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
     _normalizer = normalizers.NFC()
 
     def _identity(self) -> Any:
-        settings = [[token.content, token.__getstate__()] for token in self._added()]
+        settings = [[token.content, token.__getstate__()] for token in self.added()]
         for _, its in settings:
             del its["content"]
         usual = [self._usual_identity(), sorted(settings, key=str), True]

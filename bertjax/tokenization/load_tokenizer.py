@@ -301,7 +301,8 @@ def _bpe(source: _Source) -> Tokenizer:
             f"{model.get('dropout')}: only a BPE with ByteLevel, without dropout, is supported."
         )
     added = {token["content"] for token in source.json.get("added_tokens") or []}
-    kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= added else ByteLevelBPETokenizer
+    has_all = {*SPECIAL_TOKENS} <= {*added, *model["vocab"]}
+    kind = ModernBertTokenizer if has_all else ByteLevelBPETokenizer
     return _wrapped(source, kind, kind.layout_of_class)
 
 
@@ -467,7 +468,7 @@ def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:
         # The library leaves out empty tokens, which no text contains.
         if (actual := tokenizer.vocab.get(token, index)) != index:
             _warn(f"{file}: {brief(token)!r} is {actual}, as in transformers, and not {index}")
-    known = {*ids, *special, *tokenizer.added_tokens}
+    known = {*ids, *(token.content for token in tokenizer.added())}
     more = [t for t in named if _content(t) not in (ids if isinstance(t, dict) else known)]
     tokenizer.add_tokens([_added_token(token, special=True) for token in more])
 

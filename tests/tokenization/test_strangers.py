@@ -502,3 +502,19 @@ def test_what_the_class_of_transformers_ignores_is_followed_and_said(
     load_tokenizer(tmp_path)
     said = capsys.readouterr().err
     assert f"transformers' {kinds[name].tokenizer_class} ignores" in said
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", KINDS)
+def test_special_tokens_that_a_tokenizer_json_does_not_add_are_matched(kinds, tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    size = saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", lambda content: content | {"added_tokens": []})
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "copy")
+    copy = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert len(copy) == len(theirs) == size
+    for text in TEXTS:
+        ids = tokenizer.encode_prompt(text)[0]
+        assert copy(text)["input_ids"] == theirs(text)["input_ids"] == ids, text
