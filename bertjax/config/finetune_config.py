@@ -10,7 +10,6 @@ from bertjax.config.training import OptimizerConfig, TrainingConfig
 GLUE_TASK = "glue"
 # The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
 SHORTEST = 5
-# The value of `select_by` with which the dev split selects no checkpoint.
 LAST = "last"
 
 

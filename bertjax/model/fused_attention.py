@@ -36,7 +36,6 @@ def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array
     @functools.wraps(attend)
     def on_each_device(query, key, value, *by_row, **options):
         mesh = jax.sharding.get_abstract_mesh()
-        # The axes over which XLA partitions arrays.
         axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
         call = functools.partial(attend, **options)
         if np.prod([mesh.shape[name] for name in axes]) > 1:

@@ -221,7 +221,6 @@ KINDS = (
     "ragged-all-to-all",
     "collective-broadcast",
 )
-# The context arrays of asynchronous operations.
 _SCALAR = re.compile(r"\b[us]32\[\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
 # Newer versions of XLA describe the groups by mesh axes, as in mesh['data'=2,'fsdp'=4] {'fsdp'},

@@ -43,7 +43,6 @@ from bertjax.tasks.metrics import higher_is_better
 
 # With four values per bucket, 9 curves of the longest runs take less than 1 MB in a page.
 MOST_BUCKETS = 500
-# The skipped updates that are listed one by one.
 MOST_SKIPPED = 100
 
 

@@ -205,7 +205,6 @@ def _unit(outputs: Sequence[Outputs]) -> np.ndarray:
 RECALLS = (1, 10)
 PAIR_METRICS = ("mrr", *(f"recall_at_{k}" for k in RECALLS))
 TRIPLET_METRIC = "triplet_accuracy"
-# Number of queries that are compared with all candidates at once.
 BLOCK = 512
 
 

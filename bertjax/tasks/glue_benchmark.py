@@ -42,7 +42,6 @@ COLUMNS = (
     Column("RTE accuracy", "rte", "dev/accuracy"),
     Column("WNLI accuracy", "wnli", "dev/accuracy"),
 )
-# The tasks that models are fine-tuned on.
 GLUE_NAMES = tuple(dict.fromkeys(column.task for column in COLUMNS))
 # The nine columns of Devlin et al. 2018, table 1, whose mean is its column "Average": F1 of QQP and
 # MRPC, Spearman of STS-B, both test sets of MNLI, and no WNLI. The means of the published rows are

@@ -37,9 +37,7 @@ from bertjax.tasks.task import (
 )
 from bertjax.tokenization import Tokenizer
 
-# The label of a question that its passage does not answer.
 IMPOSSIBLE = "impossible"
-# The start position of an answer that does not occur in its passage.
 NOWHERE = -1
 # Fields of `SpanTask` that are saved in task.json.
 SAVED_FIELDS = (
@@ -48,7 +46,6 @@ SAVED_FIELDS = (
 )
 # Number of candidate spans per answer: of several spans with the same text, only the best is kept.
 CANDIDATES_PER_ANSWER = 5
-# The finite number that replaces infinite logits.
 LARGEST = 1e6
 
 

@@ -316,7 +316,6 @@ _BY_ANCHOR = held_out.Choice(
     _held_out, held_out.grouped_folds, "all pairs with the same first text together"
 )
 
-# The tasks of each kind, and the function that makes them.
 OWN_KINDS: dict[
     OwnKind, tuple[tuple[type[Task], ...], Callable[[TableSource, TaskOptions], Task]]
 ] = {

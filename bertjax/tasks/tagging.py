@@ -48,7 +48,6 @@ from bertjax.tasks.task import (
 from bertjax.tokenization import Tokenizer
 
 OUTSIDE = "O"
-# The meaning of the marks of all schemes, and the marks that occur together.
 _MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))
 _SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
 _SCHEMES |= {"IOBES and BILOU": "BIESLU"}
@@ -56,7 +55,6 @@ _USUAL, _BARE = "([A-Z])-(.+)", "([A-Z])()"
 _UNUSUAL = {"([A-Z])_(.+)": "B_X", "(.+)-([A-Z])": "X-B", "(.+)_([A-Z])": "X_B"}
 # Marks that are usual without types and O, of segments such as words.
 _SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
-# Labels that some taggers have for tokens that are no words.
 _NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
 # Several of these are parts of speech of Universal Dependencies or the Penn Treebank.
 _PARTS_OF_SPEECH = frozenset(

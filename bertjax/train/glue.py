@@ -39,7 +39,6 @@ from bertjax.train import experiments
 from bertjax.train.experiments import FinetuneResult
 from bertjax.weights import load_model
 
-# The files that GLUE's server needs.
 SUBMITTED = tuple(name for spec in GLUE.values() for name in spec.submission.values())
 _AVERAGES = (
     ("paper", "Average as in Devlin et al. 2018, table 1 (nine columns, without WNLI)"),

@@ -24,7 +24,6 @@ from bertjax.weights.hf import TAGGER
 from bertjax.weights.sentence_transformers import with_head_fields
 from bertjax.weights.source import Source, open_source
 
-# The value of `head` that keeps the head of a fine-tuned model only.
 AUTO = "auto"
 
 

@@ -25,7 +25,6 @@ _SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-# Patterns of the names, for downloads.
 SENTENCE_FILES = (MODULES, _MODEL, *_SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
 REMEDY = "download it again, or give --pooling"

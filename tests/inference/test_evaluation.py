@@ -88,7 +88,8 @@ def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, caps
     if kind == "classify":
         rows = [{"text": "abc de", "label": "low"}, {"text": "hij", "label": "high"}]
         scores = bertjax.evaluate(result.model, data=rows)
-        assert scores["accuracy"] in (0, 0.5, 1) and not capsys.readouterr().err
+        assert scores["accuracy"] in (0, 0.5, 1)
+        assert "without a label" not in capsys.readouterr().err  # which slow compilations add to
         more = bertjax.evaluate(result.model, data=[*rows, {"text": "abc", "label": ""}])
         assert more == pytest.approx(scores, abs=1e-6)
         assert "data: examples without a label, which the metrics leave out: 1" in (

@@ -126,7 +126,6 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
 
 
-# Number of lines of a file that decide whether the file has CoNLL's columns.
 _LINES = 200
 # A text has more words than a line in CoNLL's format has columns.
 _MOST_COLUMNS = 6

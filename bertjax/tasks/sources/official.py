@@ -62,7 +62,6 @@ class HubDataset(NamedTuple):
     revision: str = "main"
 
 
-# Names of datasets in TFDS, and where the hub has the same rows.
 HUB: dict[str, HubDataset] = {
     **{
         f"glue/{name}": HubDataset("nyu-mll/glue", name)

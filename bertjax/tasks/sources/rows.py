@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from bertjax.base.files import brief
 from bertjax.tasks.sources.tables import check_utf8, read_number, row_name, suffix_of
 
-# How programs for SQL mark a missing value.
 SQL_MISSING = r"\N"
 
 

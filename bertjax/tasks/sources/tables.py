@@ -431,7 +431,6 @@ PARQUET_SUFFIXES = (".parquet",)
 TEXT_SUFFIXES = (".txt",)
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
-# Number of rows by which columns are guessed.
 FIRST_ROWS = 100
 # Number of rows of TSV that are searched for fields quoted as in CSV.
 ROWS_SEARCHED = 10_000
