@@ -26,7 +26,7 @@ from bertjax import predict
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import DOCUMENT_START
-from bertjax.tasks.tagging import to_iob2
+from bertjax.tasks.tagging import tag_scheme
 from bertjax.tokenization import load_tokenizer
 
 TRAIN, TEST = "train.txt", "test.txt"
@@ -38,15 +38,18 @@ def documents(path: Path) -> list[list[Word]]:
     """Reads the documents of a file, whose first and last columns are the words and the tags."""
     found: list[list[Word]] = []
     number, rows = itertools.count(), []
-    for line in [*path.read_text(encoding="utf-8").splitlines(), DOCUMENT_START]:
-        fields = line.split()
-        if fields and fields[0] == DOCUMENT_START:
-            words, tags = [row[0] for row in rows], to_iob2(row[-1] for row in rows)
-            if rows:
-                found.append([(next(number), w, t) for w, t in zip(words, tags, strict=True)])
-            rows = []
-        elif fields:
+    lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [fields for fields in lines if fields]
+    scheme = tag_scheme(fields[-1] for fields in lines if fields[0] != DOCUMENT_START)
+    for fields in [*lines, [DOCUMENT_START]]:
+        if fields[0] != DOCUMENT_START:
             rows.append(fields)
+            continue
+        words, tags = [row[0] for row in rows], tuple(row[-1] for row in rows)
+        tags = scheme.to_iob2(tags) if scheme else tags
+        if rows:
+            found.append([(next(number), w, t) for w, t in zip(words, tags, strict=True)])
+        rows = []
     return found
 
 
