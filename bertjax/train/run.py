@@ -451,7 +451,7 @@ class Saver:
         session: Session,
         progress: Mapping[str, Any],
     ):
-        self._job, self._checkpoints, self._record = job, checkpoints, record
+        self.job, self._checkpoints, self._record = job, checkpoints, record
         self._bad, self._stop, self._session = bad, stop, session
         self._clock = session.clock
         self.evaluation_due = bool(progress.get("evaluation_due"))
@@ -465,14 +465,14 @@ class Saver:
         """
         self._checkpoints.wait()
         with self._clock.compiling("the evaluation"):
-            if self._job.compile_evaluation(state.params, segment.phase):
+            if self.job.compile_evaluation(state.params, segment.phase):
                 self._compiled = segment.phase_index
 
     def after(self, step: int, state: TrainState, segment: Segment) -> None:
         """Evaluates and saves `state` if that is due after `step`."""
-        last, every = step == segment.end, self._job.eval_every
+        last, every = step == segment.end, self.job.eval_every
         evaluates = last or bool(every and step % every == 0)
-        saves = last or step % self._job.save_every == 0
+        saves = last or step % self.job.save_every == 0
         if not evaluates and not saves:
             return
         self._bad.finish()
@@ -503,7 +503,7 @@ class Saver:
             return None
         try:
             with self._clock.doing(activity.EVALUATING):
-                metrics = self._job.evaluate(state.params, segment.phase, check)
+                metrics = self.job.evaluate(state.params, segment.phase, check)
         except EvaluationStopped:
             return None
         self.evaluation_due = False
@@ -539,7 +539,7 @@ class Saver:
         replaces: bool = False,
     ) -> None:
         progress = {
-            **self._job.progress(segment.phase_index, segment.batch_after(step)),
+            **self.job.progress(segment.phase_index, segment.batch_after(step)),
             "pending": self._record.pending,
             "skipped_in_a_row": self._bad.in_a_row,
             "evaluation_due": self.evaluation_due,

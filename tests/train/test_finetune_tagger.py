@@ -191,7 +191,7 @@ def test_a_damaged_tagger_is_refused(copied, damage, message, config, tmp_path):
     ("changes", "message"),
     [
         ({"feature_layers": ()}, "tagger='bilstm', tagger_size=32.*--feature_layers"),
-        ({"tagger": "linear"}, "tagger_size=32: a linear tagger has no hidden units"),
+        ({"tagger": "linear"}, "tagger_size=32 has no effect on a linear tagger"),
         ({"tagger_size": 0}, "size=0"),
         ({"feature_layers": (-4, -1)}, r"no layers \[-4\]; choose among -3..2"),
         ({"task": "classify"}, "feature_layers.*classify is not one: leave feature_layers out"),
