@@ -5,6 +5,7 @@ As in transformers, a word longer than 100 characters becomes [UNK], unless toke
 another limit; in google-research/bert, the limit is 200 characters.
 """
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
@@ -29,6 +30,7 @@ MAX_CHARACTERS_PER_WORD = 100
 # A vocabulary with a larger share of capitalised entries is cased. Released uncased vocabularies
 # have at most 0.01 %, cased ones at least 14 %.
 CASED_SHARE = 0.01
+_CAPITAL = re.compile("[A-Z]")
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -80,8 +82,18 @@ class WordPieceTokenizer(Tokenizer):
         return self._prompt_backend.model.continuing_subword_prefix
 
     def _text_model(self) -> models.Model:
-        vocab = {self._hidden(token): index for token, index in self._fields["vocab"].items()}
-        return self._model(vocab=vocab, unk_token=self._hidden(self._fields["unk_token"]))
+        # Reading the fields of the model as JSON would take as long as all else.
+        backend, model = self._prompt_backend, self._prompt_backend.model
+        has_more = backend.get_vocab_size(with_added_tokens=False) < len(self.vocab)
+        vocab = backend.get_vocab(with_added_tokens=False) if has_more else dict(self.vocab)
+        for token in vocab.keys() & {*self.layout.special_tokens}:
+            vocab[self._hidden(token)] = vocab.pop(token)
+        return models.WordPiece(
+            vocab,
+            unk_token=self._hidden(model.unk_token),
+            max_input_chars_per_word=model.max_input_chars_per_word,
+            continuing_subword_prefix=model.continuing_subword_prefix,
+        )
 
     def _tiny(self) -> Tokenizer:
         return WordPieceTokenizer(numbered(SPECIAL_TOKENS), **self.settings())
@@ -135,7 +147,7 @@ def looks_cased(vocab: Iterable[str]) -> bool:
     Tokens in square brackets, such as [UNK] and [unused0], are left out of the count.
     """
     words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
-    capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
+    capitalised = sum(_CAPITAL.search(word) is not None for word in words)
     return capitalised > CASED_SHARE * len(words)
 
 
