@@ -31,6 +31,9 @@ _NOT_SETTINGS = (
 )
 # The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
 MANY_UNKNOWN = 0.01
+USUAL_PAIRS = (0.2, 0.8)
+FEW_SENTENCES = 1.5
+MANY_WITHOUT_END = 0.8
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
@@ -201,6 +204,8 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from bertjax.data.preparation.segments import OBJECTIVES
+
     table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "labels")
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
@@ -221,6 +226,8 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
             "tokenizer on the text (bertjax.train_tokenizer), or take the tokenizer of a model of "
             "its language."
         )
+    if OBJECTIVES[metadata.objective].has_sentence_pairs:
+        _print_pairs(metadata)
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")
@@ -235,6 +242,35 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
                     "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
+
+
+def _print_pairs(metadata: "Metadata") -> None:
+    """Warns if the sentence pairs teach little: nearly all of one label, or no real sentences."""
+    sources = {f" of the source {s.name}": s.splits for s in metadata.sources or ()}
+    for name, splits in (sources or {"": metadata.splits}).items():
+        train = splits["train"]
+        mean = train.sentences / train.documents
+        for length, content in train.lengths.items():
+            true, pairs = content.labels.get("0", 0), content.sequences
+            if pairs and (
+                mean < FEW_SENTENCES or not USUAL_PAIRS[0] <= true / pairs <= USUAL_PAIRS[1]
+            ):
+                print(
+                    f"warning: {true / pairs:.1%} of the {pairs:,} {metadata.objective} pairs of "
+                    f"length {length}{name} are consecutive text (usual are "
+                    f"{USUAL_PAIRS[0]:.0%} to {USUAL_PAIRS[1]:.0%}), and a document has {mean:.2f} "
+                    "sentences on average: use text with longer documents (--text_format says how "
+                    "they are separated), or --objective full_sentences, which needs no pairs."
+                )
+    sentences = sum(summary.sentences for summary in metadata.splits.values())
+    without = metadata.counts.get("sentences_without_end_mark", 0)
+    if without > MANY_WITHOUT_END * sentences:
+        print(
+            f"warning: {without / sentences:.1%} of the {sentences:,} sentences end with no mark "
+            "that ends sentences, but with a line, or after 1,000 characters. Thai, Lao and other "
+            "languages have no such marks: use --objective full_sentences or mlm, which need no "
+            "sentences, or give one sentence per line with --text_format lines."
+        )
 
 
 def _print_sources(metadata: "Metadata") -> None:

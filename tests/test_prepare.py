@@ -123,6 +123,27 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_warned_of(config, tmp_path, 
         assert (warning in out) == bool(number)
 
 
+@pytest.mark.parametrize("end", ["。", "।", "؟", "።", "។", ""])
+def test_pairs_that_teach_little_are_warned_of(config, tmp_path, capsys, end):
+    sentences = [f"{' '.join(WORDS[n % 50 : n % 50 + 9])}{end}" for n in range(120)]
+    for size in (1, 12):
+        texts = [" ".join(sentences[n : n + size]) for n in range(0, 120, size)]
+        text = tmp_path / f"{size}.jsonl"
+        text.write_text("\n".join(json.dumps({"text": t}) for t in texts))
+        output, path = str(tmp_path / str(size)), (str(text),)
+        made = dataclasses.replace(config, input=path, output=output, text_format="auto")
+        metadata = prepare.run(dataclasses.replace(made, eval_fraction=0))
+        assert metadata is not None
+        out = " ".join(capsys.readouterr().out.split())
+        content = metadata.splits["train"].lengths["32"]
+        share = content.labels.get("0", 0) / content.sequences
+        warning = f"warning: {share:.1%} of the {content.sequences:,} nsp pairs of length 32 are"
+        assert (warning in out) == (size == 1 or not end)
+        assert ("warning: 100.0% of the" in out) == (not end)
+        made = dataclasses.replace(made, objective="full_sentences", overwrite=True)
+        assert prepare.run(made) and "consecutive text" not in capsys.readouterr().out
+
+
 def test_packed_rows_hold_the_same_sequences(config, tmp_path):
     config = dataclasses.replace(config, dupe_factor=2, short_seq_prob=0.7)
     packed = dataclasses.replace(config, output=str(tmp_path / "p"), pack=True, max_sequences=3)

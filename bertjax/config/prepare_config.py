@@ -145,8 +145,8 @@ class PrepareConfig(Checked):
     prose has one document per file, which is split into sentences; auto detects the layout from the
     beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
-    languages without them, such as Thai, as lines."""
+    pydocs ignore the layout. Text is split at the marks that end sentences in its script:
+    languages without them, such as Thai, need lines, or --objective full_sentences or mlm."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
     Hugging Face Hub has no column text, its usual name is guessed and printed."""

@@ -38,7 +38,7 @@ from bertjax.data.preparation.segments import (
 )
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.text.corpus import Corpus
-from bertjax.data.text.sentences import Document, sentences_of
+from bertjax.data.text.sentences import Document, ends_like_sentence, sentences_of
 from bertjax.tokenization import Tokenizer, WordPieceTokenizer
 
 # Number of words, about 150 MB, above which the cache is cleared.
@@ -252,7 +252,10 @@ class ChunkPreparer:
             encoded = self._encoder.encode(list(chain.from_iterable(split)), following)
             ids += encoded
             sizes = iter(encoded)
-            for (text, _), sentences in zip(batch, split, strict=True):
+            for (text, layout), sentences in zip(batch, split, strict=True):
+                if layout != "lines":
+                    ends = sum(map(ends_like_sentence, sentences))
+                    tokens.counts["sentences_without_end_mark"] += len(sentences) - ends
                 lengths = [len(next(sizes)) // self._width for _ in sentences]
                 if not any(lengths):
                     tokens.counts["documents_without_text"] += 1

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
 
-import regex
-
 from bertjax.base.files import brief
 from bertjax.cloud.copies import ahead, local_copy
 from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
@@ -21,6 +19,7 @@ from bertjax.data.text.sentences import (
     Document,
     Layout,
     bounded_documents,
+    ends_like_sentence,
     looks_wrapped,
     split_sentences,
 )
@@ -35,7 +34,6 @@ _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
 _WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
 _JSON_BEGIN = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.\w+)?$", re.IGNORECASE)
-_ENDS_LIKE_SENTENCE = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎]["'”’»)\]]*\s*$""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,8 +329,7 @@ def looks_like_sentences(lines: Sequence[str]) -> bool:
     filled = [line for line in lines if line.strip()]
     if not filled or looks_wrapped(list(lines)):
         # Wrapped lines end anywhere; a line that is a sentence ends with punctuation.
-        ends = sum(_ENDS_LIKE_SENTENCE.search(line) is not None for line in filled)
-        return bool(filled) and ends >= 0.9 * len(filled)
+        return bool(filled) and sum(map(ends_like_sentence, filled)) >= 0.9 * len(filled)
     blocks = 1 + sum(
         not line.strip() and bool(following.strip())
         for line, following in zip(lines, islice(lines, 1, None), strict=False)

@@ -52,23 +52,26 @@ _LATIN_END = re.compile(
 _MARK = r"[[\p{Sentence_Terminal}།༎]--[\x00-\x7f\u203c-\u2e7f。！？｡၊․﹒．]]"
 _SIGN = r"[\p{Sentence_Terminal}&&[\u203c-\u2e7f]]"  # those of no script, such as "‼"
 # What ends a sentence besides the first pattern in text of other scripts than Latin:
-# - the marks of Chinese and Japanese;
-# - marks not between two digits, two Ethiopic word separators, which are typed for a full stop, and
-#   the full-width full stop after hiragana; other marks may follow;
-# - before white space, as in the first pattern: marks of no script, the Greek question mark, which
-#   is typed as a semicolon, and the Armenian full stop, which is often typed as a colon.
+# - the marks of Chinese and Japanese, and their double ellipsis unless a comma follows;
+# - marks not between two digits, two Ethiopic word separators, which are typed for a full stop,
+#   Khmer's "etc.", and the full-width full stop after hiragana; other marks may follow;
+# - before white space, as in the first pattern: marks of no script, the Armenian question mark, the
+#   Greek one, typed as a semicolon, and the Armenian full stop, often typed as a colon.
 # The look-ahead at the beginning makes the search faster.
 _OTHER_END = regex.compile(
-    rf"""(?V1)(?=[\p{{Sentence_Terminal}}།༎፡:;\u037e])(?|[。！？｡]+[”’」』）)"']*()
-    |(?:(?:(?<!\d)|(?!.\d)){_MARK}|፡፡|(?<=\p{{Hiragana}})．)(?:\s*+{_MARK}|[.!?…])*+
+    rf"""(?V1)(?=[\p{{Sentence_Terminal}}།༎፡:;\u037e՞…⋯])(?|
+     (?:[。！？｡]|(?<=[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}。！？])[…⋯]{{2,}}+(?![，、；：]))++
+     [”’」』）)"']*()
+    |(?:(?:(?<!\d)|(?!.\d)){_MARK}(?:\s?ល\s?។)?|፡፡|(?<=\p{{Hiragana}})．)(?:\s*+{_MARK}|[.!?…])*+
      [”’」』）)»\]"']*+()
     |(?:(?<!{_SIGN}){_SIGN}++
-       |(?<=\p{{Greek}}{{2}})[;\u037e](?=\W+\p{{Greek}})|(?<=\p{{Armenian}}):(?=\W+\p{{Armenian}}))
+       |՞|(?<=\p{{Greek}}{{2}})[;\u037e](?=\W+\p{{Greek}})|(?<=\p{{Armenian}}):(?=\W+\p{{Armenian}}))
      [”’»)\]"']*+(\s++)(?=["'“‘«(\[¿¡—–-]*+([^\W_])))""",
     regex.VERBOSE,
 )
 # That pattern needs characters other than Latin, Cyrillic and their usual punctuation.
 _HAS_OTHER = re.compile(r"[^\x00-\u036f\u0400-\u052f\u2000-\u203b]")
+_ENDS = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎՞]["'”’»)\]」』）》】]*$""")
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«/—–-]*$")
 _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
@@ -82,6 +85,11 @@ def split_sentences(paragraph: str) -> list[str]:
         start = end
     sentences.append(paragraph[start:])
     return [piece for sentence in sentences for piece in normalise(sentence)]
+
+
+def ends_like_sentence(line: str) -> bool:
+    """Returns whether a line ends with a mark that ends sentences, and closing quotes."""
+    return _ENDS.search(line.rstrip()[-8:]) is not None
 
 
 def normalise(sentence: str) -> list[str]:

@@ -108,7 +108,7 @@ def test_wrapped_prose_is_told_from_sentences_a_line(tmp_path):
     assert len(read(write(tmp_path / "lines.txt", sentences))) == 10
 
 
-@pytest.mark.parametrize("end", ["word.", "शब्द।", "ቃል።", "لفظ؟"])
+@pytest.mark.parametrize("end", ["word.", "शब्द।", "ቃል።", "لفظ؟", "ល។ល។", "說。」", "բա՞", "ᠪᠠ᠃"])
 def test_lines_of_one_width_that_end_with_a_sentence_mark_are_sentences(tmp_path, end):
     sentences = "".join(f"{'word ' * 10}{end}\n" + "\n" * (i % 9 == 8) for i in range(45))
     assert len(read(write(tmp_path / "lines.txt", sentences))) == 5
