@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,22 +205,23 @@ class ClassReport:
         tagging = self._task if isinstance(self._task, TagTask) else None
         for example, prediction in pairs:
             if isinstance(example.label, tuple) and tagging and tagging.marks_entities:
-                both = (tagging.iob2(tags) for tags in (example.label, prediction["labels"]))
-                self._count(*map(entities, both))
+                gold, answer = (tagging.iob2(x) for x in (example.label, prediction["labels"]))
+                self._count(entities(gold), entities(answer), example.cut)
             elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
-                self._count(
-                    *([(x,) for x in names] for names in (example.label, prediction["labels"]))
-                )
+                self._count([(x,) for x in example.label], [(x,) for x in prediction["labels"]])
             elif example.label is not None and self._task.label_kind == "classes":
                 self.confusion[str(example.label), prediction["label"]] += 1
                 self._count([(str(example.label),)], [(prediction["label"],)])
             yield example, prediction
 
-    def _count(self, labels: list[tuple], predicted: list[tuple]) -> None:
+    def _count(
+        self, labels: list[tuple], predicted: list[tuple], cut: Collection[int] = ()
+    ) -> None:
         """Counts tuples by their last element, a class or entity type, and those in both lists."""
         self._labels.update(entry[-1] for entry in labels)
         self._predicted.update(entry[-1] for entry in predicted)
-        self._right.update(entry[-1] for entry in set(labels) & set(predicted))
+        right = set(labels) & set(predicted)
+        self._right.update(entry[-1] for entry in right if entry[0] not in cut)
 
     def __bool__(self) -> bool:
         return bool(self._labels)
@@ -251,7 +252,6 @@ class ClassReport:
         kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
         table = _table((kind,), ("precision", "recall", "F1", "labels"), title)
         table.caption = _rest(len(rows), MOST_CLASSES)
-        # If there are many classes, the most frequent ones are the most interesting.
         shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
         for row in shown[:MOST_CLASSES]:
             scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
@@ -521,14 +521,14 @@ def _place(where: str) -> str:
 
 def _texts(example: Example, word: int | None) -> dict[str, Any]:
     """Returns the text of an example; "marked" is the (start, end) of a word in it, if any."""
+    text = example.text or " ".join(example.words)
     if example.words and word is not None:
-        before = " ".join([*example.words[:word], ""])
-        start = len(before)
+        start = len(" ".join([*example.words[:word], ""]))
+        start = example.offsets[word][0] if example.offsets else start
         first = max(0, start - TEXT_CHARACTERS // 2)
-        text = before[first:] + " ".join(example.words[word:])
         end = start - first + len(example.words[word])
-        return {"text": _cut(text), "marked": [start - first, end]}
-    texts = {"text": _cut(example.text or " ".join(example.words))}
+        return {"text": _cut(text[first:]), "marked": [start - first, end]}
+    texts = {"text": _cut(text)}
     return texts | ({"pair": _cut(example.pair)} if example.pair else {})
 
 

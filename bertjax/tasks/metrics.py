@@ -8,18 +8,26 @@ from conlleval (Tjong Kim Sang and De Meulder 2003), and from SQuAD's evaluate-v
 evaluate-v2.0.py (Rajpurkar et al. 2016; 2018).
 """
 
+import itertools
 import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import regex
 
 # scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
-Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
+Metric = Callable[..., dict[str, float]]
+Tags = Sequence[Sequence[str]]
+
+# The letters of scripts without spaces, such as kana and Thai: a line may break beside them.
+_BREAKS = "".join(rf"\p{{lb={name}}}" for name in "ID CJ NS SA AK AS AP".split())
+UNSPACED = rf"[[{_BREAKS}]&&[\p{{Alphabetic}}--[\p{{M}}\p{{Hangul}}\p{{Latin}}]]]"
+CHARACTER = rf"{UNSPACED}[\p{{M}}\u200c\u200d]*"
 
 _UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
 # Metrics whose names have these endings are counts, thresholds, losses or have the unit of the
@@ -178,26 +186,29 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
 
 def entity_f1(
-    golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+    golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()
 ) -> dict[str, float]:
     """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
     A predicted entity is correct if its first word, last word and type equal those in a gold
-    entity. Each sentence has a tag per word, in IOB1 or IOB2.
+    entity. Each sentence has a tag per word, in IOB1 or IOB2. `cut` has the first words of the gold
+    entities of each sentence that begin or end within a word, so that no prediction equals them.
 
     Raises:
         ValueError: the number of predicted tags of a sentence differs from its number of words.
     """
     _check_lengths(golds, predictions)
     right = in_golds = in_predictions = words = right_words = 0
-    for index, (gold, answer) in enumerate(zip(golds, predictions, strict=True)):
+    rows = zip(golds, predictions, cut or itertools.repeat(()), strict=False)
+    for index, (gold, answer, missed) in enumerate(rows):
         if len(gold) != len(answer):
             raise ValueError(
                 f"Sentence {index + 1} has {len(gold)} words but {len(answer)} predicted tags: "
                 "predict one tag for each word."
             )
         gold_entities, answer_entities = entities(gold), entities(answer)
-        right += len(set(gold_entities) & set(answer_entities))
+        whole = {entity for entity in gold_entities if entity[0] not in missed}
+        right += len(whole & set(answer_entities))
         in_golds += len(gold_entities)
         in_predictions += len(answer_entities)
         words += len(gold)
@@ -211,7 +222,7 @@ def entity_f1(
 
 
 def word_accuracy(
-    golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+    golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()
 ) -> dict[str, float]:
     """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
@@ -232,6 +243,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 # Question id -> texts of the accepted answers; no texts if the question has no answer.
 Golds = Mapping[str, Sequence[str]]
+Words = Callable[[str], list[str]]
 
 
 def normalize_answer(text: str) -> str:
@@ -239,6 +251,11 @@ def normalize_answer(text: str) -> str:
     # The order matters: "a.m." must become "am" before the article "a" is removed.
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def words_and_characters(text: str) -> list[str]:
+    """Splits a text into words, and into characters where its script has no spaces."""
+    return regex.sub(rf"(?V1){CHARACTER}", r" \g<0> ", text).split()
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
@@ -250,11 +267,13 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
+def squad1(
+    golds: Golds, predictions: Mapping[str, str], words: Words = str.split
+) -> dict[str, float]:
     """Computes SQuAD 1.1's `exact_match` and `f1`, as means over the questions.
 
     For each question, the accepted answer with the best value counts. A question without a
-    prediction counts as wrong.
+    prediction counts as wrong. `words` splits an answer into the words that F1 compares.
 
     Raises:
         ValueError: there are no questions, or a question has no accepted answer.
@@ -271,7 +290,7 @@ def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
             answer = normalize_answer(predictions[name])
             normalized = [normalize_answer(text) for text in texts]
             exact += answer in normalized
-            f1 += max(token_f1(text.split(), answer.split()) for text in normalized)
+            f1 += max(token_f1(words(text), words(answer)) for text in normalized)
     return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
 
 
@@ -280,6 +299,7 @@ def squad2(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
+    words: Words = str.split,
 ) -> dict[str, float]:
     """Computes SQuAD 2.0's metrics, for questions that may have no answer (predicted as "").
 
@@ -288,6 +308,7 @@ def squad2(
         predictions: the predicted answer of each question.
         null_odds: a score for each question; a high score means that there is probably no answer.
         threshold: value of `null_odds` above which the prediction for a question counts as "".
+        words: splits an answer into the words that F1 compares.
 
     Returns:
         `exact`, `f1` and `total`, the number of questions; the same with the prefix `HasAns_` or
@@ -301,7 +322,7 @@ def squad2(
     """
     _check_any(golds)
     _check_all(golds, predictions, "prediction")
-    scores = {name: _scores(texts, predictions[name]) for name, texts in golds.items()}
+    scores = {name: _scores(texts, predictions[name], words) for name, texts in golds.items()}
     final = dict(scores)
     if null_odds is not None:
         _check_all(golds, null_odds, "odds of having no answer")
@@ -322,7 +343,7 @@ def squad2(
     return values
 
 
-def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
+def _scores(texts: Sequence[str], answer: str, words: Words) -> tuple[float, float]:
     """Returns the highest exact match and F1 over `texts`; if there are none, "" is correct."""
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.
@@ -330,7 +351,7 @@ def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
     if not answer or normalized == [""]:
         equal = float(answer in normalized)
         return equal, equal
-    f1 = max(token_f1(text.split(), answer.split()) for text in normalized)
+    f1 = max(token_f1(words(text), words(answer)) for text in normalized)
     return float(answer in normalized), f1
 
 

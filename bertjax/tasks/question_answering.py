@@ -22,7 +22,7 @@ import numpy as np
 from bertjax.base.files import write_text
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import squad1, squad2
+from bertjax.tasks.metrics import squad1, squad2, words_and_characters
 from bertjax.tasks.task import (
     Example,
     Export,
@@ -242,10 +242,12 @@ class SpanTask(Task):
                 null_odds[example.id] = prediction["null_odds"]
         if not golds:
             return {}
+        # SQuAD's own scores split answers at spaces alone.
+        words = str.split if self.name in ("squad", "squad2") else words_and_characters
         if not self.with_impossible:
-            return squad1(golds, answers)
+            return squad1(golds, answers, words)
         # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
-        return squad2(golds, answers, null_odds, threshold=np.inf)
+        return squad2(golds, answers, null_odds, np.inf, words)
 
 
 def best_spans(

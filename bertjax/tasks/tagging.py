@@ -3,8 +3,7 @@
 A running text is split into words as in the Penn Treebank and in CoNLL-2003: punctuation marks are
 words of their own, except within abbreviations (U.N., a.m.), numbers (1,000, 1996-08-22) and
 compounds (18-year-old); English clitics are split off ("Germany's" has two words); a Chinese
-character is a word. Texts in other scripts without spaces, such as Thai, should be given as lists
-of words.
+character is a word, and so is one of any other script without spaces, such as Thai.
 
 The words of an entity of type X, here of three words, have these tags in each scheme (Ramshaw and
 Marcus 1995; Ratinov and Roth 2009):
@@ -22,17 +21,17 @@ import dataclasses
 import functools
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import regex
 
 from bertjax.base.files import brief, writing
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
+from bertjax.tasks.metrics import CHARACTER, UNSPACED, Metric, entities, entity_f1, word_accuracy
 from bertjax.tasks.task import (
     Example,
     Export,
@@ -158,7 +157,6 @@ _ABBREVIATIONS = (
     "Mt Ft No vs Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
 )
 _CLITIC = r"(?i:s|re|ve|ll|d|m)\b"
-_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 
 
 class Word(NamedTuple):
@@ -175,36 +173,29 @@ def split_words(text: str) -> list[Word]:
 
 
 @functools.cache
-def _pattern() -> re.Pattern[str]:
+def _pattern() -> regex.Pattern[str]:
     """Returns the regular expression that matches one word; its first matching alternative wins."""
-    # Marks, such as the vowel signs of Hindi, and joiners belong to the character before them, but
-    # \w does not match them.
-    marks = "".join(
-        re.escape(chr(code))
-        for code in range(min(sys.maxunicode, 0x20000))
-        if unicodedata.category(chr(code)).startswith("M")
-    )
-    letter = rf"[\w{marks}\u200c\u200d]"
-    return re.compile(
-        rf"""
+    # Marks, such as the vowel signs of Hindi, and joiners belong to the character before them.
+    letter = rf"[[\w\p{{N}}]--{UNSPACED}]"
+    return regex.compile(
+        rf"""(?V1)
         [()\[\]{{}},;:!?"](?=[\x00-\x7f]|\Z)                 # first, because these are found fast
-        | (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
-        | [\w.+-]{{1,64}}@\w[\w-]*(?:\.\w[\w-]*)+               # addresses of mail
-        | [{_CHINESE}]
-        | (?:[^\W\d_]\.){{2,}}(?:-\w+)*                         # U.N., a.m., U.S.-led
+        | (?:https?://|www\.)[^\s<>"{UNSPACED}]*[^\s<>".,;:!?)'\]{UNSPACED}]  # addresses of pages
+        | [{letter}.+-]{{1,64}}@{letter}[{letter}-]*(?:\.{letter}[{letter}-]*)+  # of mail
+        | {CHARACTER}
+        | (?:[{letter}--[\d_]]\.){{2,}}(?:-{letter}+)*            # U.N., a.m., U.S.-led
         | (?:[A-Z]\.)+[A-Z]\b                                   # U.S without its last period
         | [A-Z]\.(?=\s+\S)                                      # the initial in J. Smith
         | (?:{"|".join(_ABBREVIATIONS.split())})\.(?=\s+\S)
         | \A\d+\.(?=\s+\S)                                      # the number of an entry of a list
         | (?i:n['’]t\b) | ['’]{_CLITIC}
-        | (?<!\w)[+-]?\.?\d+(?:[.,:/\-]\d+)*(?!\w|-\w)          # 1,000, .500, 1996-08-22
+        | (?<![\w\p{{N}}])[+-]?\.?\d+(?:[.,:/\-]\d+)*(?![\w\p{{N}}]|-{letter})  # .500, 1996-08-22
         | (?:US|HK|NZ|[AC])\$
-        | {letter}(?:(?!n['’]t\b)[^\W{_CHINESE}]|[{marks}\u200c\u200d]
-            |[-&/.’'](?!{_CLITIC})(?=\w))*                      # 18-year-old, AT&T, O'Brien
+        | {letter}(?:(?!n['’]t\b){letter}|[-&/.’'](?!{_CLITIC})(?={letter}))*  # AT&T, O'Brien
         | \.{{2,}}|-{{2,}}|\*{{2,}}|={{2,}}
-        | [^\w\s](?:[{marks}\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*  # an emoji with its modifiers
+        | [^\w\p{{N}}\s](?:[\p{{M}}\U0001f3fb-\U0001f3ff]|\u200d[^\w\p{{N}}\s])*  # emoji, modified
         """,
-        re.VERBOSE,
+        regex.VERBOSE,
     )
 
 
@@ -373,13 +364,12 @@ class TagTask(Task):
         return tags if self.scheme is None or self.scheme.is_iob else self.scheme.to_iob2(tags)
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        if self.scheme and not self.scheme.is_iob:
-            pairs = (
-                (dataclasses.replace(e, label=self.iob2(e.label)), p)
-                for e, p in pairs
-                if isinstance(e.label, tuple)
-            )
-        return super().score(pairs)
+        rows = [
+            (self.iob2(e.label), self.predicted_label(p), e.cut)
+            for e, p in pairs
+            if isinstance(e.label, tuple)
+        ]
+        return self.metric(*zip(*rows, strict=True)) if rows else {}
 
     def predicted_label(self, prediction: Prediction) -> Any:
         return self.iob2(prediction["labels"])

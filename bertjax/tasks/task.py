@@ -138,6 +138,7 @@ class Example:
             `row` are empty.
         answers: (text, start in characters) for each accepted answer; the start is -1 if the text
             is not in the passage. Empty, with `label="impossible"`, if there is no answer.
+        cut: the first words of the entities that begin or end within a word.
     """
 
     id: str
@@ -149,6 +150,7 @@ class Example:
     choices: tuple[str, ...] = ()
     label: str | float | int | tuple[str, ...] | None = None
     answers: tuple[tuple[str, int], ...] = ()
+    cut: tuple[int, ...] = ()
     row: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     problem: str = ""
 

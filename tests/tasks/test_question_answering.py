@@ -357,3 +357,27 @@ def test_labels_of_real_passages_give_the_answers_back(shared, version, name):
     values = task.score(pairs)
     # Some answers are longer than max_answer_length, or begin inside a piece.
     assert values["f1"] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "f1"),
+    [
+        ("北京大学", "北京", 2 / 3),
+        ("トヨタ自動車", "トヨタ", 2 / 3),
+        ("กรุงเทพ", "กรุง", 2 / 3),
+        ("ភ្នំពេញ", "ភ្នំ", 2 / 3),
+        ("A型", "型", 2 / 3),
+        ("New York", "York", 2 / 3),
+        ("서울 시", "서울", 2 / 3),
+    ],
+)
+@pytest.mark.parametrize("impossible", [False, True])
+def test_own_answers_are_compared_by_characters_where_scripts_have_no_spaces(
+    gold, answer, f1, impossible
+):
+    example = Example(id="1", where="row 1", text="?", pair=gold, answers=((gold, 0),))
+    pairs = [(example, {"answer": answer, "null_odds": 0.0})]
+    own, official = (SpanTask(name=x, with_impossible=impossible) for x in ("qa", "squad2"))
+    assert own.score(pairs)["f1"] == pytest.approx(f1)
+    assert official.score(pairs)["f1"] == pytest.approx(f1 if " " in gold else 0)
+    assert own.score([(example, {"answer": gold, "null_odds": 0.0})])["f1"] == 1.0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.inference.pretrained import from_text
+from bertjax.record.predictions import ClassReport
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import has_columns, read_conll
 from bertjax.tasks.sources.own_files import TableSource
@@ -35,6 +36,16 @@ ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
         ("我爱北京 и Москва", "我|爱|北|京|и|Москва"),
         ("हिन्दी में 👩‍👩‍👧👍🏽 ❤️", "हिन्दी|में|👩‍👩‍👧|👍🏽|❤️"),
         ("1. Item", "1.|Item"),
+        ("トヨタ自動車のCEOが2024年に", "ト|ヨ|タ|自|動|車|の|CEO|が|2024|年|に"),
+        ("々ーヶ月、ＮＨＫは", "々|ー|ヶ|月|、|ＮＨＫ|は"),
+        ("ไปกรุงเทพฯ 3 วัน", "ไ|ป|ก|รุ|ง|เ|ท|พ|ฯ|3|วั|น"),
+        ("ភ្នំពេញ Visa", "ភ្|នំ|ពេ|ញ|Visa"),
+        ("ວຽງຈັນ ປະເທດລາວ", "ວ|ຽ|ງ|ຈັ|ນ|ປ|ະ|ເ|ທ|ດ|ລ|າ|ວ"),
+        ("မြန်မာ ၁၂ ရက်", "မြ|န်|မာ|၁၂|ရ|က်"),
+        ("ꦗꦮ ᬩᬮᬶ", "ꦗ|ꦮ|ᬩ|ᬮᬶ"),
+        ("བོད་ལྗོངས", "བོད|་|ལྗོངས"),
+        ("联系a.b@c.org或www.a.com/b吧", "联|系|a.b@c.org|或|www.a.com/b|吧"),
+        ("서울에서 ㅋㅋ m² x½", "서울에서|ㅋㅋ|m²|x½"),
         (" \n\t", ""),
     ],
 )
@@ -246,6 +257,57 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
     found = TableSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
     words = [example.words for example in found.examples("test")]
     assert words == [example.words for example in source.examples("train")]
+
+
+WITHOUT_SPACES = {
+    "Chinese": ("我在北京大学上海分校", ("北京大学", "上海")),
+    "Japanese": ("昨日トヨタの豊田氏がパリへ行った。", ("トヨタ", "豊田", "パリ")),
+    "Thai": ("นายสมชายไปกรุงเทพมหานคร", ("สมชาย", "กรุงเทพมหานคร")),
+    "Khmer": ("លោកសុខទៅភ្នំពេញ", ("សុខ", "ភ្នំពេញ")),
+    "Lao": ("ທ້າວບຸນໄປວຽງຈັນ", ("ບຸນ", "ວຽງຈັນ")),
+    "Burmese": ("ဦးအောင်သည်ရန်ကုန်သို့သွားသည်", ("အောင်", "ရန်ကုန်")),
+}
+
+
+@pytest.mark.parametrize("language", WITHOUT_SPACES)
+def test_entities_in_scripts_without_spaces_are_found_at_their_characters(tmp_path, language):
+    text, names = WITHOUT_SPACES[language]
+    spans = [[text.index(name), text.index(name) + len(name), "PER"] for name in names]
+    source = TableSource(
+        "tag", train=write(tmp_path / "a.jsonl", [{"text": text, "entities": spans}])
+    )
+    (example,) = source.examples("train")
+    assert not source.counts and not example.cut
+    prediction = predicted_with(example, example.label)
+    found = [(e["start"], e["end"], e["text"]) for e in prediction["entities"]]
+    assert found == [(*span[:2], name) for span, name in zip(spans, names, strict=True)]
+    task = TagTask.of_labels(ENTITY_TAGS, name="t")
+    assert task.score([(example, prediction)])["f1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [("서울에서 왔다", [0, 2]), ("die Berlinreise", [4, 10]), ("Helsingissä on", [0, 8])],
+)
+def test_entities_within_a_word_count_by_their_own_characters(tmp_path, text, span):
+    first = {"text": "Berlin 서울", "entities": [[0, 6, "LOC"], [7, 9, "LOC"]]}
+    rows = [first, {"text": text, "entities": [[*span, "LOC"]]}]
+    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    task = TagTask.of_labels(ENTITY_TAGS, name="t")
+    pairs = [(e, predicted_with(e, e.label)) for e in source.examples("train")]
+    ((reason, _),) = source.counts.items()
+    assert "learnt as whole words, and count as wrong in the scores" in reason
+    scores = task.score(pairs)
+    assert scores == {
+        "precision": pytest.approx(2 / 3),
+        "recall": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+        "accuracy": 1.0,
+    }
+    report = ClassReport(task)
+    list(report.observe(pairs))
+    (row,) = report.scores()
+    assert (row.name, row.f1, row.support) == ("LOC", pytest.approx(2 / 3), 3)
 
 
 def test_row_numbers_are_whole_and_the_others_are_counted(tmp_path):

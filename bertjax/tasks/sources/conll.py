@@ -168,17 +168,12 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     return counts == {1} or tags <= set(labels) or marked or blank
 
 
-def text_example(
-    id: str, row: Row, text_column: str, entity_column: str | None
-) -> tuple[Example, str]:
+def text_example(id: str, row: Row, text_column: str, entity_column: str | None) -> Example:
     """Converts a row with a running text to its words and their IOB2 tags.
 
     The words depend on the text alone, so that labels do not help a prediction: an entity that
-    starts or ends within a word is taken as whole words. Without a list of entities, the label is
-    None.
-
-    Returns:
-        The example, and the first word within which an entity begins or ends, or "".
+    starts or ends within a word has the tags of whole words, and is `cut`. Without a list of
+    entities, the label is None.
 
     Raises:
         ValueError: the text has no words, an entity is malformed or lies outside of the text, or
@@ -186,29 +181,20 @@ def text_example(
     """
     text = row.text(text_column)
     listed = None if entity_column is None else row.values.get(entity_column)
-    spans = None if listed is None else _spans(row, text, listed)
+    spans = [] if listed is None else _spans(row, text, listed)
     words = split_words(text)
     if not words:
         raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
-    example = Example(
+    tags, cut = _tags(row, words, spans)
+    return Example(
         id=id,
         where=row.where,
         text=text,
         words=tuple(word.text for word in words),
         offsets=tuple((word.start, word.end) for word in words),
-        label=None if spans is None else _tags(row, words, spans),
+        label=None if listed is None else tags,
+        cut=cut,
     )
-    return example, _cut_word(words, spans or ())
-
-
-def _cut_word(words: Sequence[Word], spans: Iterable[Span]) -> str:
-    """Returns the first word within which an entity starts or ends; "" if none does."""
-    edges = sorted({edge for span in spans for edge in span[:2]})
-    for word in words:
-        next_edge = bisect.bisect_right(edges, word.start)
-        if next_edge < len(edges) and edges[next_edge] < word.end:
-            return word.text
-    return ""
 
 
 def _spans(row: Row, text: str, listed: Any) -> list[Span]:
@@ -288,12 +274,15 @@ def _count_characters(text: str) -> str:
     return "Correct start and end."
 
 
-def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
-    """Returns the IOB2 tag of each word; an entity has all words with any of its characters.
+def _tags(
+    row: Row, words: Sequence[Word], spans: list[Span]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns the IOB2 tag of each word, and the first words of entities that cut a word.
 
-    Two entities in a word raise ValueError, because one of them would be lost or cut.
+    An entity has all words with any of its characters. Two entities in a word raise ValueError,
+    because one of them would be lost or cut.
     """
-    tags = ["O"] * len(words)
+    tags, cut = ["O"] * len(words), []
     starts, ends = [word.start for word in words], [word.end for word in words]
     free = 0  # the words before it are tagged or passed
     for start, end, kind in spans:
@@ -306,7 +295,9 @@ def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]
         free = bisect.bisect_left(starts, end)
         for index in range(first, free):
             tags[index] = f"{'B' if index == first else 'I'}-{kind}"
-    return tuple(tags)
+        if first < free and (starts[first] < start or end < ends[free - 1]):
+            cut.append(first)
+    return tuple(tags), tuple(cut)
 
 
 def _make(options: TaskOptions) -> TagTask:

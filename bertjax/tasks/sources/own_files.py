@@ -327,12 +327,12 @@ class TableSource(Source):
         columns, labelled = self._columns[split], split != "test"
         assert columns.text is not None
         if self.kind == "tag":
-            example, cut_word = _tagged(id, row, columns, labelled=labelled)
-            if cut_word:
+            example = _tagged(id, row, columns, labelled=labelled)
+            if example.cut:
                 reason = (
                     f"{split}: rows whose entities begin or end within a word (such as "
-                    f"{cut_word!r} in {row.where}{utf16_hint(row)}) and are taken as whole words, "
-                    "in the scores as well"
+                    f"{example.words[example.cut[0]]!r} in {row.where}{utf16_hint(row)}), are "
+                    "learnt as whole words, and count as wrong in the scores"
                 )
                 self.counts[self._cut.setdefault(split, reason)] += 1
             return dataclasses.replace(example, row=row.values)
@@ -398,18 +398,18 @@ def _refuse_written_list(row: Row, value: Any) -> None:
         )
 
 
-def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> tuple[Example, str]:
+def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> Example:
     """Converts a row with a list of words, or with a running text, as `text_example` does."""
     text, label = columns.text or "", columns.label
     row = _with_lists(row, text, label)
     if isinstance(row.values.get(text), str):
-        example, cut_word = text_example(id, row, text, label)
+        example = text_example(id, row, text, label)
         if example.label is None and labelled:
             raise ValueError(
                 f"{row.where} has no list of entities in {brief(label, 60)!r}: write [] for a text "
                 "without entities."
             )
-        return example, cut_word
+        return example
     words = row.listed(text)
     value = row.values.get(label) if label is not None else None
     if value is None and labelled:
@@ -419,7 +419,7 @@ def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> tuple[Exa
         raise ValueError(
             f"{row.where} has {len(words)} words, but {len(tags)} tags: write one tag per word."
         )
-    return Example(id=id, where=row.where, words=words, label=tags), ""
+    return Example(id=id, where=row.where, words=words, label=tags)
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
