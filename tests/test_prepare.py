@@ -643,6 +643,12 @@ def test_impossible_settings_are_refused_by_name(config, field, value):
         dataclasses.replace(config, **{field: value})
 
 
+def test_unknown_encodings_are_refused(config):
+    for name in ("klingon", "base64"):
+        with pytest.raises(ValueError, match=f"encoding='{name}' is not an encoding of text"):
+            dataclasses.replace(config, encoding=name)
+
+
 def test_the_command_reports_errors_in_one_line_and_suggests_flags(capsys):
     flags = ["--input", "nothing/here*", "--tokenizer", "./no/where", "--output", "never"]
     assert prepare.main(flags) == 1

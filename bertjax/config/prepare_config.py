@@ -7,6 +7,16 @@ from bertjax.base.checked import AtLeast0, Checked, Count, Positive
 from bertjax.data.preparation.segments import ObjectiveName
 
 
+def _check_encoding(name: str) -> None:
+    try:
+        "".encode(name)
+    except LookupError as error:
+        raise ValueError(
+            f"encoding={name!r} is not an encoding of text that Python knows: use a name such as "
+            "utf-8, cp1251, gb18030 or shift_jis."
+        ) from error
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig(Checked):
     """Config of `bertjax.train_tokenizer`, which learns or extends a vocabulary from text.
@@ -17,7 +27,7 @@ class TrainTokenizerConfig(Checked):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors tfds_data_dir do_lower_case",
+        "data": "input text_format text_field errors encoding tfds_data_dir do_lower_case",
         "model": "kind vocab_size min_frequency model_max_length extend add",
         "output": "output",
     }
@@ -61,12 +71,17 @@ class TrainTokenizerConfig(Checked):
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
+    """Bytes that are not in the encoding: strict stops with an error; replace reads U+FFFD instead,
+    but stops if more than 0.1 % of the characters of a file are replaced."""
+    encoding: str = "utf-8"
+    """Encoding of text files and JSON lines, such as cp1251, gb18030 or utf-16-le, unless they have
+    a byte order mark of UTF-8, UTF-16 or UTF-32."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
 
     def __post_init__(self):
         super().__post_init__()
+        _check_encoding(self.encoding)
         # A vocabulary has five special tokens and at least one character (bpe: all 256 bytes).
         smallest = 261 if self.kind in ("bpe", "modernbert") else 6
         if self.vocab_size < smallest:
@@ -92,8 +107,8 @@ class PrepareConfig(Checked):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors tfds_data_dir eval_fraction dupe_factor "
-        "short_seq_prob pack max_sequences seed chunk_mb",
+        "data": "input text_format text_field errors encoding tfds_data_dir eval_fraction "
+        "dupe_factor short_seq_prob pack max_sequences seed chunk_mb",
         "model": "tokenizer max_length objective",
         "hardware": "num_processes shard runner parts runner_options",
         "output": "output merge overwrite",
@@ -151,7 +166,11 @@ class PrepareConfig(Checked):
     """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
     Hugging Face Hub has no column text, its usual name is guessed and printed."""
     errors: Literal["strict", "replace"] = "strict"
-    """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
+    """Bytes that are not in the encoding: strict stops with an error; replace reads U+FFFD instead,
+    but stops if more than 0.1 % of the characters of a file are replaced."""
+    encoding: str = "utf-8"
+    """Encoding of text files and JSON lines, such as cp1251, gb18030 or utf-16-le, unless they have
+    a byte order mark of UTF-8, UTF-16 or UTF-32."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: Positive = 8.0
@@ -182,6 +201,7 @@ class PrepareConfig(Checked):
 
     def __post_init__(self):
         super().__post_init__()
+        _check_encoding(self.encoding)
         for name in ("input", "tokenizer"):
             if not getattr(self, name) and not self.merge:
                 raise ValueError(f"--{name} is missing: only --merge works without it.")

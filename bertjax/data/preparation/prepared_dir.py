@@ -212,7 +212,7 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
     they are the same whatever is done about errors.
     """
     try:
-        settings = dict(old["settings"])
+        settings = {"encoding": "utf-8", **old["settings"]}  # older versions had no encodings
         if settings["errors"] == "strict":
             settings["errors"] = plan["settings"]["errors"]
         changed = {**old, "settings": settings}

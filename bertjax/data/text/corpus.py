@@ -41,12 +41,13 @@ class ReadOptions:
     """Options for reading text, with the names and meanings of fields of `PrepareConfig`.
 
     `text_format` is "lines", "prose", or "auto", detected in each file; `errors` says what is done
-    about bytes that are not UTF-8: "strict" or "replace".
+    about bytes that are not in `encoding`: "strict" or "replace".
     """
 
     text_format: str = "auto"
     text_field: str = "text"
     errors: str = "strict"
+    encoding: str = "utf-8"
     tfds_data_dir: str | None = None
 
 
@@ -78,7 +79,8 @@ class Corpus:
         note: a message about the weights for the user; "": none.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
-            and "records_without_text", the lines of JSON and rows of Parquet whose text is null.
+            "replaced_characters", which stand for invalid bytes, and "records_without_text", the
+            lines of JSON and rows of Parquet whose text is null.
 
     Raises:
         ValueError: there are no inputs, an input cannot be read, a weight is not positive, or a
@@ -163,8 +165,8 @@ class Corpus:
     def documents(self, number: int | None = None) -> Iterator[Document]:
         """Yields the documents of input `number`, or of all inputs in order.
 
-        Raises ValueError if a file is damaged, is not UTF-8 (unless `errors` is "replace"), or has
-        no text field named `text_field`.
+        Raises ValueError if a file is damaged, has bytes that are not in the encoding (few are
+        allowed if `errors` is "replace"), or has no text field named `text_field`.
         """
         inputs = self._opened if number is None else [self._opened[number]]
         for kind, reader in chain.from_iterable(opened.readers for opened in inputs):
@@ -204,14 +206,16 @@ class Corpus:
         self._bytes.count += size
 
     def _text_file(self, name: str, stream: Stream) -> Iterator[Document]:
+        errors, counts = self.options.errors, self.counts
+        stream = streams.as_utf8(
+            name, stream, encoding=self.options.encoding, errors=errors, counts=counts
+        )
         head = stream.peek(SNIFFED_BYTES)
         head = head.removeprefix(b"\xef\xbb\xbf")
         is_json = bool(_JSON_BEGIN.match(head)) or (
             bool(_JSON_NAME.search(name)) and head.lstrip()[:1] in (b"{", b"[")
         )
-        lines = read_lines(
-            name, stream, errors=self.options.errors, counts=self.counts, cut=not is_json
-        )
+        lines = read_lines(name, stream, errors=errors, counts=counts, cut=not is_json)
         if _WIKI_BEGIN.match(head):
             yield from _wiki_documents(lines)
         elif is_json:

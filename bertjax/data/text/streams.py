@@ -29,7 +29,6 @@ from bertjax.base.files import brief, is_remote
 BLOCK_BYTES = 1 << 18
 # Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8
-# Names within archives are cut at this number of characters: they stand in error messages.
 MAX_MEMBER_NAME = 150
 # Number of consecutive zero bytes that text never has, while damaged archives begin with them.
 ZEROS_OF_BINARY = 16
@@ -49,6 +48,7 @@ MAX_EXTENDED_BYTES = 1 << 20
 MAX_EXTENDED = 8
 _EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, b"X")
 _SKIPPED = (tarfile.XGLTYPE, b"V", b"D")  # global settings, volume names, lists of folders
+SAMPLED_BYTES = 1 << 13  # from which a likely encoding is found
 # Longer lines are cut at white space, which bounds memory if a file has no line breaks.
 MAX_LINE_CHARACTERS = 1 << 16
 # A line of JSON is not cut, because it has to be parsed whole, which takes up to 24 bytes of memory
@@ -443,20 +443,22 @@ def read_lines(
         name: name of the stream for error messages.
         stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
         errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
-        counts: its entry "long_lines_cut" is increased by 1 for each line that is split.
+        counts: its entry "long_lines_cut" is increased by 1 for each line that is split, and
+            "replaced_characters" by the number of characters that replace invalid bytes.
         cut: whether a line longer than MAX_LINE_CHARACTERS is split into several lines at white
             space, at positions that depend only on the text of the line; False for JSON, whose
             lines must be parsed whole.
 
     Raises:
-        ValueError: the stream is not UTF-8 and `errors` is "strict", or `cut` is False and a line
-            is longer than MAX_JSON_CHARACTERS.
+        ValueError: the stream is not UTF-8 and `errors` is "strict", or more than MOST_REPLACED of
+            its characters had to be replaced; or `cut` is False and a line is longer than
+            MAX_JSON_CHARACTERS.
     """
     limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
     parts: list[str] = []  # pieces of the current, incomplete line
     size = 0
     was_cut = False
-    for text in _decoded_blocks(name, stream, errors):
+    for text in _decoded_blocks(name, stream, errors, counts):
         first, *rest = text.split("\n")
         parts.append(first)
         size += len(first)
@@ -496,25 +498,99 @@ def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _decoded_blocks(name: str, stream: Stream, errors: str) -> Iterator[str]:
-    offset = 0
-    if stream.peek(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+# Byte order marks of UTF-32 begin with those of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_CONTROLS = bytes([*range(9), *range(14, 32)])
+MOST_REPLACED = 0.001
+
+
+def as_utf8(name: str, stream: Stream, *, encoding: str, errors: str, counts: Counter) -> Stream:
+    """Returns a stream of the text in UTF-8; byte order marks come before `encoding`.
+
+    For UTF-8, this is `stream` itself, unchecked. Reading raises the errors of `read_lines`.
+    """
+    head = stream.peek(BLOCK_BYTES)
+    marked = next((known for mark, known in _MARKS.items() if head.startswith(mark)), None)
+    encoding = codecs.lookup(marked or encoding).name
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if not marked and (
+        encoding in ("utf-16", "utf-32") or (encoding == "utf-8" and controls > 8 + len(head) // 8)
+    ):
+        raise ValueError(
+            f"{name} begins with no byte order mark, and {controls:,} of its first {len(head):,} "
+            "bytes are zeros or control characters: if it is UTF-16, pass --encoding utf-16-le or "
+            "utf-16-be."
+        )
+    if encoding == "utf-8":
+        return stream
+    blocks = _decoded_blocks(name, stream, errors, counts, encoding)
+    return Stream(text.encode() for text in blocks)
+
+
+def _decoded_blocks(
+    name: str, stream: Stream, errors: str, counts: Counter, encoding: str = "utf-8"
+) -> Iterator[str]:
+    offset = replaced = size = 0
+    is_utf8 = encoding == "utf-8"
+    if is_utf8 and stream.peek(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
         offset = len(stream.read(len(codecs.BOM_UTF8)))
-    utf8 = codecs.getincrementaldecoder("utf-8")(errors)
-    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-    block = None
+    inner = codecs.getincrementaldecoder(encoding)(errors)
+    decoder = io.IncrementalNewlineDecoder(inner, translate=True)
+    block = sample = None
     while block != b"":
         block = stream.read(BLOCK_BYTES)
-        pending = len(utf8.getstate()[0])
+        pending = len(inner.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             bad = error.object[error.start : error.start + 1].hex()
             raise ValueError(
-                f"{name} is not UTF-8: byte 0x{bad} at offset {offset - pending + error.start:,} "
-                f"({error.reason}). Convert the file to UTF-8, or pass --errors replace to put "
-                "U+FFFD in place of invalid bytes."
+                f"{name} is not {encoding.upper()}: byte 0x{bad} at offset "
+                f"{offset - pending + error.start:,} ({error.reason}). "
+                f"{_remedy(error.object)}If only a few bytes are invalid, pass --errors replace, "
+                "which puts U+FFFD in their place."
             ) from error
         offset += len(block)
+        size += len(text)
+        if errors == "replace" and "\ufffd" in text:
+            new = text.count("\ufffd") - is_utf8 * block.count(b"\xef\xbf\xbd")
+            replaced, sample = replaced + new, sample or block
+        # A few bad bytes in a short file are no sign of another encoding.
+        if replaced > max(2, MOST_REPLACED * size) and (not block or size > MAX_JSON_CHARACTERS):
+            raise ValueError(
+                f"{name}: {replaced:,} of {size:,} characters ({replaced / size:.1%}) are not "
+                f"{encoding.upper()}, and --errors replace would delete them. "
+                f"{_remedy(sample or b'')}Otherwise convert the file to UTF-8, or leave it out."
+            )
         if text:
             yield text
+    if replaced:
+        counts["replaced_characters"] += replaced
+
+
+def _remedy(block: bytes) -> str:
+    """Says in which encodings `block` may be; "" if most of it is UTF-8 or none is likely."""
+    text = block.decode("utf-8", "replace")
+    bad = text.count("\ufffd")
+    if len(text) - len(text.encode("ascii", "ignore")) > 2 * bad:
+        return ""
+    from charset_normalizer import from_bytes
+
+    lines = b"\n".join(line for line in block.split(b"\n") if not line.isascii())
+    likely = []
+    for match in list(from_bytes(lines[:SAMPLED_BYTES]))[:3]:
+        usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
+        example = next((word for word in str(match).split() if not word.isascii()), "")
+        likely.append(f"{usual} ({brief(example, 30)!r})")
+    if not likely:
+        return ""
+    return (
+        f"Its encoding is probably {' or '.join(likely)}: pass --encoding with the one whose text "
+        "is right. "
+    )

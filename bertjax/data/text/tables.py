@@ -12,7 +12,6 @@ from typing import Any
 
 from bertjax.base.files import brief, did_you_mean
 
-# Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
 # Names of the column with the documents in datasets on the Hugging Face Hub.

@@ -167,6 +167,47 @@ def test_undecodable_bytes_are_located_and_can_be_replaced(tmp_path):
         read(bom)
 
 
+_ENCODED = {
+    "cp1251": "Все счастливые семьи похожи друг на друга. Каждая семья несчастлива по-своему. ",
+    "cp932": "国境の長いトンネルを抜けると雪国であった。夜の底が白くなった。"
+    "信号所に汽車が止まった。",
+    "gb18030": "天下大势，分久必合，合久必分。周末七国分争，并入于秦。",
+    "cp1256": "كان يا ما كان في قديم الزمان ملك عادل يحكم بلدا بعيدا. وكان له ثلاث بنات. ",
+    "cp874": "แมวกินปลาและหมาวิ่งเล่นในสวนหลังบ้านทุกวันตอนเช้า โปรดอ่านคู่มือก่อนใช้งาน ",
+    "cp1252": "Für die Bücher müssen wir schließlich bezahlen. Schöne Grüße aus München! ",
+}
+
+
+@pytest.mark.parametrize("encoding", _ENCODED)
+def test_text_in_another_encoding_is_named_and_read(tmp_path, encoding):
+    text = _ENCODED[encoding] + "\n"
+    path = write(tmp_path / "old.txt", (50 * text).encode(encoding))
+    says = rf"old.txt.*not UTF-8.*probably {encoding} \('[^']+'\).*pass --encoding"
+    for errors in ("strict", "replace"):
+        with pytest.raises(ValueError, match=says):
+            read(path, errors=errors)
+    plain = write(tmp_path / "new.txt", 50 * text)
+    assert read(path, encoding=encoding) == read(plain)
+    row = json.dumps({"text": 50 * text}, ensure_ascii=False)
+    rows = write(tmp_path / "a.jsonl", row.encode(encoding))
+    prose = {"text_format": "prose"}
+    assert read(rows, encoding=encoding, **prose) == read(plain, **prose)
+    for marked in ("utf-16", "utf-32", "utf-8-sig"):
+        assert read(write(tmp_path / "marked.txt", (50 * text).encode(marked))) == read(plain)
+    with pytest.raises(
+        ValueError, match="zeros or control.*--encoding utf-16-le|probably utf_16_le"
+    ):
+        read(write(tmp_path / "utf16.txt", ("ascii and " + text).encode("utf-16-le") * 9))
+    assert read(tmp_path / "utf16.txt", encoding="utf-16-le")
+
+
+def test_few_replaced_characters_are_counted(tmp_path):
+    path = write(tmp_path / "a.txt", ("शब्द। " * 9999).encode() + b"\xff\xfe." + "។\ufffd".encode())
+    corpus = Corpus([str(path)], ReadOptions(errors="replace"))
+    assert len(list(corpus.documents())) == 1
+    assert corpus.counts["replaced_characters"] == 2
+
+
 @pytest.mark.parametrize(
     "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
 )
