@@ -32,14 +32,16 @@ def default_inputs(
 
     `inputs` are token_type_ids, position_ids, sequence_ids and sequence_starts. `attention_mask` is
     int [B, L], 1 for tokens and 0 for padding; None: there is no padding. With a `position_offset`
-    (RoBERTa), positions count only tokens that are not padding, as in transformers.
+    (RoBERTa), positions count only tokens other than the padding token, wherever that stands, and
+    the padding token has the position before the first, as in transformers.
     """
     rows, length = input_ids.shape
     token_types, positions, sequences, starts = inputs
     if token_types is None:
         token_types = jnp.zeros_like(input_ids)
-    if positions is None and config.position_offset:  # padding may come first
-        positions = jnp.maximum(jnp.cumsum(input_ids != config.pad_token_id, axis=1) - 1, 0)
+    if positions is None and config.position_offset:
+        others = input_ids != config.pad_token_id
+        positions = jnp.where(others, jnp.cumsum(others, axis=1), 0) - 1
     elif positions is None:
         positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
     if sequences is None:

@@ -410,12 +410,14 @@ def _unread(given: Any, read: Any, name: str) -> Iterator[str]:
 
 
 def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) -> Layout:
-    """Returns the layout that the post-processor makes; raises ValueError if there is none."""
+    """Returns the layout that transformers makes: of the class or, if it keeps it, of the file."""
     with explaining_the_library():
         one, two = backend.encode("a"), backend.encode("a", "b")
         a, b = (backend.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
-    if one.ids == a:
-        if not source.tokenizer_class:
+    named, absent = source.config.get("tokenizer_class"), not source.json.get("post_processor")
+    replaces = source.tokenizer_class not in ("", *(() if absent else ("AlbertTokenizer",)))
+    if one.ids == a and (replaces or not named):
+        if not named:
             _warn(f"{source.file} adds no special tokens to a text: BERT's are added")
         backend.post_processor = None
         return layout
@@ -424,13 +426,23 @@ def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) ->
     head, tail = [cls, *a, *[sep] * separators], [*b, sep]
     second = two.type_ids[-1] if layout.second_type else 0
     types = [0] * len(head) + [second] * len(tail) if layout.second_type else two.type_ids
-    if one.ids != [cls, *a, sep] or two.ids != [*head, *tail] or two.type_ids[1:] != types[1:]:
+    fits = one.ids == [cls, *a, sep] and two.ids == [*head, *tail]
+    fits = fits and two.type_ids[1:] == types[1:]
+    arranged = dataclasses.replace(layout, separators=separators, second_type=second)
+    if fits and (arranged == layout or not replaces):
+        return arranged
+    problem = (
+        f"{source.file} arranges two texts as {brief(two.tokens, 80)}, with the token types "
+        f"{brief(two.type_ids, 40)}, by its post_processor"
+    )
+    if not replaces:
         raise ValueError(
-            f"{source.file} arranges two texts as {brief(two.tokens, 80)}, with the token types "
-            f"{brief(two.type_ids, 40)}, by its post_processor: only {layout.special_tokens.cls} A "
-            f"{layout.special_tokens.sep} B {layout.special_tokens.sep} is supported."
+            f"{problem}: only {layout.special_tokens.cls} A {layout.special_tokens.sep} B "
+            f"{layout.special_tokens.sep} is supported."
         )
-    return dataclasses.replace(layout, separators=separators, second_type=second)
+    _warn(f"{problem}: it is replaced by that of {source.tokenizer_class}, as in transformers")
+    backend.post_processor = None
+    return layout
 
 
 def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:

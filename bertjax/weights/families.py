@@ -323,6 +323,34 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Fields of `config.json` that change no output of a model; docs/weights.md gives the reasons.
+_HARMLESS = set(
+    "architectures transformers_version name_or_path _name_or_path dtype torch_dtype "
+    "finetuning_task task_specific_params _commit_hash model_name language license "
+    "use_cache output_attentions output_hidden_states output_past return_dict use_return_dict "
+    "torchscript use_bfloat16 gradient_checkpointing attn_implementation _attn_implementation "
+    "_attn_implementation_internal _attn_implementation_autoset chunk_size_feed_forward "
+    "tf_legacy_loss reference_compile repad_logits_with_grad deterministic_flash_attn "
+    "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps sinusoidal_pos_embds "
+    "tie_weights_ tie_encoder_decoder cross_attention_hidden_size is_encoder_decoder "
+    "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
+    "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
+    "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores "
+    "return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values "
+    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens prefix "
+    "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+    "pooler_size_per_head pooler_type net_structure_type gap_size num_memory_blocks "
+    "down_scale_factor layers_to_keep pruned_heads label2id _num_labels problem_type".split()
+)
+# Fields that other modules follow or refuse.
+_FOLLOWED = set(
+    "id2label num_labels inner_group_num position_embedding_type add_cross_attention "
+    "quantization_config sbert_ce_default_activation_function sentence_transformers "
+    "rope_parameters rope_scaling layer_types".split()
+)
+
+
 class MissingHead(ValueError):
     """Raised if transformers has no class for the head `head` of the family `family`."""
 
@@ -371,6 +399,13 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
     unknown = {key: value for key, value in values.items() if key not in known}
     config = BertConfig.from_dict(unknown | fields)
     return with_pad_token(config, config.pad_token_id)
+
+
+def unknown_fields(values: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of a valid `config.json` that are not followed, and not known to change
+    nothing, if they have a value."""
+    known = _family(values.get("model_type", "bert")).fields.keys() | _HARMLESS | _FOLLOWED
+    return [name for name, value in values.items() if name not in known and value not in (None, {})]
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:

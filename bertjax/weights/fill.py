@@ -83,7 +83,8 @@ def fill(
     """Converts tensors with PyTorch names to the parameters of a model.
 
     If `tensors` lacks all tensors of the pooler, or all tensors of a layer of the head, this part
-    is initialised at random from `seed`.
+    is initialised at random from `seed`. If it has tensors of a head of another program, whose
+    names begin otherwise than all that are known, a warning names them.
 
     Args:
         tensors: {PyTorch name: tensor}; the tensors are read one at a time.
@@ -123,14 +124,21 @@ def fill(
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     beyond = any((target.layer or 0) >= config.groups for _, target in placed)
-    into = None if missing or unexpected or beyond else filled
+    into = None if missing or beyond else filled
     misshaped = [
         f"{stored} {problem}"
         for stored, target in placed
         if (problem := _place(into, wanted[target.path], target, tensors[stored], config))
     ]
-    if missing or unexpected or misshaped:
+    firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
+    foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
+    if missing or misshaped or (unexpected and not foreign):
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
+    if unexpected:
+        print(
+            f"warning: {where} has tensors that no {config.model_type} model of transformers has, "
+            f"and that are ignored: {listed(unexpected)}"
+        )
     names.set_unused_layers(filled, wanted)
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))

@@ -18,7 +18,13 @@ from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, Tagger
 from bertjax.model.heads import PRETRAINING_HEADS
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
-from bertjax.weights.families import architecture, config_from_hf, heads_of
+from bertjax.weights.families import (
+    architecture,
+    config_from_hf,
+    family_of,
+    heads_of,
+    unknown_fields,
+)
 from bertjax.weights.fill import fill, fresh, param_shapes
 from bertjax.weights.hf import TAGGER
 from bertjax.weights.sentence_transformers import with_head_fields
@@ -108,7 +114,10 @@ def load_model(
         head = "encoder"
         with contextlib.suppress(ValueError):
             found = find_head(source, config)
-            head, left_out = (head, found) if found in PRETRAINING_HEADS else (found, None)
+            if found not in PRETRAINING_HEADS:
+                head = found
+            elif _is_whole(source, config, found):
+                left_out = found
     head = find_head(source, config) if head is None else head
     architecture(config, head)  # raises if the family does not have the head
     tokens = source.tokenizer.tokens if source.tokenizer else []
@@ -119,6 +128,7 @@ def load_model(
             f"vocab_size={size}, without {brief(', '.join(tokens[size:]), 60)}. Use the tokenizer "
             f"of this model, or give vocab_size={len(tokens)} to resize the embedding."
         )
+    _check_padding(source, config)
     labels = _labels(source.config, source.where)
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
@@ -159,11 +169,13 @@ def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
 def find_head(source: Source, config: BertConfig) -> str:
     """Returns the name of the head whose layers are exactly the head layers stored in a source.
 
-    Of several, the head that the config names under "architectures" is preferred. A model without a
-    head that has files of sentence-transformers has the head of sentence embeddings. Raises
-    ValueError if there is no such head.
+    Of several, the head that the config names under "architectures" is preferred, and otherwise one
+    that needs a pooler exactly if there is one. A model without a head that has files of
+    sentence-transformers has the head of sentence embeddings. Raises ValueError if there is no such
+    head.
     """
-    parts = set(head_tensors(source, config).values())
+    located = names.located(source.tensors, config)
+    parts = set(_head_parts(located).values())
     fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = source.config.get("architectures")
     named = named[0] if isinstance(named, list) and named else None
@@ -175,14 +187,32 @@ def find_head(source: Source, config: BertConfig) -> str:
     modules = source.usage.modules
     if "sentence_embedding" in fitting and not modules.exception() and modules.result():
         return "sentence_embedding"
-    return next((head for head in fitting if architecture(config, head) == named), fitting[0])
+    if known := [head for head in fitting if architecture(config, head) == named]:
+        return known[0]
+    pooler = any(t.path.startswith("bert/pooler/") for ts in located.values() for t in ts)
+    by_pooler = (head for head in fitting if parts and HEADS[head](config).needs_pooler == pooler)
+    head = next(by_pooler, fitting[0])
+    if named and parts and len(fitting) > 1:
+        print(f"note: {source.where} names the architecture {brief(named, 60)}: read as {head}")
+    return head
 
 
 def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
+    return _head_parts(names.located(source.tensors, config))
+
+
+def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
+    located = names.located(source.tensors, config).values()
+    seen = {(target.path, target.layer) for targets in located for target in targets}
+    paths = [path for path in param_shapes(HEADS[head](config)) if not path.startswith("bert/")]
+    return not names.missing_names(paths, seen, config)
+
+
+def _head_parts(located: Mapping[str, list[names.Target]]) -> dict[str, str]:
     return {
         stored: targets[0].path.split("/")[0]
-        for stored, targets in names.located(source.tensors, config).items()
+        for stored, targets in located.items()
         if targets and not targets[0].path.startswith("bert/")
     }
 
@@ -194,6 +224,12 @@ def _architecture(source: Source) -> BertConfig:
         config = read(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
+    unknown = [] if source.kind == "run" else unknown_fields(source.config)
+    if unknown:
+        print(
+            f"warning: {source.where} has in its config {listed(unknown)}, which is ignored, as "
+            "its meaning is unknown here: compare with transformers by convert --verify"
+        )
     if not names.is_untied(source.tensors, config):
         return config
     print(
@@ -201,6 +237,21 @@ def _architecture(source: Source) -> BertConfig:
         "as with tie_word_embeddings=false, as transformers does"
     )
     return dataclasses.replace(config, tie_word_embeddings=False)
+
+
+def _check_padding(source: Source, config: BertConfig) -> None:
+    """Refuses a padding token that is in every text, where it has another position than here."""
+    tokenizer = source.tokenizer
+    if tokenizer is None or not family_of(config).positions_after_padding:
+        return
+    pad = config.pad_token_id
+    if pad in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+        own = tokenizer.pad_token_id
+        raise ValueError(
+            f"pad_token_id={pad} in the config of {source.where} is the id of "
+            f"{tokenizer.tokens[pad]}, which is in every text, and positions count from the "
+            f"padding token: set it to the tokenizer's, which is {own} ({tokenizer.tokens[own]})."
+        )
 
 
 def _classes(source: Source, head: str) -> int:

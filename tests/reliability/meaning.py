@@ -418,20 +418,24 @@ def reference(
     torch.manual_seed(seed)
     if as_written:
         _name_generic_class(folder)
+    if not {"tokenizer.json", "vocab.txt"} & {path.name for path in folder.iterdir()}:
+        raise Undefined("no vocabulary")  # transformers makes a tokenizer of special tokens alone
     if kind.task == "SentenceTransformer":
         from sentence_transformers import SentenceTransformer
 
+        cls: Any = transformers.AutoModel
+        _refuse_initialised(cls.from_pretrained(folder, output_loading_info=True)[1])
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         vectors = [model.encode([text], show_progress_bar=False)[0] for text in TEXTS]
         return {"outputs": [np.asarray(vector, np.float32) for vector in vectors]}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     cls = getattr(transformers, f"AutoModelFor{kind.task}")
-    model, loaded = cls.from_pretrained(folder, output_loading_info=True)
-    model = model.eval().float()
+    # bertjax computes in float32, unless another type is asked for.
+    model, loaded = cls.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
+    model = model.eval()
     if len(tokenizer) > model.config.vocab_size:
         raise Undefined(f"{len(tokenizer)} tokens, of which some have no embedding")
-    if loaded["missing_keys"] or loaded["mismatched_keys"]:
-        raise Undefined(f"initialised: {loaded['missing_keys'] or loaded['mismatched_keys']}")
+    _refuse_initialised(loaded)
     positions = model.config.max_position_embeddings
     if kind.family in ("roberta", "xlm-roberta"):
         positions -= (model.config.pad_token_id or 0) + 1
@@ -450,7 +454,14 @@ def reference(
 
 
 class Undefined(Exception):
-    """The files lack weights."""
+    """The files lack weights or a vocabulary."""
+
+
+def _refuse_initialised(loaded: dict[str, Any]) -> None:
+    missing = {*loaded["missing_keys"], *loaded["mismatched_keys"]}
+    missing -= {name for name in missing if "pooler" in name}
+    if missing:
+        raise Undefined(f"initialised: {sorted(missing)}")
 
 
 def _name_generic_class(folder: Path) -> None:
@@ -466,6 +477,7 @@ def _their_answer(config: Any, logits: Any) -> dict[str, float]:
         return {"score": logits.tolist()[0]} if len(logits) == 1 else {}
     probabilities = logits.sigmoid() if multiple or len(logits) == 1 else logits.softmax(-1)
     names = [config.id2label[i] for i in range(len(logits))]
+    names = [name if isinstance(name, str) else json.dumps(name) for name in names]
     if len(set(names)) < len(names):
         return {}  # a dictionary cannot tell two classes of one name apart
     return dict(zip(names, probabilities.tolist(), strict=True))

@@ -9,7 +9,7 @@ import bertjax
 from bertjax.config.model import FAMILY_FIELDS
 from bertjax.model import BertConfig
 from bertjax.weights import load_model
-from bertjax.weights.families import FAMILIES, architecture, config_to_hf
+from bertjax.weights.families import FAMILIES, architecture, config_to_hf, unknown_fields
 from bertjax.weights.load import with_masked_lm
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
@@ -133,10 +133,29 @@ def test_prefixes_of_wrappers_are_removed_and_said(saved, family, head, prefix, 
     np.testing.assert_allclose(ours(folder, head), expected, rtol=1e-5, atol=1e-4)
     said = f"note: the prefix {prefix} of all tensors in {folder} is removed\n"
     assert capsys.readouterr().out == said
-    # A name of the family as it is means that the others are wrong.
+    # A name of the family as it is means that there is no wrapper.
     write(folder, {"module.x": torch.zeros(1)} | model.state_dict())
-    with pytest.raises(ValueError, match=r"Unexpected: module\.x"):
-        ours(folder, head)
+    np.testing.assert_allclose(ours(folder, head), expected, rtol=1e-5, atol=1e-4)
+    assert "and that are ignored: module.x\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["crf.transitions", "1.linear.weight", "lm_head.decoder.weight"])
+@pytest.mark.parametrize("head", ["encoder", "sequence_classification"])
+def test_a_head_of_another_program_is_named_and_ignored(saved, head, name, capsys):
+    model, folder, config = saved("bert", head)
+    expected = theirs(folder, config, head)
+    write(folder, {name: torch.zeros(2, 2)} | model.state_dict())
+    np.testing.assert_allclose(ours(folder, head), expected, rtol=1e-5, atol=1e-4)
+    assert f"and that are ignored: {name}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
+def test_additional_tensors_of_an_encoder_are_refused(saved, family):
+    model, folder, _ = saved(family)
+    name = f"{FAMILIES[family].prefix}.encoder.adapter.weight"
+    write(folder, {name: torch.zeros(2, 2)} | model.state_dict())
+    with pytest.raises(ValueError, match=rf"Unexpected: {name}"):
+        ours(folder)
 
 
 def test_tensors_of_another_program_are_named(saved):
@@ -229,3 +248,69 @@ def test_modernbert_may_have_few_layers(saved, layers, tmp_path):
     np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
     bertjax.load_pretrained(folder, "masked_lm").save(tmp_path / "again")
     np.testing.assert_allclose(theirs(tmp_path / "again", config), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unknown_fields_of_a_config_are_named(saved, family, capsys):
+    _, folder, _ = saved(family)
+    load_model(folder, "masked_lm", tokenizer_required=False)
+    assert "warning" not in capsys.readouterr().out
+    config = json.loads((folder / "config.json").read_text())
+    harmless = {"use_cache": False, "transformers_version": "9", "_name_or_path": "x"}
+    new = {"a_setting_of_tomorrow": 1, "tomorrows_list": [1], "tomorrows_null": None}
+    (folder / "config.json").write_text(json.dumps(config | harmless | new))
+    load_model(folder, "masked_lm", tokenizer_required=False)
+    said = "has in its config a_setting_of_tomorrow, tomorrows_list, which is ignored"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_configs_of_transformers_have_no_unknown_fields(family):
+    config = transformers.AutoConfig.for_model(family)
+    assert unknown_fields(config.to_dict()) == []
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "fp8", "awq"])
+def test_quantisation_in_a_config_is_refused(saved, method):
+    _, folder, _ = saved("bert")
+    config = json.loads((folder / "config.json").read_text())
+    setting = {"quantization_config": {"quant_method": method}}
+    (folder / "config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(ValueError, match="quantization_config=.* is not supported"):
+        load_model(folder, tokenizer_required=False)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert"])
+def test_positions_pass_over_the_padding_token_wherever_it_stands(saved, family):
+    _, folder, config = saved(family)
+    ids = np.array([[1, 1, 5, 6, 1, 7, 8, 1], [5, 1, 6, 7, 8, 9, 10, 11]])
+    model = their_class(config, "masked_lm").from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = np.asarray(model(input_ids=torch.tensor(ids))[0])
+    loaded = load_model(folder, "masked_lm", tokenizer_required=False)
+    found = loaded.model.apply({"params": loaded.params}, ids)["logits"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["BERTFORTOKENCLASSIFICATION", "MyModel", None])
+@pytest.mark.parametrize("family", ["bert", "albert", "roberta", "distilbert"])
+@pytest.mark.parametrize("head", ["token_classification", "sequence_classification"])
+def test_the_weights_tell_the_head_if_its_name_does_not(saved, family, head, name, capsys):
+    _, folder, _ = saved(family, head)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": name and [name]}))
+    assert load_model(folder, None, tokenizer_required=False).head == head
+    said = f"names the architecture {name}: read as {head}" in capsys.readouterr().out
+    # Elsewhere, other heads have layers of the same names.
+    assert not said or name
+    assert said or not name or family in ("roberta", "distilbert")
+
+
+def test_a_part_of_a_head_is_not_kept(saved, tmp_path):
+    model, folder, config = saved("roberta", "encoder")
+    embedding = model.state_dict()["embeddings.word_embeddings.weight"]
+    write(folder, model.state_dict() | {"lm_head.decoder.weight": embedding + 0.1})
+    expected = theirs(folder, config, "encoder")
+    bertjax.load_pretrained(folder).save(tmp_path / "again")
+    found = theirs(tmp_path / "again", config, "encoder")
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
