@@ -178,6 +178,8 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     from bertjax.data.preparation.chunks import ChunkSettings, chunks_of, read_summary
     from bertjax.data.preparation.prepared_dir import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
+    from bertjax.tokenization import load_tokenizer
+    from bertjax.tokenization.letters import about_letters
 
     part, parts = config.part()
     chunks = text_bytes = 0
@@ -189,6 +191,10 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     workers = Workers(part_of(config, ChunkSettings), config.num_processes or available_cores())
     with workers, progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
         for chunk in chunks_of(corpus, int(config.chunk_mb * 1e6)):
+            if chunk.number == 0 and part == 0:
+                texts = (text.decode() for text, _ in chunk.documents)
+                tokenizer = load_tokenizer(config.tokenizer)
+                print(*about_letters(tokenizer, texts, config.normalize), sep="\n", flush=True)
             chunks += 1
             in_part = chunk.number % parts == part
             if in_part and read_summary(config.output, chunk.number, remembered, joined) is None:
@@ -217,15 +223,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     _print_sources(metadata)
     for name, count in metadata.counts.items():
         print(f"{name}: {count:,}")
-    tokens = sum(summary.text_tokens for summary in metadata.splits.values())
-    unknown = metadata.counts.get("unknown_tokens", 0)
-    if unknown > MANY_UNKNOWN * tokens:
-        print(
-            f"warning: {unknown / tokens:.1%} of the tokens of the text are unknown tokens, from "
-            "which a model learns nothing: the vocabulary lacks characters of the text. Train a "
-            "tokenizer on the text (bertjax.train_tokenizer), or take the tokenizer of a model of "
-            "its language."
-        )
+    _print_unknown(metadata)
     if OBJECTIVES[metadata.objective].has_sentence_pairs:
         _print_pairs(metadata)
     if "eval" in metadata.splits:
@@ -242,6 +240,30 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
                     "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
+
+
+def _print_unknown(metadata: "Metadata") -> None:
+    """Warns if many tokens are unknown or, as an unknown token may be long, many characters."""
+    counts = metadata.counts
+    unknown, characters = counts.get("unknown_tokens", 0), counts.get("unknown_characters", 0)
+    tokens = sum(summary.text_tokens for summary in metadata.splits.values())
+    share = characters / max(counts.get("characters", 0), characters, 1)
+    if max(unknown / tokens, share) <= MANY_UNKNOWN:
+        return
+    remedy = (
+        "the vocabulary lacks characters of the text. Train a tokenizer on the text "
+        "(bertjax.train_tokenizer), add them to the vocabulary (--extend), or take the tokenizer "
+        "of a model of its language."
+    )
+    if counts.get("characters_of_long_words", 0) > characters / 2:
+        remedy = (
+            "words of more than 100 characters are one unknown token. Train a tokenizer with "
+            "--kind bpe or unigram or, for proteins, DNA and the like, with --split residues."
+        )
+    print(
+        f"warning: {share:.1%} of the characters of the text are in unknown tokens, "
+        f"{unknown / tokens:.1%} of its tokens, from which a model learns nothing: {remedy}"
+    )
 
 
 def _print_pairs(metadata: "Metadata") -> None:

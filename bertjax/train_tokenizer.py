@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 sys.modules[__name__].__class__ = command_line.CallableModule
 
+_SAMPLED_TEXTS = 10_000
+
 
 def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -> "Tokenizer":
     """Trains or extends a tokenizer, saves it in the folder `output`, and returns it.
@@ -40,6 +42,7 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
 def run(config: TrainTokenizerConfig) -> "Tokenizer":
     """Learns or extends a vocabulary; errors are those of `train_tokenizer`."""
     from bertjax.data.text.corpus import Corpus, ReadOptions
+    from bertjax.tokenization.letters import about_letters
 
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
@@ -50,10 +53,13 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     corpus = Corpus(config.input, part_of(config, ReadOptions))
     if corpus.sources is not None:
         print("note: the weights of --input are ignored: the vocabulary is learnt from all text.")
+    sample: list[str] = []
+    texts = _texts(corpus, sample)
     if config.extend is not None:
-        return _extend(config, corpus)
-    tokenizer = _train(config, corpus)
+        return _extend(config, texts, sample)
+    tokenizer = _train(config, texts)
     tokenizer.save(output)
+    print(*about_letters(tokenizer, sample), sep="\n")
     print(f"{tokenizer.vocab_size} entries written to {output}")
     if tokenizer.vocab_size < config.vocab_size:
         print(
@@ -63,34 +69,43 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     return tokenizer
 
 
-def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
+def _train(config: TrainTokenizerConfig, texts: Iterator[str]) -> "Tokenizer":
     from bertjax import tokenization
     from bertjax.tokenization import train_unigram, train_wordpiece
+    from bertjax.tokenization.letters import first_normalizer
 
-    texts = _texts(corpus)
+    by_bytes = {"bpe": tokenization.train_bpe, "modernbert": tokenization.train_modernbert_bpe}
+    strips = config.kind in by_bytes and bool(config.strip_accents)
+    first = first_normalizer(strips, config.normalize)
+    if first is not None:
+        texts = map(first.normalize_str, texts)
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "model_max_length": config.model_max_length,
         "report": print,
     }
+    letters = {"do_lower_case": config.do_lower_case, "strip_accents": config.strip_accents}
     if config.kind == "unigram":
-        return train_unigram(texts, do_lower_case=config.do_lower_case, **common)
+        return train_unigram(texts, **letters, **common)
     common["min_frequency"] = config.min_frequency
-    by_bytes = {"bpe": tokenization.train_bpe, "modernbert": tokenization.train_modernbert_bpe}
     if config.kind in by_bytes:
-        return by_bytes[config.kind](texts, **common)
-    return train_wordpiece(texts, do_lower_case=config.do_lower_case, **common)
+        tokenizer = by_bytes[config.kind](texts, **common)
+    else:
+        tokenizer = train_wordpiece(texts, split=config.split, **letters, **common)
+    return tokenizer if first is None else tokenizer.normalised_first(first)
 
 
-def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
+def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str]) -> "Tokenizer":
     """Extends the tokenizer of the model `config.extend`, saves it, and prints what it saves."""
     from bertjax.tokenization import UnigramTokenizer, extend, load_tokenizer
+    from bertjax.tokenization.letters import about_letters, first_normalizer
 
+    if first := first_normalizer(False, config.normalize):
+        texts = map(first.normalize_str, texts)
     old = load_tokenizer(_place_of_tokenizer(str(config.extend)))
-    extension = extend(
-        old, _texts(corpus), config.add, min_frequency=config.min_frequency, report=print
-    )
+    extension = extend(old, texts, config.add, min_frequency=config.min_frequency, report=print)
     extension.tokenizer.save(config.output)
+    print(*about_letters(old, sample), sep="\n")
     entries, before, after = extension.entries, extension.tokens_before, extension.tokens_after
     print(
         f"{len(entries):,} entries added to the {old.vocab_size:,} of {config.extend}: "
@@ -123,14 +138,20 @@ def _place_of_tokenizer(model: str) -> str:
     return str(Path(model).parent) if Path(f"{model}.index").is_file() else model
 
 
-def _texts(corpus: "Corpus") -> Iterator[str]:
-    """Yields the texts of a corpus, and shows how much of it has been read."""
+def _texts(corpus: "Corpus", sample: list[str]) -> Iterator[str]:
+    """Yields the texts of a corpus, and shows how much of it has been read.
+
+    The first texts are put in `sample`.
+    """
     from bertjax.data.text.sentences import sentences_of
 
     with progress.progress("counting words", corpus.total_bytes, progress.BYTES) as state:
         for document in corpus.documents():
             state.update(corpus.bytes_read)
-            yield from sentences_of(document)
+            sentences = sentences_of(document)
+            if len(sample) < _SAMPLED_TEXTS:
+                sample += sentences[:_SAMPLED_TEXTS]
+            yield from sentences
 
 
 parse, main = command_line.command_of(

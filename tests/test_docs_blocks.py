@@ -29,7 +29,15 @@ from tests.test_readme import ROOT
 # Pages whose blocks are executed, in this order, in one folder: later pages use what earlier ones
 # have written.
 PAGES = (
-    *("index", "pretrain", "continue_pretraining", "distillation", "finetune", "predict"),
+    *(
+        "index",
+        "pretrain",
+        "languages",
+        "continue_pretraining",
+        "distillation",
+        "finetune",
+        "predict",
+    ),
     *(
         "embeddings",
         "visualize",

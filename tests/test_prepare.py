@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_warned_of(config, tmp_path, 
         assert metadata is not None
         unknown, tokens = 100 * number, metadata.splits["train"].text_tokens
         assert metadata.counts.get("unknown_tokens", 0) == unknown
-        warning = f"warning: {unknown / tokens:.1%} of the tokens of the text are unknown tokens"
+        warning = f"of the text are in unknown tokens, {unknown / tokens:.1%} of its tokens, from"
         assert (warning in out) == bool(number)
 
 
@@ -679,3 +680,50 @@ def test_real_text_gives_the_same_examples_for_one_and_two_processes(tmp_path):
     two = prepare.run(dataclasses.replace(config, num_processes=2, output=str(tmp_path / "2")))
     assert one == two and contents(tmp_path / "1") == contents(tmp_path / "2")
     assert json.loads((tmp_path / "1" / "metadata.json").read_text())["vocab_size"] == 30522
+
+
+TEXT_WITHOUT_SPACES = {
+    "protein": "MKTAYIAKQRQISFVKSHFSRQ" * 9,
+    "DNA": "acgtACGTN" * 30,
+    "Thai": "แมวกินปลาหมาวิ่งเล่น" * 8,
+    "Chinese letters": "ㄅㄆㄇㄈ" * 50,
+}
+
+
+@pytest.mark.parametrize("script", TEXT_WITHOUT_SPACES)
+def test_characters_of_unknown_words_are_counted(config, tmp_path, capsys, script):
+    word = TEXT_WITHOUT_SPACES[script]
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join([f"ba ba ba\n{word}"] * 50), encoding="utf-8")
+    made = dataclasses.replace(config, input=(str(text),), output=str(tmp_path / "out"))
+    metadata = prepare.run(dataclasses.replace(made, objective="mlm"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert metadata is not None and metadata.counts["unknown_tokens"] == 50
+    assert metadata.counts["unknown_characters"] == 50 * len(word)
+    share = metadata.counts["unknown_characters"] / metadata.counts["characters"]
+    assert share > 0.9 and f"warning: {share:.1%} of the characters of the text are in un" in out
+    assert "words of more than 100 characters" in out and "--split residues" in out
+
+
+@pytest.mark.parametrize(
+    "text", ["Tiếng Việt có dấu", "Ёлка мой край", "한국어 문장", "Größe über"]
+)
+def test_composed_text_gives_the_same_rows(config, tmp_path, capsys, text):
+    from bertjax.tokenization import train_wordpiece
+
+    train_wordpiece([text] * 9, vocab_size=99, do_lower_case=False).save(tmp_path / "tokenizer")
+    folders, said = [], []
+    for form in ("NFC", "NFD"):
+        name = tmp_path / f"{form}.txt"
+        written = unicodedata.normalize(form, text)
+        name.write_text("\n\n".join([f"{written}\n{written}"] * 9), encoding="utf-8")
+        for normalize in ("none", "nfc"):
+            fields = {"input": (str(name),), "output": str(tmp_path / f"{form}{normalize}")}
+            fields |= {"tokenizer": str(tmp_path / "tokenizer"), "normalize": normalize}
+            metadata = prepare.run(dataclasses.replace(config, **fields))
+            assert metadata is not None
+            folders.append(b"".join(p.read_bytes() for p in Path(fields["output"]).glob("train*")))
+            said.append("composed form (NFC)" in capsys.readouterr().out)
+            assert ("unknown_tokens" in metadata.counts) == said[-1]
+    assert folders[0] == folders[1] == folders[3] != folders[2]
+    assert said == [False, False, True, False]

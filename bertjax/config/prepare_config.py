@@ -27,8 +27,9 @@ class TrainTokenizerConfig(Checked):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors encoding tfds_data_dir do_lower_case",
-        "model": "kind vocab_size min_frequency model_max_length extend add",
+        "data": "input text_format text_field errors encoding tfds_data_dir do_lower_case "
+        "strip_accents normalize",
+        "model": "kind split vocab_size min_frequency model_max_length extend add",
         "output": "output",
     }
 
@@ -42,12 +43,22 @@ class TrainTokenizerConfig(Checked):
     or modernbert, a byte-level bpe with NFC normalisation and the special tokens of BERT. If the
     text has more than about a million different words, the rarest words are dropped to bound the
     memory."""
+    split: Literal["words", "residues"] = "words"
+    """What wordpiece makes tokens of: words and their pieces or, with residues, each character but
+    spaces, of any case, as for proteins and DNA (ProtBERT)."""
     vocab_size: int = 30522
     """Maximum vocabulary size, special tokens included; a small corpus may yield fewer tokens."""
     do_lower_case: bool = True
-    """Lower-case the text and strip accents and other marks, such as the vowel signs of Hindi;
-    --no_do_lower_case keeps case and marks. Has no effect on bpe and modernbert, which keep
-    both."""
+    """Lower-case the text; has no effect on bpe and modernbert, and with --split residues, which
+    keep the case."""
+    strip_accents: bool | None = None
+    """Strip accents and other marks from letters, as in Größe or हिन्दी; None: wordpiece and unigram
+    strip them if they lower-case, unless more than 1 % of the letters have marks outside of Latin,
+    Greek and Cyrillic; bpe and modernbert keep them."""
+    normalize: Literal["none", "nfc"] = "none"
+    """nfc composes letters and marks that the text writes as several characters (Unicode's NFC),
+    here and in all texts that the tokenizer gets later; with --extend, only here (see
+    bertjax.prepare). unigram and modernbert do so without it."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
     no effect on unigram) or, with --extend, that a character or word must occur to be added (all
@@ -86,11 +97,17 @@ class TrainTokenizerConfig(Checked):
         smallest = 261 if self.kind in ("bpe", "modernbert") else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
+        if self.kind != "wordpiece":
+            self.refuse_idle("split", f"with --kind {self.kind}: it is for wordpiece.")
+        if self.kind in ("unigram", "modernbert"):
+            self.refuse_idle("normalize", f"with --kind {self.kind}, which composes anyway.")
+        if self.split == "residues":
+            self.refuse_idle("strip_accents", "with --split residues, which keeps marks.")
         if self.extend is None:
             self.refuse_idle("add", "without --extend: name the model to extend, or leave it out.")
         else:
             self.refuse_idle(
-                "kind vocab_size do_lower_case model_max_length",
+                "kind split vocab_size do_lower_case strip_accents model_max_length",
                 f"with --extend {self.extend}, whose tokenizer determines it: leave it out.",
             )
 
@@ -107,8 +124,8 @@ class PrepareConfig(Checked):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors encoding tfds_data_dir eval_fraction "
-        "dupe_factor short_seq_prob pack max_sequences seed chunk_mb",
+        "data": "input text_format text_field errors encoding normalize tfds_data_dir "
+        "eval_fraction dupe_factor short_seq_prob pack max_sequences seed chunk_mb",
         "model": "tokenizer max_length objective",
         "hardware": "num_processes shard runner parts runner_options",
         "output": "output merge overwrite",
@@ -171,6 +188,9 @@ class PrepareConfig(Checked):
     encoding: str = "utf-8"
     """Encoding of text files and JSON lines, such as cp1251, gb18030 or utf-16-le, unless they have
     a byte order mark of UTF-8, UTF-16 or UTF-32."""
+    normalize: Literal["none", "nfc"] = "none"
+    """nfc composes letters and marks that the text writes as several characters (Unicode's NFC),
+    for a tokenizer that does not."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: Positive = 8.0

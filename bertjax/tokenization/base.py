@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertjax.base.files import brief, write_bytes
 
@@ -149,6 +149,20 @@ class Tokenizer(abc.ABC):
         copied._read(self._copied(self._model(**changes), self.added()))
         return copied
 
+    def with_parts(self, **parts: Any) -> Self:
+        """Returns a copy with another normalizer, pre_tokenizer or decoder of the library."""
+        backend = self._copied(self._prompt_backend.model, self.added())
+        for name, part in parts.items():
+            setattr(backend, name, part)
+        copied = copy.copy(self)
+        copied._read(backend)
+        return copied
+
+    def normalised_first(self, first: normalizers.Normalizer) -> Self:
+        """Returns a copy that applies the normalizer `first` to a text, before its own."""
+        own = self._prompt_backend.normalizer
+        return self.with_parts(normalizer=normalizers.Sequence([first, *([own] if own else [])]))
+
     def added(self) -> list[AddedToken]:
         """Returns all added tokens, special ones too, by their ids."""
         added = self._prompt_backend.get_added_tokens_decoder()
@@ -277,13 +291,17 @@ class Tokenizer(abc.ABC):
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def normalise(self, text: str) -> str:
+        """Returns a text as it is before it is split, for example lower-cased."""
+        normalizer = self._text_backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
     def words(self, text: str) -> list[str]:
         """Splits a text, as if a space preceded it, into the words that `split` takes.
 
         The words are normalised, for example lower-cased, and written as in the vocabulary.
         """
-        normalizer, pre_tokenizer = self._text_backend.normalizer, self._text_backend.pre_tokenizer
-        text = normalizer.normalize_str(text) if normalizer is not None else text
+        text, pre_tokenizer = self.normalise(text), self._text_backend.pre_tokenizer
         if pre_tokenizer is None:
             return [text] if text else []
         return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
@@ -291,6 +309,16 @@ class Tokenizer(abc.ABC):
     def split(self, word: str) -> list[int]:
         """Returns the ids of the pieces of a word that is written as in the vocabulary."""
         return [token.id for token in self._text_backend.model.tokenize(word)]
+
+    def unknown_parts(self, texts: Sequence[str]) -> list[str]:
+        """Returns the parts of the texts that are the unknown token."""
+        encodings = self._text_backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            text[start:end]
+            for text, encoding in zip(texts, encodings, strict=True)
+            for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+            if index == self.unk_token_id
+        ]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text as if a space preceded it (for byte-level BPE)."""

@@ -8,6 +8,7 @@ import base64
 import io
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from unicodedata import category
 
@@ -27,6 +28,7 @@ from bertjax.tokenization.base import (
     explaining_the_library,
 )
 from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
+from bertjax.tokenization.letters import strip_by_default
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # The layout of each class of transformers.
@@ -278,23 +280,34 @@ def train_unigram(
     *,
     vocab_size: int,
     do_lower_case: bool = True,
+    strip_accents: bool | None = None,
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> UnigramTokenizer:
     """Learns an ALBERT unigram vocabulary of at most `vocab_size` pieces from an iterable of texts.
 
     The vocabulary does not depend on the order of the texts, unless `count_words` drops rare words
-    to bound memory; `report` is then called with a message. If `do_lower_case`, texts are
-    lower-cased and lose the accents and other marks of all scripts, here and later.
-    `model_max_length` is only stored in the tokenizer. Raises ValueError if the texts are empty, or
-    contain more distinct characters than `vocab_size` allows.
+    to bound memory; `report` is then called with a message. Texts are lower-cased if
+    `do_lower_case`, and lose accents and other marks if `strip_accents`, here and later. If
+    `strip_accents` is None, they do so with `do_lower_case`, unless over 1 % of the letters have
+    marks outside of Latin, Greek and Cyrillic; `report` is then called, too. `model_max_length` is
+    only stored in the tokenizer. Raises ValueError if the texts are empty, or contain more distinct
+    characters than `vocab_size` allows.
     """
     import sentencepiece  # imported here, because only training needs it
 
-    keep_accents = not do_lower_case
-    normalizer = normalizers.Sequence(steps_of_albert(do_lower_case, keep_accents))
+    def words_of(normalizer: normalizers.Normalizer, text: str) -> list[str]:
+        return normalizer.normalize_str(text).split()
+
     # The trainer gets words with their counts, because it would keep whole texts in memory.
-    words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
+    keeping, stripping = (
+        normalizers.Sequence(steps_of_albert(do_lower_case, keep)) for keep in (True, False)
+    )
+    words = count_words(
+        map(partial(words_of, stripping if strip_accents else keeping), texts), report
+    )
+    if strip_accents is None and do_lower_case:
+        strip_accents, words = strip_by_default(words, partial(words_of, stripping), report)
     written = io.BytesIO()
     special = ALBERT.special_tokens
     try:
@@ -330,7 +343,7 @@ def train_unigram(
         tokenizer_class=name,
         charsmap=charsmap,
         do_lower_case=do_lower_case,
-        keep_accents=keep_accents,
+        keep_accents=not strip_accents,
         model_file=model_file,
         model_max_length=model_max_length,
     )

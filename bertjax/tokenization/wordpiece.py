@@ -7,10 +7,12 @@ another limit; in google-research/bert, the limit is 200 characters.
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
+import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.base import progress
@@ -20,11 +22,12 @@ from bertjax.tokenization.base import (
     Report,
     Tokenizer,
     build_backend,
+    count_words,
     explaining_the_library,
     learnt,
     numbered,
-    words_to_learn,
 )
+from bertjax.tokenization.letters import strip_by_default
 
 MAX_CHARACTERS_PER_WORD = 100
 # A vocabulary with a larger share of capitalised entries is cased. Released uncased vocabularies
@@ -156,30 +159,84 @@ def train_wordpiece(
     *,
     vocab_size: int,
     do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    split: str = "words",
     min_frequency: int = 2,
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
+    Marks, such as accents, are stripped if `strip_accents`; if it is None, they are with
+    `do_lower_case`, unless over 1 % of the letters have marks outside of Latin, Greek and Cyrillic
+    (`report` is then called with a message). If `split` is "residues", each character is a token,
+    as for proteins and DNA, and case and marks are kept.
+
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
     does not depend on the order of the texts, unless `count_words` drops rare words to bound
     memory; `report` is then called with a message. `model_max_length` is only stored in the
-    tokenizer. Raises ValueError if the texts contain no word.
+    tokenizer. Raises ValueError if the texts contain no word of at most 100 characters.
     """
-    words = words_to_learn(_words_of(texts, do_lower_case), report)
-    vocab = numbered(_learn_tokens(words, vocab_size, min_frequency))
-    return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
+    by_word = split == "words"
+    lowers = do_lower_case and by_word
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer() if by_word else residues()
+    left_out: Counter[str] = Counter()
 
-
-def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
-    normalizer = _normalizer(do_lower_case, True, None)
-    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    for text in texts:
-        words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+    def words_of(normalizer: normalizers.Normalizer, text: str) -> list[str]:
+        normal = normalizer.normalize_str(text)
+        words = [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
+        if max(map(len, words), default=0) <= MAX_CHARACTERS_PER_WORD:
+            return words
         # Longer words become [UNK] with any vocabulary.
-        yield [word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD]
+        long = [word for word in words if len(word) > MAX_CHARACTERS_PER_WORD]
+        left_out.update(words=len(long), characters=sum(map(len, long)))
+        return [word for word in words if len(word) <= MAX_CHARACTERS_PER_WORD]
+
+    if not by_word:
+        strip_accents = False
+    undecided = strip_accents is None and lowers
+    normalizer = _normalizer(lowers, by_word, False if undecided else strip_accents)
+    words = count_words(map(partial(words_of, normalizer), texts), report)
+    if undecided:
+        stripping = _normalizer(lowers, by_word, True)
+        is_stripped, words = strip_by_default(words, partial(words_of, stripping), report)
+        strip_accents = None if is_stripped else False
+    _check_words(words, left_out, report)
+    vocab = numbered(_learn_tokens(words, vocab_size, min_frequency))
+    tokenizer = WordPieceTokenizer(
+        vocab,
+        do_lower_case=lowers,
+        tokenize_chinese_chars=by_word,
+        strip_accents=strip_accents,
+        model_max_length=model_max_length,
+    )
+    if by_word:
+        return tokenizer
+    return tokenizer.with_parts(pre_tokenizer=pre_tokenizer, decoder=decoders.Fuse())
+
+
+def residues() -> pre_tokenizers.PreTokenizer:
+    """Returns the pre-tokenizer that makes a word of each character but spaces."""
+    each = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each])
+
+
+def _check_words(words: Counter[str], left_out: Counter[str], report: Report | None) -> None:
+    why = "check that --input names files with text."
+    if left_out:
+        characters = left_out["characters"]
+        share = characters / (characters + sum(len(word) * words[word] for word in words))
+        why = (
+            f"{left_out['words']:,} words of more than {MAX_CHARACTERS_PER_WORD} characters, "
+            f"{share:.1%} of the characters of the text, were left out, because WordPiece makes "
+            "one unknown token of each. Use --kind bpe or unigram or, for proteins, DNA and the "
+            "like, --split residues, which makes a token of each character."
+        )
+        if report and words:
+            report(f"warning: {why}")
+    if not words:
+        raise ValueError(f"The corpus contains no word to learn a vocabulary from: {why}")
 
 
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:

@@ -130,7 +130,7 @@ def test_a_cased_unigram_keeps_the_marks_of_all_scripts(cased_unigram, tmp_path)
     for tokenizer in (load_tokenizer(tmp_path), more.tokenizer):
         (ids,) = tokenizer.encode([MARKED[1]])
         assert tokenizer.decode(ids) == MARKED[1]
-    lower = train_unigram(MARKED * 9, vocab_size=150)
+    lower = train_unigram(MARKED * 9, vocab_size=150, strip_accents=True)
     assert lower.decode(lower.encode(MARKED[:1])[0]) == "große uber walder"
 
 

@@ -14,6 +14,7 @@ tokenizers, and a WordPiece with added tokens, encode whole sentences.
 
 import json
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,6 +41,7 @@ from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.text.corpus import Corpus
 from bertjax.data.text.sentences import Document, ends_like_sentence, sentences_of
 from bertjax.tokenization import Tokenizer, WordPieceTokenizer
+from bertjax.tokenization.wordpiece import MAX_CHARACTERS_PER_WORD
 
 # Number of words, about 150 MB, above which the cache is cleared.
 MOST_WORDS = 1_000_000
@@ -167,6 +169,7 @@ class ChunkSettings:
     eval_fraction: float
     pack: bool
     max_sequences: int
+    normalize: str = "none"
 
 
 class _Sequence(NamedTuple):
@@ -196,7 +199,7 @@ class ChunkPreparer:
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
-        self._layout, self._unknown = tokenizer.layout, tokenizer.unk_token_id
+        self._layout, self._tokenizer = tokenizer.layout, tokenizer
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
@@ -246,11 +249,19 @@ class ChunkPreparer:
         position = 0
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
-            split = [sentences_of(Document(text.decode(), layout)) for text, layout in batch]  # type: ignore[arg-type]
+            texts = [text.decode() for text, _ in batch]
+            tokens.counts["characters"] += sum(map(len, texts))
+            if self._settings.normalize == "nfc":
+                texts = [unicodedata.normalize("NFC", text) for text in texts]
+            split = [
+                sentences_of(Document(text, layout))  # type: ignore[arg-type]
+                for text, (_, layout) in zip(texts, batch, strict=True)
+            ]
             # Unless a sentence is the first of its document, a space precedes it.
             following = [number > 0 for document in split for number in range(len(document))]
             encoded = self._encoder.encode(list(chain.from_iterable(split)), following)
             ids += encoded
+            self._count_unknown(tokens.counts, list(chain.from_iterable(split)), encoded)
             sizes = iter(encoded)
             for (text, layout), sentences in zip(batch, split, strict=True):
                 if layout != "lines":
@@ -267,10 +278,20 @@ class ChunkPreparer:
                 tokens.text_bytes.append(len(text))
                 position = tokens.documents[-1][-1]
         tokens.ids = b"".join(ids)
-        unknown = np.frombuffer(tokens.ids, dtype=f"=u{self._width}") == self._unknown
-        if unknown.any():
-            tokens.counts["unknown_tokens"] += int(np.count_nonzero(unknown))
         return tokens
+
+    def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[bytes]) -> None:
+        unknown = self._tokenizer.unk_token_id
+        numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
+        if not any(numbers):
+            return
+        parts = self._tokenizer.unknown_parts(
+            [sentence for sentence, n in zip(sentences, numbers, strict=True) if n]
+        )
+        sizes = list(map(len, parts))
+        counts["unknown_tokens"] += sum(numbers)
+        counts["unknown_characters"] += sum(sizes)
+        counts["characters_of_long_words"] += sum(n for n in sizes if n > MAX_CHARACTERS_PER_WORD)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes

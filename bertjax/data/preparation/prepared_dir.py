@@ -212,7 +212,8 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
     they are the same whatever is done about errors.
     """
     try:
-        settings = {"encoding": "utf-8", **old["settings"]}  # older versions had no encodings
+        # Older versions had no other encodings and forms of text.
+        settings = {"encoding": "utf-8", "normalize": "none", **old["settings"]}
         if settings["errors"] == "strict":
             settings["errors"] = plan["settings"]["errors"]
         changed = {**old, "settings": settings}

@@ -1,0 +1,124 @@
+"""What a tokenizer does to letters: case, marks such as accents and vowel signs, composition."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import islice
+
+import regex
+from tokenizers import normalizers
+
+from bertjax.tokenization.base import Report, Tokenizer
+
+MARKED_SHARE = 0.01
+"""Lower-casing strips no marks if a larger share of the letters has marks outside of Latin, Greek
+and Cyrillic, whose marks are vowels or tell letters apart."""
+_LETTER = regex.compile(r"\p{L}")
+_MARKED = regex.compile(r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+", regex.V1)
+_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]+")
+_SAMPLED_CHARACTERS = 1_000_000
+_DECOMPOSED_SHARE = 0.01
+
+
+def marked_share(words: Mapping[str, int]) -> float:
+    """Returns the share of letters in {word: count} that have marks of other scripts."""
+    letters = marked = 0
+    for word, count in words.items():
+        if word.isascii():
+            letters += count * sum(map(str.isalpha, word))
+            continue
+        word = unicodedata.normalize("NFD", word)
+        letters += count * len(_LETTER.findall(word))
+        marked += count * len(_MARKED.findall(word))
+    return marked / max(letters, 1)
+
+
+def strip_by_default(
+    words: Counter[str], split: Callable[[str], Iterable[str]], report: Report | None
+) -> tuple[bool, Counter[str]]:
+    """Decides from the words of a text with marks if these are stripped, and returns the words.
+
+    `split` normalises a word, without marks, and splits the result into words.
+    """
+    share = marked_share(words)
+    if share <= MARKED_SHARE:
+        stripped: Counter[str] = Counter()
+        for word, count in words.items():
+            for part in split(word):
+                stripped[part] += count
+        return True, stripped
+    if report:
+        report(
+            f"Marks are kept: {share:.1%} of the letters have marks outside of Latin, Greek and "
+            "Cyrillic, such as vowel signs, which lower-casing would strip. --strip_accents strips "
+            "them."
+        )
+    return False, words
+
+
+def first_normalizer(strip_accents: bool, normalize: str) -> normalizers.Normalizer | None:
+    """Returns what a byte-level BPE does to a text first; None: nothing."""
+    if strip_accents:
+        strip = normalizers.BertNormalizer(
+            clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
+        )
+        return normalizers.Sequence([strip, normalizers.NFC()])
+    return normalizers.NFC() if normalize == "nfc" else None
+
+
+def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "") -> list[str]:
+    """Says what `tokenizer` does to letters, with a word of the beginning of `texts`.
+
+    If `normalize` is "nfc", the tokenizer gets texts in Unicode's composed form.
+    """
+    words: Counter[str] = Counter()
+    left = _SAMPLED_CHARACTERS
+    for text in texts:
+        words.update(_WORD.findall(text[:left]))
+        left -= len(text)
+        if left <= 0:
+            break
+    if not words:
+        return []
+
+    def normal(word: str) -> str:
+        word = unicodedata.normalize("NFC", word) if normalize == "nfc" else word
+        return "".join(tokenizer.normalise(word).split())
+
+    def interest(word: str) -> tuple[bool, bool, bool, int]:
+        after, marks = normal(word), _marks(word)
+        changes = _marks(after) < marks or (is_composed(word) and not is_composed(after))
+        return changes, marks > 0, word.lower() != word, words[word]
+
+    is_composed = partial(unicodedata.is_normalized, "NFC")
+    lowers, strips = normal("A") == "a", normal("\u00e9") == "e"
+    word = max(islice(words, 20_000), key=interest)
+    after = normal(word)
+    becomes = f"becomes {after!r}" if after != word else f"stays {word!r}"
+    does = (
+        f"{'are lower-cased' if lowers else 'keep their case'} and {'lose' if strips else 'keep'}"
+    )
+    apart = "" if is_composed(after) or not is_composed(word) else " (decomposed)"
+    flags = ["--no_do_lower_case keeps case"] * lowers + ["--no_strip_accents keeps marks"] * strips
+    remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
+    said = [f"Letters {does} their marks: {word!r} {becomes}{apart}{remedy}."]
+    share = marked_share(words) if strips else 0.0
+    if share > MARKED_SHARE:
+        said.append(
+            f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
+            "of Latin, Greek and Cyrillic, such as vowel signs: take a tokenizer that keeps them."
+        )
+    decomposed = [word for word in words if not is_composed(word)]
+    share = sum(words[word] for word in decomposed) / words.total()
+    if share > _DECOMPOSED_SHARE and normal("e\u0301") != normal("\u00e9"):
+        said.append(
+            f"warning: {share:.1%} of the words are not in Unicode's composed form (NFC), such as "
+            f"{ascii(decomposed[0])}: the same letters in two forms are different tokens. Add "
+            "--normalize nfc, which composes them."
+        )
+    return said
+
+
+def _marks(word: str) -> int:
+    return sum(unicodedata.category(c)[0] == "M" for c in unicodedata.normalize("NFD", word))
