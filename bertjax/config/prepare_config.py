@@ -72,13 +72,13 @@ class TrainTokenizerConfig(Checked):
     learnt."""
     add: Count = 5_000
     """Largest number of entries, characters and words, that --extend adds to the vocabulary."""
-    text_format: Literal["auto", "lines", "prose"] = "auto"
+    text_format: Literal["auto", "lines", "prose", "documents"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
-    prose has one document per file, which is split into sentences; auto detects the layout from the
-    beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
-    sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
-    languages without them, such as Thai, as lines."""
+    prose has one document per file, and documents one per line, which are split into sentences;
+    auto detects the layout from the beginning of each file. A record of JSON lines, Parquet or TFDS
+    is one document: lines has one sentence per line of it, the others split it into sentences.
+    WikiExtractor's files and pydocs ignore the layout. Sentences end at the marks of the script:
+    give languages without such marks, such as Thai, as lines."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -172,13 +172,13 @@ class PrepareConfig(Checked):
     """Seed of all random choices."""
     eval_fraction: Annotated[float, "[0, 0.5]"] = 0.01
     """Fraction of documents held out for evaluation; 0: no documents are held out."""
-    text_format: Literal["auto", "lines", "prose"] = "auto"
+    text_format: Literal["auto", "lines", "prose", "documents"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
-    prose has one document per file, which is split into sentences; auto detects the layout from the
-    beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
-    sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout. Text is split at the marks that end sentences in its script:
-    languages without them, such as Thai, need lines, or --objective full_sentences or mlm."""
+    prose has one document per file, and documents one per line, which are split into sentences;
+    auto detects the layout from the beginning of each file. A record of JSON lines, Parquet or TFDS
+    is one document: lines has one sentence per line of it, the others split it into sentences.
+    WikiExtractor's files and pydocs ignore the layout. Sentences end at the marks of the script:
+    languages without such marks, such as Thai, need lines, or --objective full_sentences or mlm."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
     Hugging Face Hub has no column text, its usual name is guessed and printed."""

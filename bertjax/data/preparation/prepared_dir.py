@@ -425,7 +425,8 @@ def check_enough(
         raise TooLittleText(
             f"The input is a single document, but --objective {settings['objective']} needs a "
             "second one to draw random sentences from: add files, separate documents by blank "
-            f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
+            "lines with --text_format lines, give one per line with --text_format documents, or "
+            f"choose --objective {' or '.join(others)}."
         )
 
 

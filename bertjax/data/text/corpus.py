@@ -16,6 +16,7 @@ from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.mixture import parse_mixture
 from bertjax.data.text import pydocs, streams, tables
 from bertjax.data.text.sentences import (
+    LONG_DOCUMENT_CHARACTERS,
     Document,
     Layout,
     bounded_documents,
@@ -23,12 +24,13 @@ from bertjax.data.text.sentences import (
     looks_wrapped,
     split_sentences,
 )
-from bertjax.data.text.streams import ByteCounter, Stream, read_lines
+from bertjax.data.text.streams import MAX_LINE_CHARACTERS, ByteCounter, Stream, read_lines
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
 # The format of a text file is detected from this number of bytes at its beginning.
 SNIFFED_BYTES = 1 << 16
+LONG_LINES = (300, 1000)
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
 _WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
@@ -40,8 +42,8 @@ _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.\w+)?$", re.IGNORECASE)
 class ReadOptions:
     """Options for reading text, with the names and meanings of fields of `PrepareConfig`.
 
-    `text_format` is "lines", "prose", or "auto", detected in each file; `errors` says what is done
-    about bytes that are not in `encoding`: "strict" or "replace".
+    `text_format` is "lines", "prose", "documents" or "auto", detected in each file; `errors` says
+    what is done about bytes that are not in `encoding`: "strict" or "replace".
     """
 
     text_format: str = "auto"
@@ -96,6 +98,7 @@ class Corpus:
         self.options = options or ReadOptions()
         self.counts: Counter = Counter()
         self._bytes = ByteCounter()
+        self._said: set[str] = set()
         mixture = parse_mixture(inputs, "--input", streams.input_exists)
         names = inputs if mixture is None else [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
@@ -215,23 +218,40 @@ class Corpus:
         is_json = bool(_JSON_BEGIN.match(head)) or (
             bool(_JSON_NAME.search(name)) and head.lstrip()[:1] in (b"{", b"[")
         )
-        lines = read_lines(name, stream, errors=errors, counts=counts, cut=not is_json)
+        text_format = self.options.text_format
+        if text_format == "auto" and not is_json:
+            text_format = self._detected(name, head)
+        limit = LONG_DOCUMENT_CHARACTERS if text_format == "documents" else MAX_LINE_CHARACTERS
+        lines = read_lines(
+            name, stream, errors=errors, counts=counts, limit=None if is_json else limit
+        )
         if _WIKI_BEGIN.match(head):
             yield from _wiki_documents(lines)
         elif is_json:
             yield from self._json_documents(name, lines)
+        elif text_format == "lines":
+            yield from _blank_line_documents(lines)
+        elif text_format == "documents":
+            yield from (Document(line, "paragraphs") for line in lines if _is_filled(line))
         else:
-            layout = self._layout(head)
-            if layout == "lines":
-                yield from _blank_line_documents(lines)
-            else:
-                yield from bounded_documents(lines, layout)
+            yield from bounded_documents(lines, "prose")
 
-    def _layout(self, head: bytes) -> Layout:
-        if self.options.text_format != "auto":
-            return "lines" if self.options.text_format == "lines" else "prose"
-        text = head.decode("utf-8", "replace")
-        return "lines" if looks_like_sentences(text.splitlines()) else "prose"
+    def _detected(self, name: str, head: bytes) -> str:
+        lines = head.decode("utf-8", "replace").splitlines()
+        if looks_like_documents(lines):
+            self._say(
+                "documents",
+                f"{name}: its long lines are read as one document each (--text_format prose reads "
+                "one document per file)",
+            )
+            return "documents"
+        return "lines" if looks_like_sentences(lines) else "prose"
+
+    def _say(self, kind: str, message: str) -> None:
+        """Prints the first message of each kind."""
+        if kind not in self._said:
+            self._said.add(kind)
+            print(message, flush=True)
 
     def _json_documents(self, name: str, lines: Iterable[str]) -> Iterator[Document]:
         field = self.options.text_field
@@ -325,6 +345,26 @@ def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
             match = _WIKI_TITLE.search(line)
             title = html.unescape(match[1]).strip() if match else None
             yield from bounded_documents(body(), "paragraphs")
+
+
+def looks_like_documents(lines: Sequence[str]) -> bool:
+    """Returns whether `lines` look like one document each: long, and of several sentences.
+
+    They have LONG_LINES bytes, more if blank lines separate them, which separate paragraphs of
+    prose as well.
+    """
+    lines = lines[:-1] if len(lines) > 20 else lines
+    filled = [line for line in lines if line.strip()]
+    blank = any(not line.strip() for line in lines[:-1])
+
+    def is_long(line: str) -> bool:
+        size = len(line.encode())
+        return size >= LONG_LINES[blank] and (
+            size >= 2 * max(LONG_LINES) or len(split_sentences(line)) > 2
+        )
+
+    least = len(filled) if blank else max(0.9 * len(filled), 5)
+    return len(filled) >= 5 and sum(map(is_long, filled)) >= least
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:

@@ -435,7 +435,7 @@ def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
 
 
 def read_lines(
-    name: str, stream: Stream, *, errors: str, counts: Counter, cut: bool = True
+    name: str, stream: Stream, *, errors: str, counts: Counter, limit: int | None
 ) -> Iterator[str]:
     """Yields lines without line breaks; only "\\n", "\\r\\n" and "\\r" are line breaks.
 
@@ -445,16 +445,17 @@ def read_lines(
         errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
         counts: its entry "long_lines_cut" is increased by 1 for each line that is split, and
             "replaced_characters" by the number of characters that replace invalid bytes.
-        cut: whether a line longer than MAX_LINE_CHARACTERS is split into several lines at white
-            space, at positions that depend only on the text of the line; False for JSON, whose
-            lines must be parsed whole.
+        limit: number of characters above which a line is split into several lines at white space,
+            at positions that depend only on the text of the line; None for JSON, whose lines must
+            be parsed whole.
 
     Raises:
         ValueError: the stream is not UTF-8 and `errors` is "strict", or more than MOST_REPLACED of
-            its characters had to be replaced; or `cut` is False and a line is longer than
+            its characters had to be replaced; or `limit` is None and a line is longer than
             MAX_JSON_CHARACTERS.
     """
-    limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
+    cut = limit is not None
+    limit = limit or MAX_JSON_CHARACTERS
     parts: list[str] = []  # pieces of the current, incomplete line
     size = 0
     was_cut = False

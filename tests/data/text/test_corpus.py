@@ -18,7 +18,7 @@ import zstandard
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.pydocs import clean, is_english, module_paragraphs
-from bertjax.data.text.sentences import sentences_of
+from bertjax.data.text.sentences import sentences_of, split_sentences
 from bertjax.data.text.streams import MAX_LINE_CHARACTERS
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "text"
@@ -112,6 +112,25 @@ def test_wrapped_prose_is_told_from_sentences_a_line(tmp_path):
 def test_lines_of_one_width_that_end_with_a_sentence_mark_are_sentences(tmp_path, end):
     sentences = "".join(f"{'word ' * 10}{end}\n" + "\n" * (i % 9 == 8) for i in range(45))
     assert len(read(write(tmp_path / "lines.txt", sentences))) == 5
+
+
+@pytest.mark.parametrize(
+    "sentence", ["Many words are here.", "शब्द यहाँ है।", "这里有很多字。", "ቃል እዚህ አለ።", "លេង។"]
+)
+def test_a_long_line_is_a_document(tmp_path, capsys, sentence):
+    lines = [f"{n} " + f"{sentence} " * (300 // len(sentence.encode()) + 5) for n in range(20)]
+    expected = [split_sentences(line) for line in lines]
+    path = write(tmp_path / "a.txt", "\n".join(lines))
+    assert read(path) == expected == read(path, text_format="documents")
+    assert "a.txt: its long lines are read as one document each" in capsys.readouterr().out
+    assert len(read(path, text_format="prose")) == 1
+    longer = [4 * line for line in lines]
+    assert len(read(write(tmp_path / "b.txt", "\n\n".join(longer)))) == 20
+    assert len(read(write(tmp_path / "c.txt", "\n\n".join(["A heading", *longer])))) == 1
+    short = write(tmp_path / "d.txt", f"{sentence}\n\n{sentence}{sentence}\n\n{sentence}")
+    assert len(read(short, text_format="documents")) == 3
+    book = "\n".join([*lines, *["“A short line.”"] * 5])
+    assert len(read(write(tmp_path / "e.txt", book))) == 1
 
 
 def test_json_lines_with_another_field(tmp_path):
