@@ -344,8 +344,7 @@ _HARMLESS = set(
     "pooler_size_per_head pooler_type net_structure_type gap_size num_memory_blocks "
     "down_scale_factor layers_to_keep pruned_heads label2id _num_labels problem_type".split()
 )
-# Fields that other modules follow or refuse.
-_FOLLOWED = set(
+_FOLLOWED_ELSEWHERE = set(
     "id2label num_labels inner_group_num position_embedding_type add_cross_attention "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
@@ -405,7 +404,9 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 def unknown_fields(values: Mapping[str, Any]) -> list[str]:
     """Returns the fields of a valid `config.json` that are not followed, and not known to change
     nothing, if they have a value."""
-    known = _family(values.get("model_type", "bert")).fields.keys() | _HARMLESS | _FOLLOWED
+    known = (
+        _family(values.get("model_type", "bert")).fields.keys() | _HARMLESS | _FOLLOWED_ELSEWHERE
+    )
     return [name for name, value in values.items() if name not in known and value not in (None, {})]
 
 

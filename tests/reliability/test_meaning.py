@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `parity` is not installed")
 pytest.importorskip("torch", reason="the extra `parity` is not installed")
 
+from bertjax import convert  # noqa: E402
 from tests.reliability import meaning  # noqa: E402
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -19,6 +20,24 @@ def test_no_change_is_dropped_in_silence(tmp_path):
     assert sum(result["moves"] for result in results) > 0
     assert {"equal", "refused"} <= {result["outcome"] for result in results}
     assert meaning.run(24, 3, output, names, tmp_path / "models") == results  # nothing again
+
+
+@pytest.mark.parametrize("name", meaning.KINDS)
+def test_a_converted_copy_is_whole_and_means_the_same(tmp_path, name):
+    kind, folder, copy = meaning.KINDS[name], tmp_path / "model", tmp_path / "copy"
+    meaning.write_directory(kind, folder)
+    convert.main([str(folder), str(copy)])
+    assert (
+        meaning.difference(meaning.reference(kind, copy, 1), meaning.reference(kind, folder, 1))
+        == ""
+    )
+    before, after = (
+        {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+        for place in (folder, copy)
+    )
+    assert before - after <= {"special_tokens_map.json"}
+    added = {"README.md", "checksums.json", "vocab.txt", "vocab.json", "merges.txt"}
+    assert after - before <= added | {"task.json"}
 
 
 def test_a_difference_is_seen():
