@@ -52,7 +52,7 @@ class BertConfig(Checked):
     initializer_range: NonNegative = 0.02
     """Standard deviation of the normal distribution, truncated at initializer_cutoff_factor sigma,
     that kernels and embeddings are initialised from."""
-    layer_norm_eps: NonNegative = 1e-12
+    layer_norm_eps: Rate = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
     """Id of the padding token; bertjax.pretrain takes it from the tokenizer of the data;

@@ -130,10 +130,11 @@ class DistributedConfig(Checked):
                     f"process_id={self.process_id} of num_processes={self.num_processes}: ranks "
                     f"are 0 to {self.num_processes - 1}."
                 )
-            if ":" not in str(self.coordinator_address):
+            host, _, port = str(self.coordinator_address).rpartition(":")
+            if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
                 raise ValueError(
-                    f"coordinator_address={self.coordinator_address!r} has no port: write "
-                    "HOST:PORT, such as 10.0.0.1:8476."
+                    f"coordinator_address={self.coordinator_address!r} has no port from 1 to "
+                    "65535: write HOST:PORT, such as 10.0.0.1:8476."
                 )
 
 

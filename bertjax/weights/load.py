@@ -176,9 +176,15 @@ def find_head(source: Source, config: BertConfig) -> str:
     """
     located = names.located(source.tensors, config)
     parts = set(_head_parts(located).values())
-    fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
+    stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}
+    fitting = [head for head in stored if parts == stored[head]]
     named = source.config.get("architectures")
     named = named[0] if isinstance(named, list) and named else None
+    whole = [head for head in stored if stored[head] and stored[head] < parts]
+    if not fitting and (known := [x for x in whole if architecture(config, x) == named]):
+        others = listed(sorted(parts - stored[known[0]]))
+        print(f"note: {source.where} is read as {known[0]}, and its {others} left out")
+        return known[0]
     if not fitting:
         raise ValueError(
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "

@@ -8,6 +8,7 @@ import pytest
 
 from bertjax import pretrain
 from bertjax.config import (
+    DistributedConfig,
     FinetuneConfig,
     OptimizerConfig,
     Phase,
@@ -236,3 +237,12 @@ FIELDS: dict[Any, dict[str, Any]] = {
 def test_values_that_nobody_knows_are_refused_from_python(config_class, value, message):
     with pytest.raises(ValueError, match=message):
         config_class(**FIELDS.get(config_class, {}) | value)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", "localhost:", ":80", "h:99999", "h:0", "h:-1", "h:٣", "h:1_0", "h:x"]
+)
+def test_the_address_of_the_coordinator_has_a_port(address):
+    with pytest.raises(ValueError, match="has no port from 1 to 65535"):
+        DistributedConfig(coordinator_address=address, num_processes=2, process_id=0)
+    DistributedConfig(coordinator_address="[::1]:65535", num_processes=2, process_id=0)

@@ -314,3 +314,17 @@ def test_a_part_of_a_head_is_not_kept(saved, tmp_path):
     bertjax.load_pretrained(folder).save(tmp_path / "again")
     found = theirs(tmp_path / "again", config, "encoder")
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert"])
+@pytest.mark.parametrize("head", ["sequence_classification", "question_answering"])
+def test_of_two_heads_the_named_one_is_read(saved, family, head, tmp_path, capsys):
+    model, folder, config = saved(family, head)
+    expected = bertjax.load_pretrained(folder)(input_ids=IDS)
+    other = their_class(config, "masked_lm")(model.config).state_dict()
+    write(folder, other | model.state_dict())
+    loaded = bertjax.load_pretrained(folder)
+    assert loaded.head == head
+    assert "is read as" in capsys.readouterr().out
+    for name, value in loaded(input_ids=IDS).items():
+        np.testing.assert_array_equal(value, expected[name])
