@@ -72,6 +72,12 @@ _OTHER_END = regex.compile(
 # That pattern needs characters other than Latin, Cyrillic and their usual punctuation.
 _HAS_OTHER = re.compile(r"[^\x00-\u036f\u0400-\u052f\u2000-\u203b]")
 _ENDS = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎՞]["'”’»)\]」』）》】]*$""")
+_SPACELESS = (
+    r"[[\p{EA=W}\p{EA=F}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]--[\p{Hangul}\s]]"  # EA: East Asian
+)
+_SPACELESS_BREAK = regex.compile(
+    rf"(?V1)(?<={_SPACELESS})\s*\n\s*(?={_SPACELESS}|[“”‘’…—])|(?<=[“”‘’…—])\s*\n\s*(?={_SPACELESS})"
+)
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«/—–-]*$")
 _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
@@ -205,7 +211,7 @@ def _paragraphs(text: str) -> list[str]:
             paragraphs[-1].append(line)
         elif paragraphs[-1]:
             paragraphs.append([])
-    return ["\n".join(paragraph) for paragraph in paragraphs]
+    return [_SPACELESS_BREAK.sub("", "\n".join(paragraph)) for paragraph in paragraphs]
 
 
 def looks_wrapped(lines: list[str]) -> bool:

@@ -59,12 +59,13 @@ MAX_JSON_CHARACTERS = 1 << 24
 def find_files(pattern: str) -> list[str]:
     """Returns the file at a path, the files that match a glob, or all files below a directory.
 
-    The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped.
+    The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped,
+    and a file to which several links lead is returned once.
     Raises FileNotFoundError if there is no file.
     """
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
-        paths = glob.glob(os.path.join(glob.escape(pattern), "**", "*"), recursive=True)
+        paths = _files_below(pattern)
     elif os.path.exists(pattern):
         paths = [pattern]
     else:
@@ -75,6 +76,31 @@ def find_files(pattern: str) -> list[str]:
             f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
+    files = sorted({_identity(path): path for path in reversed(paths)}.values())
+    if len(files) < len(paths):
+        links = len(paths) - len(files)
+        print(f"{pattern}: {links:,} links to files that are read anyway are left out", flush=True)
+    return files
+
+
+def _identity(path: str) -> Any:
+    status = os.stat(path)
+    several = status.st_nlink > 1 and status.st_ino
+    return (status.st_dev, status.st_ino) if several else os.path.realpath(path)
+
+
+def _files_below(folder: str) -> list[str]:
+    paths, seen, folders_left = [], set(), [folder]
+    for start in folders_left:  # which grows by links to folders
+        for parent, folders, files in os.walk(start):
+            if (real := os.path.realpath(parent)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            paths += [os.path.join(parent, name) for name in files if not name.startswith(".")]
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            inner = [os.path.join(parent, name) for name in sorted(folders)]
+            folders_left += [path for path in inner if os.path.islink(path)]
     return paths
 
 

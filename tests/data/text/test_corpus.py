@@ -270,6 +270,29 @@ def test_files_come_in_sorted_order_and_missing_ones_are_named(tmp_path):
         read(tmp_path / "nothing*")
 
 
+def test_links_to_one_file_are_read_once(tmp_path, capsys):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name, text in (
+        ("a/ग.txt", "शब्द।"),
+        ("a/b/文.txt", "文字。"),
+        ("z.txt", "Слово."),
+        ("ቃ", "ቃል።"),
+    ):
+        write(tmp_path / name, text)
+    write(tmp_path / "a" / ".hidden", "Not read.")
+    once = read(tmp_path)
+    assert len(once) == 4 and not capsys.readouterr().out
+    (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
+    (tmp_path / "a" / "up2").symlink_to("..")
+    (tmp_path / "zz").symlink_to(tmp_path / "a" / "b")
+    (tmp_path / "zz.txt").symlink_to("z.txt")
+    os.link(tmp_path / "z.txt", tmp_path / "zzz.txt")
+    assert read(tmp_path) == once
+    assert f"{tmp_path}: 2 links to files that are read anyway" in capsys.readouterr().out
+    assert read(tmp_path / "*.txt") == [["Слово."]]
+    assert read(tmp_path / "zz.txt") == [["Слово."]]
+
+
 def test_a_docstring_is_read_without_code_tables_and_markup():
     docstring = """Compute the thing, `fast`.
 

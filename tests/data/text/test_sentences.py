@@ -109,6 +109,25 @@ def test_wrapped_lines_are_joined_and_paragraphs_on_one_line_are_not():
     assert sentences_of(Document(unwrapped, "prose"))[0] == "A heading"
 
 
+@pytest.mark.parametrize(
+    ("lines", "space"),
+    [
+        (["国境の長いトンネルを", "抜けると雪国であった", "デー", "タを送る"], ""),
+        (["天下大势，分久必合，", "合久必分，周末七国分", "“争", "”并入于秦"], ""),
+        (["แมวกินปลาและหมาวิ่ง", "เล่นในสวนหลังบ้าน", "ทุกวันตอนเช้า"], ""),
+        (["ខ្ញុំទៅផ្សារទិញត្រី", "សាច់បន្លែនិង", "ផ្លែឈើ"], ""),
+        (["ຂ້ອຍໄປຕະຫຼາດ", "ຊື້ປາແລະ", "ຊີ້ນ"], ""),
+        (["ကျွန်တော်အိမ်", "ပြန်တယ်သူ", "ကစားတယ်"], ""),
+        (["대한민국의 수도는", "서울이고 부산은", "항구이다"], " "),
+        (["मैं घर जाता हूँ और", "वह खेलती है", "शब्द"], " "),
+        (["使用软件", "Linux", "和中文", "Python", "“and a", "bcde”", "yes"], " "),
+    ],
+)
+def test_wrapped_lines_are_joined_as_their_script_is_written(lines, space):
+    text = "\n".join(lines)
+    assert sentences_of(Document(f"{text}\n\n{text}", "prose")) == [space.join(lines)] * 2
+
+
 def test_only_line_ends_end_lines():
     text = "One\u2028still one\x0band more.\nTwo."
     assert sentences_of(Document(text, "lines")) == ["One still one and more.", "Two."]
