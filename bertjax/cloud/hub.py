@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from bertjax.base.addresses import repeated
 from bertjax.base.files import brief, cache_folder, did_you_mean
 from bertjax.base.progress import BYTES, progress
-from bertjax.cloud.copies import compiled_glob
+from bertjax.cloud.copies import glob_matcher
 
 HUB_PREFIX = "hf:"
 MAIN, CONVERTED = "main", "refs/convert/parquet"
@@ -174,9 +174,9 @@ def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, Hub
     for config in configs:
         name = config.get("config_name", DEFAULT_CONFIG)
         for split, patterns in _patterns(config.get("data_files") or ()):
-            globs = [compiled_glob(pattern) for pattern in patterns]
+            globs = [glob_matcher(pattern) for pattern in patterns]
             for file in files:
-                if any(glob.match(file.path) for glob in globs):
+                if any(matches(file.path) for matches in globs):
                     yield name, split, file
         if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
             inside = [file for file in files if file.path.startswith(f"{folder}/")]

@@ -1,5 +1,7 @@
 """Local copies of buckets: equal to the bucket, continued, updated, and clear when they fail."""
 
+import random
+import re
 import subprocess
 import sys
 import threading
@@ -8,10 +10,11 @@ from collections import Counter
 import fsspec
 import numpy as np
 import pytest
+from fsspec.utils import glob_translate
 
 from bertjax.base import addresses
 from bertjax.cloud import copies
-from bertjax.cloud.copies import LIST_FILE, local_copy
+from bertjax.cloud.copies import LIST_FILE, glob_matcher, local_copy
 from bertjax.data.text.streams import find_files
 
 
@@ -242,3 +245,25 @@ def test_buckets_are_accessed_without_tensorflow_where_it_is_installed(tmp_path)
         "assert backends == {'_FileSystemSpecBackend'}, backends"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_globs_match_as_those_of_fsspec_do():
+    rng = random.Random(0)
+    paths = ["a", "b", "a/b", "a/a/b", "b/a.b", "ab/b.a/a", "a.b", "ab/ab", "a/b/a/b"]
+    for _ in range(2000):
+        parts = [
+            "".join(rng.choices("ab*?.", k=rng.randint(1, 4))) for _ in range(rng.randint(1, 3))
+        ]
+        parts = ["**" if "**" in part else part for part in parts]
+        glob = "/".join(parts)
+        theirs = re.compile(glob_translate(glob))
+        for path in paths:
+            assert glob_matcher(glob)(path) == bool(theirs.match(path)), (glob, path)
+
+
+@pytest.mark.parametrize(
+    "glob", ["*a" * 40 + "b", "**/*a" * 12 + "b", "?*" * 40 + "b", "[a-z]*" * 40]
+)
+def test_the_time_of_a_hostile_glob_is_bounded(glob):
+    for path in ("a" * 400, "a/" * 200 + "c"):
+        glob_matcher(glob)(path)
