@@ -113,17 +113,24 @@ def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str
     )
     if len(entries) < config.add:
         print(f"No other word of the text occurs {config.min_frequency} times in several pieces.")
-    if extension.characters:
-        shares = " before, ".join(f"{number / extension.words:.1%}" for number in extension.unknown)
+    known = "" if extension.characters == 0 else " with the new characters alone"
+    shares = " before, ".join(f"{share:.2%}" for share in extension.unknown)
+    if any(extension.unknown):
         print(
-            f"Characters that the vocabulary lacked: {extension.characters:,}. Words of "
-            f"the text with an unknown piece, which may be one token of any length: {shares} now."
+            f"Characters that the vocabulary lacked: {extension.characters:,}. Characters of the "
+            f"text in unknown tokens: {shares} now."
+        )
+    if extension.unknown[1] > 0.01:
+        print(
+            "warning: more characters become known with a larger --add, a smaller --min_frequency "
+            "and, as WordPiece knows no word of more than 100 characters, another kind of model."
         )
     words = entries[extension.characters :] or entries
     print(f"Among them: {', '.join(map(old.readable, words[:10]))}")
     fewest = f"; one token per word would be {1 - extension.words / before:.1%} fewer"
     print(
-        f"Tokens of the text: {before:,} before, {after:,} now, {1 - after / before:.1%} fewer"
+        f"Tokens of the text: {before:,} before{known}, {after:,} now, "
+        f"{1 - after / before:.1%} fewer"
         f"{'' if isinstance(old, UnigramTokenizer) else fewest}."
     )
     return extension.tokenizer

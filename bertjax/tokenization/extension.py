@@ -1,8 +1,10 @@
 """Extends the vocabulary of a tokenizer by words of a new domain; all old ids keep their tokens.
 
-First come the characters that the vocabulary lacks, so that words of a new script are known. Each
-further entry saves tokens of the text that it was chosen from, and other words are split as before.
-How this is achieved depends on the kind of tokenizer:
+First come the characters that the vocabulary lacks, so that words of a new script are known, and
+pieces of such words, which are learnt as for a new vocabulary: each has a character that no old
+entry has, so that it occurs in no other word. Their share of the other entries is that of the
+unknown characters of the text. Each further entry saves tokens of the text that it was chosen from,
+and other words are split as before. How this is achieved depends on the kind of tokenizer:
 
 - WordPiece takes the longest matching entry first. Whole words are added, and other words that
   begin with an added word must become shorter, too (`WordChoice`).
@@ -27,7 +29,7 @@ from tokenizers import models, trainers
 from bertjax.base import progress
 from bertjax.tokenization.base import Report, Tokenizer, count_words, learnt, numbered
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
-from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
+from bertjax.tokenization.unigram import SPACE, UnigramTokenizer, with_pieces
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
 
 Split = tuple[str, ...]
@@ -126,7 +128,7 @@ BONUS = 1e-3
 # The log probability of an unknown character is the rarest piece's less this number, in the
 # libraries sentencepiece and tokenizers.
 _UNKNOWN_PENALTY = 10.0
-# Characters are added as long as those that the vocabulary lacks exceed this share of the words.
+# Characters are added as long as the words that lack one exceed this share of the characters.
 _RARE = 0.005
 # Old pieces are characters from here on when new merges are learnt.
 _FIRST_CHARACTER = 0x10000
@@ -139,8 +141,9 @@ class Extension(NamedTuple):
         tokenizer: the tokenizer; its new entries follow the old ones.
         entries: the new entries, in the order of their ids.
         characters: the number of the first entries that are characters which the vocabulary lacked.
-        unknown: the numbers of words of the text with an unknown piece, before and after.
-        tokens_before: the number of tokens of the text with the old vocabulary.
+        unknown: the share of the characters of the text in unknown tokens, before and after.
+        tokens_before: the number of tokens of the text with the old vocabulary and, so that unknown
+            words count, the characters that it lacked.
         tokens_after: the number of tokens of the text with the new entries.
         words: the number of words of the text, the fewest tokens that any new entries can lead to.
     """
@@ -148,7 +151,7 @@ class Extension(NamedTuple):
     tokenizer: Tokenizer
     entries: list[str]
     characters: int
-    unknown: tuple[int, int]
+    unknown: tuple[float, float]
     tokens_before: int
     tokens_after: int
     words: int
@@ -165,16 +168,23 @@ def extend(
     """Adds up to `add` entries to the vocabulary of `tokenizer`, which is left unchanged.
 
     The entries are first the characters that the vocabulary lacks, in order of frequency and unless
-    they are rare, and then the words that save the most tokens of the texts; all of them occur at
-    least `min_frequency` times. They do not depend on the order of the texts, unless `count_words`
-    drops rare words to bound memory; `report` is then called with a message. Raises ValueError if
-    the texts contain nothing to add.
+    they are rare, then pieces of the words that were unknown, and then the words that save the most
+    tokens of the texts; all of them occur at least `min_frequency` times. They do not depend on the
+    order of the texts, unless `count_words` drops rare words to bound memory; `report` is then
+    called with a message. Raises ValueError if the texts contain nothing to add.
     """
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
         known = _with_characters(tokenizer, counts, add, min_frequency)
         characters = known.vocab_size - tokenizer.vocab_size
-        extended = _extended(known, counts, add - characters, min_frequency)
+        (_, before), (tokens_before, _) = (_count(t, counts) for t in (tokenizer, known))
+        pieces = _pieces_of_unknown(tokenizer, known, counts, add - characters, min_frequency)
+        some = _with_entries(known, pieces[: round(before * (add - characters))])
+        left = add + tokenizer.vocab_size - some.vocab_size
+        extended = _extended(some, counts, left, min_frequency)
+        left = add + tokenizer.vocab_size - extended.vocab_size
+        more = [piece for piece in pieces if piece not in extended.vocab]
+        extended = _with_entries(extended, more[:left])
     entries = extended.tokens[tokenizer.vocab_size :]
     if not entries:
         raise ValueError(
@@ -183,18 +193,23 @@ def extend(
             f"vocabulary of {tokenizer.vocab_size:,} entries. Give more text, or keep the "
             "vocabulary."
         )
-    (before, unknown), (after, left) = (_count_tokens(t, counts) for t in (tokenizer, extended))
-    return Extension(extended, entries, characters, (unknown, left), before, after, counts.total())
+    tokens_after, after = _count(extended, counts)
+    unknown = before, after
+    return Extension(
+        extended, entries, characters, unknown, tokens_before, tokens_after, counts.total()
+    )
 
 
-def _count_tokens(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, int]:
-    """Returns the number of tokens of the text, and of its words with an unknown piece."""
+def _count(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, float]:
+    """Returns the number of tokens of the text, and the share of unknown characters."""
     tokens = unknown = 0
     for word, count in counts.items():
         ids = tokenizer.split(word)
         tokens += count * len(ids)
-        unknown += count * (tokenizer.unk_token_id in ids)
-    return tokens, unknown
+        if tokenizer.unk_token_id in ids:
+            known = [tokenizer.tokens[i] for i in ids if i != tokenizer.unk_token_id]
+            unknown += count * (len(word) - sum(map(len, known)))
+    return tokens, unknown / sum(count * len(word) for word, count in counts.items())
 
 
 def _with_characters(
@@ -211,21 +226,71 @@ def _with_characters(
     lacking = {inside * (i > 0) + character for word in unknown for i, character in enumerate(word)}
     everything = _with_entries(tokenizer, sorted(lacking - tokenizer.vocab.keys()))
     needed: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
     for word, count in unknown.items():
-        for index in everything.split(word):
-            needed[everything.tokens[index]] += count
+        for entry in {everything.tokens[index] for index in everything.split(word)}:
+            needed[entry] += count
+            lost[entry] += count * len(word)
     order = sorted(needed.keys() - tokenizer.vocab.keys(), key=lambda e: (-needed[e], e))
-    wanted = sum(needed[e] for e in order) - _RARE * counts.total()
-    sums = zip(order, itertools.accumulate((needed[e] for e in order), initial=0), strict=False)
+    wanted = sum(lost[e] for e in order) - _RARE * sum(n * len(word) for word, n in counts.items())
+    sums = zip(order, itertools.accumulate((lost[e] for e in order), initial=0), strict=False)
     kept = [e for e, before in sums if before < wanted and needed[e] >= min_frequency]
-    return _with_entries(tokenizer, kept[:add])
+    if inside:  # a character may be the first of other words
+        both = ((entry.removeprefix(inside), inside + entry.removeprefix(inside)) for entry in kept)
+        kept = list(dict.fromkeys(itertools.chain.from_iterable(both)))
+    return _with_entries(tokenizer, [entry for entry in kept if entry not in tokenizer.vocab][:add])
+
+
+def _pieces_of_unknown(
+    tokenizer: Tokenizer, known: Tokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> list[str]:
+    """Returns up to `add` pieces of words that `tokenizer` does not know, but `known` does.
+
+    They are learnt like a WordPiece vocabulary, the first ones from the most frequent pairs.
+    """
+    prefix = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
+
+    def parts(entry: str) -> set[str]:
+        letters = entry.removeprefix(prefix)
+        starts = len(letters) == len(entry)
+        return {prefix * (i > 0 or not starts) + letter for i, letter in enumerate(letters)}
+
+    if known is tokenizer or not add:
+        return []
+    words = Counter({w: n for w, n in counts.items() if not _pieces(tokenizer, w)})
+    words = Counter({w: n for w, n in words.items() if _pieces(known, w)})
+    old = set().union(*map(parts, tokenizer.tokens))
+    alphabet = sorted(set().union(*map(parts, words)))
+    trainer = trainers.BpeTrainer(
+        # Some pieces have no new character.
+        vocab_size=len(alphabet) + 2 * add,
+        min_frequency=min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix=prefix,
+        show_progress=False,
+    )
+    vocab = learnt(models.BPE(), words, trainer)["vocab"]
+    pieces = [piece for piece in sorted(vocab, key=vocab.__getitem__) if piece not in known.vocab]
+    return [
+        piece
+        for piece in pieces
+        if not parts(piece) <= old and all(map(_is_letter, piece.lstrip(f"{prefix}{SPACE}")))
+    ][:add]
 
 
 def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
-    if isinstance(tokenizer, UnigramTokenizer):
-        score = float(np.float32(min(s for _, s in tokenizer.pieces) - _UNKNOWN_PENALTY))
-        return with_pieces(tokenizer, [(entry, score) for entry in entries])
-    return tokenizer.with_model(vocab=numbered([*tokenizer.tokens, *entries]))
+    if not entries:
+        return tokenizer
+    if not isinstance(tokenizer, UnigramTokenizer):
+        return tokenizer.with_model(vocab=numbered([*tokenizer.tokens, *entries]))
+    scores = dict(tokenizer.pieces)
+    unknown = min(scores.values()) - _UNKNOWN_PENALTY
+
+    def score(entry: str) -> float:
+        pieces = _pieces(tokenizer, entry)
+        return sum(scores[p] for p in pieces) + BONUS * (len(pieces) - 1) if pieces else unknown
+
+    return with_pieces(tokenizer, [(entry, float(np.float32(score(entry)))) for entry in entries])
 
 
 def _extended(
@@ -301,7 +366,7 @@ def _new_merges(
 
 def _extended_unigram(
     tokenizer: UnigramTokenizer, counts: Counter[str], add: int, min_frequency: int
-) -> UnigramTokenizer:
+) -> Tokenizer:
     def resplit(word: str, before: Split, new: str) -> Split:
         ends = itertools.accumulate(map(len, before))
         at = next((n for n, end in enumerate(ends, 1) if end == len(new)), None)
@@ -313,13 +378,7 @@ def _extended_unigram(
         words[word[:1] + "".join(itertools.takewhile(_is_letter, word[1:]))] += count
     known = tokenizer.vocab  # an old piece of low score may be split into others
     splits = {word: (word,) if word in known else _pieces(tokenizer, word) for word in words}
-    entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
-    scores = dict(tokenizer.pieces)
-    pieces = [
-        (entry, sum(scores[piece] for piece in splits[entry]) + BONUS * (len(splits[entry]) - 1))
-        for entry in entries
-    ]
-    return with_pieces(tokenizer, [(entry, float(np.float32(score))) for entry, score in pieces])
+    return _with_entries(tokenizer, WordChoice(words, splits, resplit).choose(add, min_frequency))
 
 
 def _is_letter(character: str) -> bool:
