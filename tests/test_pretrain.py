@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
+import types
 from pathlib import Path
 
 import grain
@@ -17,12 +19,13 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import shard_paths, unigram_entropy
 from bertjax.data.records import decode_row
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.train import run
+from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
+from bertjax.train import program, run
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.program import make_masking
 from bertjax.weights import load_model
+from tests.conftest import prepare_config
 from tests.steps import after_each_step, run_until
 
 
@@ -456,3 +459,33 @@ def test_a_workdir_with_other_files_is_left_alone(config, tmp_path):
     with pytest.raises(ValueError, match="is not empty and holds no run"):
         pretrain.run(dataclasses.replace(config, workdir=str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_runs_say_how_many_tokens_have_no_spaces_to_tell_words(
+    config, one_layer_config, tmp_path, capsys, monkeypatch, is_installed
+):
+    found = types.SimpleNamespace() if is_installed else None
+    monkeypatch.setattr(program, "find_spec", lambda name: found)
+    (tmp_path / "text.txt").write_text(
+        "เราเรียนรู้แบบจำลอง abc.\n\nយើងរៀនអំពីគំរូភាសា abc.\n\nことばのモデルを abc.\n\n" * 30
+    )
+    tokenizer = train_bpe([(tmp_path / "text.txt").read_text()], vocab_size=350)
+    tokenizer.save(tmp_path / "tokenizer")
+    fields = {"objective": "mlm", "max_length": (16,), "num_processes": 1}
+    prepare.run(prepare_config(tmp_path, tmp_path / "data", **fields))
+    capsys.readouterr()
+    new = dataclasses.replace(
+        config,
+        data=str(tmp_path / "data"),
+        workdir=str(tmp_path / "run"),
+        model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
+        phases=config.phases[:1],
+        whole_word_masking=True,
+    )
+    job = PretrainingJob(new)
+    said = capsys.readouterr().out
+    assert re.search(r"[5-9]\d\.\d % of the tokens are in scripts without spaces", said)
+    assert ("words are those of ICU" in said) is is_installed
+    assert ("pip install 'bertjax[icu]'" in said) is not is_installed
+    assert (job.identity.get("word_segmenter") == "icu") is is_installed

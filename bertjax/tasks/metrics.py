@@ -19,15 +19,12 @@ from typing import Any
 import numpy as np
 import regex
 
+from bertjax.tokenization.base import CHARACTER
+
 # scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
 Metric = Callable[..., dict[str, float]]
 Tags = Sequence[Sequence[str]]
-
-# The letters of scripts without spaces, such as kana and Thai: a line may break beside them.
-_BREAKS = "".join(rf"\p{{lb={name}}}" for name in "ID CJ NS SA AK AS AP".split())
-UNSPACED = rf"[[{_BREAKS}]&&[\p{{Alphabetic}}--[\p{{M}}\p{{Hangul}}\p{{Latin}}]]]"
-CHARACTER = rf"{UNSPACED}[\p{{M}}\u200c\u200d]*"
 
 _UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
 # Metrics whose names have these endings are counts, thresholds, losses or have the unit of the

@@ -31,7 +31,7 @@ import regex
 from bertjax.base.files import brief, writing
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import CHARACTER, UNSPACED, Metric, entities, entity_f1, word_accuracy
+from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
 from bertjax.tasks.task import (
     Example,
     Export,
@@ -45,6 +45,7 @@ from bertjax.tasks.task import (
     windows,
 )
 from bertjax.tokenization import Tokenizer
+from bertjax.tokenization.base import CHARACTER, UNSPACED
 
 OUTSIDE = "O"
 _MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))

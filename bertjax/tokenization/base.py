@@ -23,6 +23,14 @@ VISIBLE_SPACE = "␣"
 """The character that stands for a space in readable tokens."""
 
 
+_BREAKS = "".join(rf"\p{{lb={name}}}" for name in "ID CJ NS SA AK AS AP".split())
+UNSPACED = rf"[[{_BREAKS}]&&[\p{{Alphabetic}}--[\p{{M}}\p{{Hangul}}\p{{Latin}}]]]"
+"""Pattern of the letters of scripts without spaces, such as kana and Thai, for `regex` with V1:
+those beside which a line may break."""
+CHARACTER = rf"{UNSPACED}[\p{{M}}\u200c\u200d]*"
+"""Pattern of such a letter with its marks."""
+
+
 class SpecialTokens(NamedTuple):
     """The special tokens of a model family, such as "[PAD]" and "<mask>"."""
 
@@ -375,6 +383,10 @@ class Tokenizer(abc.ABC):
     def readable(self, token: str) -> str:
         """Returns a token as people read it: the token itself, or with "␣" for a space."""
         return token
+
+    def written(self, token: str) -> bytes:
+        """Returns what a token writes into a text, in UTF-8."""
+        return token.encode()
 
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.

@@ -149,6 +149,10 @@ class ByteLevelBPETokenizer(Tokenizer):
         added = {*self.layout.special_tokens, *self.added_tokens}
         return np.array([token.startswith(SPACE) or token in added for token in self.tokens])
 
+    def written(self, token: str) -> bytes:
+        known = set(token) <= _BYTES.keys() and token not in self.layout.special_tokens
+        return bytes(_BYTES[character] for character in token) if known else token.encode()
+
     def readable(self, token: str) -> str:
         """Returns the text of a token, with "␣" for a space and "↵" for a line break.
 

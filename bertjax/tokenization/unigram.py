@@ -150,6 +150,9 @@ class UnigramTokenizer(Tokenizer):
         special = set(self.layout.special_tokens)
         return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])
 
+    def written(self, token: str) -> bytes:
+        return token.replace(SPACE, " ").encode()
+
     def readable(self, token: str) -> str:
         return token.replace(SPACE, VISIBLE_SPACE)
 

@@ -109,6 +109,9 @@ class WordPieceTokenizer(Tokenizer):
         pieces = longest_matches(rest, self.vocab, self.prefix)
         return [self.vocab[piece] for piece in pieces] or [self.unk_token_id]
 
+    def written(self, token: str) -> bytes:
+        return token.removeprefix(self.prefix).encode()
+
     @property
     def word_starts(self) -> np.ndarray:
         prefix = self.prefix

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
@@ -27,8 +28,8 @@ from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
 from bertjax.config import Phase, PretrainConfig, differences, model_at
 from bertjax.config.model import BertConfig
-from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
+from bertjax.data.batches.masking import Masking, unspaced_tokens
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, Rows, train_batches
 from bertjax.data.metadata import Metadata, RowSource, row_sources, unigram_entropy
 from bertjax.data.mixture import rows_of_sources
 from bertjax.devices import hosts, sharding
@@ -38,7 +39,7 @@ from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.distillation import load_masked_lm_teacher, student_of_teacher
 from bertjax.train.optimizer import difference_before
-from bertjax.train.program import PretrainingProgram, row_format, with_head
+from bertjax.train.program import PretrainingProgram, make_masking, row_format, with_head
 from bertjax.train.run import Job, identity_of, never_stopped, opened_run, train
 from bertjax.train.run_data import RunData
 from bertjax.train.step import TrainState
@@ -48,6 +49,8 @@ from bertjax.weights.families import MissingHead, architecture, config_to_hf, wi
 from bertjax.weights.fill import with_training_parts
 from bertjax.weights.hf import model_card, training_facts
 from bertjax.weights.load import with_new_words, with_positions
+
+_SAMPLED_ROWS = 1_000
 
 
 class PretrainingJob(Job):
@@ -128,6 +131,11 @@ class PretrainingJob(Job):
         self._pushes: HubPushes | None = None
         if config.push_to_hub is not None and hosts.is_first():
             self._pushes = HubPushes(workdir.path, config.push_to_hub)
+        masking = make_masking(config, config.phases[0], tokenizer)
+        if masking.segment is not None:
+            self.identity["word_segmenter"] = "icu"
+        if masking.word_starts is not None and lengths:
+            self._say_unspaced_share(lengths[0], masking.segment is not None)
         for line in epochs_of_sources(self.metadata, config.phases):
             hosts.say(line)
 
@@ -146,6 +154,17 @@ class PretrainingJob(Job):
                 "which trains only masked LM on the same data and does not use the labels of "
                 "sentence pairs, or prepare the data with --objective mlm."
             ) from error
+
+    def _say_unspaced_share(self, length: int, by_icu: bool) -> None:
+        """Says how many tokens, in a sample of the train rows, are in scripts without spaces."""
+        sources = row_sources(self.config.data, "train", length)
+        rows = Rows([path for source in sources for path in source.paths])
+        sample = range(0, len(rows), len(rows) // _SAMPLED_ROWS + 1)
+        ids = np.concatenate([rows[index].input_ids for index in sample])
+        if share := unspaced_tokens(self.tokenizer).tokens[ids].mean():
+            how = "tokens are masked one by one (pip install 'bertjax[icu]' finds the words)"
+            how = "words are those of ICU" if by_icu else how
+            hosts.say(f"{100 * share:.1f} % of the tokens are in scripts without spaces: {how}")
 
     def _check_data(self, tokenizer: Tokenizer) -> None:
         model = self.config.model

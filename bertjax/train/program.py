@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import Mesh
 from bertjax.config import Phase, PretrainConfig
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
-from bertjax.data.batches.masking import Masking, random_bits
+from bertjax.data.batches.masking import Masking, random_bits, unspaced_tokens
 from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
 from bertjax.data.records import Row
 from bertjax.devices import sharding
@@ -110,14 +111,21 @@ def make_masking(
 
     The settings come from `config`, for the vocabulary of `tokenizer`.
     """
-    whole_words = config.whole_word_masking or config.max_ngram > 1
+    starts = segment = None
+    if config.whole_word_masking or config.max_ngram > 1:
+        starts, unspaced = tokenizer.word_starts, unspaced_tokens(tokenizer)
+        if find_spec("icu4py"):
+            segment = unspaced.segment
+        else:
+            starts |= unspaced.starts
     return Masking(
         probability=config.mlm_probability,
         max_predictions=max_predictions(config, phase, max_sequences),
         vocab_size=tokenizer.vocab_size,
         mask_token_id=tokenizer.mask_token_id,
         never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
-        word_starts=tokenizer.word_starts if whole_words else None,
+        word_starts=starts,
+        segment=segment,
         max_ngram=config.max_ngram,
         never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
         predict=config.predict,

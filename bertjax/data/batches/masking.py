@@ -11,14 +11,19 @@ tokens of these sequences in one array, without padding, and two random numbers 
 token (see `random_bits`), so that the masks of a row do not depend on the other rows.
 """
 
+import codecs
 import dataclasses
 import functools
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+import regex
 
 from bertjax.data.batches.batch import ranks
+from bertjax.tokenization import Tokenizer
+from bertjax.tokenization.base import UNSPACED
 
 # A key for sorting has 64 bits: the number of the group (up to 2^24 groups), random bits, and the
 # number of the item in its group (of up to 2^16 items, the longest row). Equal random bits are rare
@@ -45,6 +50,8 @@ class Masking:
     """Ids of the tokens that are never predicted: [CLS] and [SEP]."""
     word_starts: np.ndarray | None = None
     """Bool [vocab_size]: False for tokens that continue a word; None: no whole-word masking."""
+    segment: "Callable[[np.ndarray], np.ndarray] | None" = None
+    """Function of token ids [N] that tells further tokens that start a word, bool [N]."""
     max_ngram: int = 1
     """Maximum number of words in an n-gram that is masked as a whole; an n-gram has n words with a
     probability proportional to 1/n."""
@@ -64,6 +71,53 @@ class Masking:
     def maskable(self) -> np.ndarray:
         """Bool [vocab_size]: True for the ids of tokens that may be predicted."""
         return ~np.isin(np.arange(self.vocab_size), self.never_masked)
+
+
+_CONTINUATIONS = bytes(range(0x80, 0xC0))
+codecs.register_error("bertjax.bytes", lambda e: ("?" * (e.end - e.start), e.end))  # type: ignore
+
+
+class UnspacedTokens:
+    """The tokens of a vocabulary in scripts without spaces, where tokens do not show words.
+
+    Attributes:
+        tokens: bool [vocab_size], True for tokens with letters or marks of such scripts.
+        starts: bool [vocab_size], True for those that begin with a character, not within one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._written = [tokenizer.written(token) for token in tokenizer.tokens]
+        # Byte-level BPE has parts of characters, which are completed to any character here.
+        self._are_parts = np.array(["\ufffd" in x.decode(errors="replace") for x in self._written])
+        texts = [
+            (written.lstrip(_CONTINUATIONS) + b"\x81" * 3).decode(errors="ignore").strip()
+            for written in self._written
+        ]
+        has_letter = regex.compile(rf"(?V1){UNSPACED}|\p{{lb=SA}}").search
+        is_inside = regex.compile(r"\p{M}").match
+        self.tokens = np.array([bool(has_letter(text)) for text in texts])
+        self.starts = self.tokens & [
+            written[:1] not in _CONTINUATIONS and not is_inside(text)
+            for written, text in zip(self._written, texts, strict=True)
+        ]
+
+    def segment(self, ids: np.ndarray) -> np.ndarray:
+        """Returns which tokens start a word in such scripts, by ICU's dictionaries: bool [N]."""
+        breaker = importlib.import_module("icu4py.breakers").WordBreaker
+        starts, inside = np.zeros(len(ids), bool), (self.tokens | self._are_parts)[ids]
+        runs = np.flatnonzero(np.diff(inside, prepend=False, append=False)).reshape(-1, 2)
+        for start, end in runs.tolist():
+            if not self.tokens[ids[start:end]].any():
+                continue
+            pieces = [self._written[token] for token in ids[start:end].tolist()]
+            text = b"".join(pieces).decode("utf-8", "bertjax.bytes")
+            ends = np.cumsum([len(word.encode()) for word in breaker(text, "en")])
+            places = np.cumsum([0, *map(len, pieces[:-1])])
+            starts[start:end] = np.isin(places, [0, *ends])
+        return starts
+
+
+unspaced_tokens = functools.lru_cache(maxsize=1)(UnspacedTokens)
 
 
 def choose_tokens(
@@ -91,6 +145,8 @@ def choose_tokens(
         drawn = ranks(counts) < np.repeat(quotas, counts)
         return np.sort(candidates[order[drawn]])
     is_first = masking.word_starts[ids[candidates]]
+    if masking.segment is not None:
+        is_first |= masking.segment(ids)[candidates]
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
     # candidate of a sequence always starts a word.
     is_first[(np.cumsum(counts) - counts)[counts > 0]] = True

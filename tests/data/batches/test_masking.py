@@ -1,11 +1,21 @@
 """Masking follows the rules and shares of google-research/bert."""
 
 import dataclasses
+import itertools
+import sys
+import types
 
 import numpy as np
 import pytest
 
-from bertjax.data.batches.masking import Masking, _draw_sizes, choose_tokens, replacements
+from bertjax.data.batches.masking import (
+    Masking,
+    UnspacedTokens,
+    _draw_sizes,
+    choose_tokens,
+    replacements,
+)
+from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 MASKING = Masking(
@@ -249,3 +259,75 @@ def test_the_first_sequences_of_a_packed_row_have_priority(words):
     of = np.repeat(np.arange(5), lengths)[chosen]
     # 6 of 40 and 9 of 60 tokens are wanted, 10 in each row are allowed.
     assert np.bincount(of, minlength=5).tolist() == [6, 4, 0, 9, 1]
+
+
+# Clauses that are longer than the tokens to predict of a row.
+CLAUSES = {
+    "Chinese": "我们在北京大学学习语言模型并且研究各种文字的词语边界",
+    "Japanese": "わたしたちはとうきょうでことばのモデルをまなんでいます",
+    "Thai": "เราเรียนรู้แบบจำลองภาษาที่มหาวิทยาลัยในกรุงเทพมหานคร",
+    "Khmer": "យើងរៀនអំពីគំរូភាសានៅសាកលវិទ្យាល័យក្នុងរាជធានីភ្នំពេញ",
+    "Lao": "ພວກເຮົາຮຽນຮູ້ແບບຈຳລອງພາສາຢູ່ມະຫາວິທະຍາໄລໃນນະຄອນຫຼວງ",
+    "Burmese": "ကျွန်ုပ်တို့သည်ဘာသာစကားပုံစံကိုတက္ကသိုလ်တွင်လေ့လာကြသည်",
+}
+KINDS = {
+    "bpe": lambda texts: train_bpe(texts, vocab_size=400),
+    "unigram": lambda texts: train_unigram(texts, vocab_size=110, do_lower_case=False),
+    "wordpiece": lambda texts: train_wordpiece(texts, vocab_size=150, do_lower_case=False),
+}
+
+
+def never_masked(tokenizer, text, starts, segment=None):
+    """The share of the tokens that 300 draws never predict."""
+    (pieces,) = tokenizer.encode([text])
+    ids = np.array([tokenizer.cls_token_id, *pieces, tokenizer.sep_token_id])
+    special = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    fields = {"vocab_size": tokenizer.vocab_size, "never_masked": special, "segment": segment}
+    masking = dataclasses.replace(MASKING, word_starts=starts, **fields)
+    rng, seen = np.random.default_rng(0), np.zeros(len(ids), bool)
+    for _ in range(300):
+        seen[choose_positions(ids, masking, rng)] = True
+    return 1 - seen[1:-1].mean()
+
+
+@pytest.mark.parametrize("language", CLAUSES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_tokens_of_scripts_without_spaces_are_masked_at_times(language, kind):
+    text = " ".join([CLAUSES[language]] * 2)
+    tokenizer = KINDS[kind]([text[:10], text[5:20], *text, text[-9:]])
+    before, unspaced = tokenizer.word_starts, UnspacedTokens(tokenizer)
+    if kind == "bpe":
+        assert never_masked(tokenizer, text, before) > 0.3
+    assert never_masked(tokenizer, text, before | unspaced.starts) < 0.05
+    # Each begins with a whole character, so that no character is masked in parts.
+    for token, starts in zip(tokenizer.tokens, unspaced.starts, strict=True):
+        if starts:
+            assert tokenizer.written(token).decode(errors="ignore") or kind == "bpe"
+
+
+def test_words_of_scripts_with_spaces_stay_as_they_are():
+    texts = ["Größe über alles, naïve Привет мир", "नमस्ते दुनिया שלום 안녕하세요 🙂 ½", "a.m. U.S."]
+    for train in KINDS.values():
+        tokenizer = train([*texts, "안녕하세요 세계의 언어 모델을 배웁니다"] * 5)
+        used = sorted({token for ids in tokenizer.encode(texts) for token in ids})
+        unspaced = UnspacedTokens(tokenizer)
+        assert not unspaced.tokens[used].any() and not unspaced.starts[used].any()
+
+
+@pytest.mark.parametrize("language", CLAUSES)
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_words_of_icu_are_masked_whole(monkeypatch, language, is_installed):
+    text = CLAUSES[language]
+    words = [text[place : place + 3] for place in range(0, len(text), 3)]
+    if is_installed:
+        words = list(pytest.importorskip("icu4py.breakers").WordBreaker(text, "en"))
+    else:
+        breakers = types.SimpleNamespace(WordBreaker=lambda given, _: {text: words}[given])
+        monkeypatch.setitem(sys.modules, "icu4py.breakers", breakers)
+    tokenizer = KINDS["bpe"]([*text])  # some of its tokens are parts of a character
+    (pieces,) = tokenizer.encode([text])
+    starts = UnspacedTokens(tokenizer).segment(np.array(pieces))
+    written = [tokenizer.written(tokenizer.tokens[token]) for token in pieces]
+    places = [0, *np.flatnonzero(starts)[1:], len(written)]
+    found = [b"".join(written[a:b]).decode() for a, b in itertools.pairwise(places)]
+    assert found == words
