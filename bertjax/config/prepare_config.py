@@ -132,15 +132,15 @@ class PrepareConfig(Checked):
     }
 
     input: tuple[str, ...] = ()
-    """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
-    in gz, bz2, xz, zst and tar), also in gs:// and s3:// buckets, a dataset of the Hugging Face Hub
-    (hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out), a dataset
-    of TensorFlow Datasets (tfds:NAME/CONFIG:VERSION, where NAME suffices), or pydocs (the
-    docstrings of Python and installed packages); required unless --merge is set. With weights, as
-    in wiki=0.7,books=0.3 (or as several arguments), each input is a source of a mixture: in
-    training, exactly these shares of the rows are drawn from the sources, each of which has its
-    own shuffled epochs. Other weights for the same sources only change metadata.json. A file that
-    exists is always read as such, even if its name is x=1."""
+    """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, dumps of
+    Wikipedia, WET, CoNLL-U, FASTA, Parquet; also in gz, bz2, xz, zst and tar), also in buckets, a
+    dataset of the Hugging Face Hub (hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but
+    OWNER/NAME may be left out), a dataset of TensorFlow Datasets (tfds:NAME/CONFIG:VERSION, where
+    NAME suffices), or pydocs (the docstrings of Python and installed packages); required unless
+    --merge is set. With weights, as in wiki=0.7,books=0.3 (or as several arguments), each input is
+    a source of a mixture: in training, exactly these shares of the rows are drawn from the sources,
+    each of which has its own shuffled epochs. Other weights for the same sources only change
+    metadata.json. A file that exists is always read as such, even if its name is x=1."""
     tokenizer: str = ""
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, a hub name, or
     bertjax:tiny, which comes with bertjax; required unless --merge is set."""

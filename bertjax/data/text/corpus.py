@@ -14,7 +14,7 @@ from bertjax.base.files import brief
 from bertjax.cloud.copies import ahead, local_copy
 from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.mixture import parse_mixture
-from bertjax.data.text import pydocs, streams, tables
+from bertjax.data.text import markup, pydocs, streams, tables
 from bertjax.data.text.sentences import (
     LONG_DOCUMENT_CHARACTERS,
     Document,
@@ -28,7 +28,6 @@ from bertjax.data.text.streams import MAX_LINE_CHARACTERS, ByteCounter, Stream, 
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
-# The format of a text file is detected from this number of bytes at its beginning.
 SNIFFED_BYTES = 1 << 16
 LONG_LINES = (300, 1000)
 
@@ -218,15 +217,22 @@ class Corpus:
         is_json = bool(_JSON_BEGIN.match(head)) or (
             bool(_JSON_NAME.search(name)) and head.lstrip()[:1] in (b"{", b"[")
         )
+        read = _wiki_documents if _WIKI_BEGIN.match(head) else markup.reader_of(head)
         text_format = self.options.text_format
-        if text_format == "auto" and not is_json:
+        if not (is_json or read) and (found := markup.unread_markup(head)):
+            kind, command = found
+            message = (
+                f"{name} looks like {kind}, and is read as text; to extract its text: {command}"
+            )
+            self._say(kind, f"warning: {message}")
+        if text_format == "auto" and not (is_json or read):
             text_format = self._detected(name, head)
         limit = LONG_DOCUMENT_CHARACTERS if text_format == "documents" else MAX_LINE_CHARACTERS
         lines = read_lines(
             name, stream, errors=errors, counts=counts, limit=None if is_json else limit
         )
-        if _WIKI_BEGIN.match(head):
-            yield from _wiki_documents(lines)
+        if read is not None:
+            yield from read(name, stream, lines)
         elif is_json:
             yield from self._json_documents(name, lines)
         elif text_format == "lines":
@@ -323,7 +329,7 @@ def _is_filled(line: str) -> bool:
     return bool(line) and not line.isspace()
 
 
-def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
+def _wiki_documents(_name: str, _stream: Stream, lines: Iterable[str]) -> Iterator[Document]:
     def body() -> Iterator[str]:
         """Yields HTML-unescaped lines up to `</doc>`, without a first line equal to the title."""
         nonlocal title

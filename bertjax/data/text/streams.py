@@ -27,7 +27,6 @@ from bertjax.base import addresses
 from bertjax.base.files import brief, is_remote
 
 BLOCK_BYTES = 1 << 18
-# Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8
 MAX_MEMBER_NAME = 150
 # Number of consecutive zero bytes that text never has, while damaged archives begin with them.
