@@ -1,11 +1,12 @@
 """Files of other programs: a setting is followed as the libraries do, refused or named."""
 
 import json
+import unicodedata
 
 import pytest
 import tokenizers
 
-from bertjax.tokenization import load_tokenizer
+from bertjax.tokenization import UnigramTokenizer, extend, load_tokenizer, train_unigram
 
 KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "modernbert"]
 TEXTS = [
@@ -553,3 +554,86 @@ def test_special_tokens_that_a_tokenizer_json_does_not_add_are_matched(kinds, tm
     for text in TEXTS:
         ids = tokenizer.encode_prompt(text)[0]
         assert copy(text)["input_ids"] == theirs(text)["input_ids"] == ids, text
+
+
+# Short texts of ten scripts: an XLM-R knows the first eight, and lacks the last two.
+TEN = {
+    "Latin": "Größe und Wälder, Tiếng Việt",
+    "Cyrillic": "Ёлка в мой край; їжак",
+    "Greek": "Πού είναι το σπίτι;",
+    "Hindi": "मैं घर जाता हूँ। हिन्दी",
+    "Arabic": "هذا كتاب جديد؟ نعم",
+    "Hebrew": "שלום עולם, מה נשמע",
+    "Thai": "แมวกินปลา ตีน้ำ",
+    "Chinese and Japanese": "猫が魚を食べた。这是一本书。",
+    "Khmer": "ខ្ញុំ ទៅ ផ្ទះ។",
+    "Amharic": "ቤቱ ትልቅ ነው።",
+}
+
+
+@pytest.fixture(scope="module")
+def xlmr_of_transformers_4(tmp_path_factory):
+    """The folder of a small XLM-R as transformers 4 wrote it."""
+    texts = [*TEN.values()][:8]
+    unigram = train_unigram(texts * 9, vocab_size=200, do_lower_case=False)
+    first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    folder = tmp_path_factory.mktemp("xlmr")
+    UnigramTokenizer(
+        [*first, *unigram.pieces[5:], ("<mask>", 0.0)],
+        tokenizer_class="XLMRobertaTokenizer",
+        charsmap=unigram.charsmap,
+        do_lower_case=False,
+        keep_accents=True,
+    ).save(folder)
+    edit(folder, "tokenizer.json", as_transformers_4)
+    return folder
+
+
+def ten_texts(script):
+    text = TEN[script]
+    apart = unicodedata.normalize("NFD", text)
+    return [text, f" {text}  {text} ", f"{text}\n{text}\t", apart, f"{TEN['Latin']} <mask> {text}"]
+
+
+@pytest.mark.parametrize("script", TEN)
+def test_xlmr_of_transformers_4_gives_its_ids_and_is_extended(
+    xlmr_of_transformers_4, tmp_path, script
+):
+    file = str(xlmr_of_transformers_4 / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(file)
+    old = load_tokenizer(xlmr_of_transformers_4)
+    assert old.fingerprint == load_tokenizer(file).fingerprint
+    for text in ten_texts(script):
+        assert old.encode_prompt(text)[0] == theirs.encode(text).ids, text
+    lacks = script in ("Khmer", "Amharic")
+    assert (old.unk_token_id in old.encode([TEN[script]])[0]) == lacks
+    added = extend(old, [f"{TEN[script]} neues Wort"] * 3, 60)
+    added.tokenizer.save(tmp_path)
+    new, library = (
+        load_tokenizer(tmp_path),
+        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+    )
+    assert new.tokens[: old.vocab_size] == old.tokens and not new.difference_from(old)
+    for text in ten_texts(script):
+        ids = new.encode_prompt(text)[0]
+        assert ids == added.tokenizer.encode_prompt(text)[0] == library.encode(text).ids
+        assert not lacks or len(set(ids)) > 3
+    assert new.unk_token_id not in new.encode([TEN[script]])[0]
+    (before,), (after,) = old.encode([TEN[script]]), new.encode([TEN[script]])
+    assert len(after) < len(before) or lacks
+    others = [text for name, text in TEN.items() if name != script and name != "Latin"]
+    if lacks:
+        assert new.encode(others[:6]) == old.encode(others[:6])
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("script", TEN)
+def test_transformers_gives_the_ids_of_an_extended_xlmr(xlmr_of_transformers_4, tmp_path, script):
+    transformers = pytest.importorskip("transformers")
+    old = load_tokenizer(xlmr_of_transformers_4)
+    new = extend(old, [f"{TEN[script]} neues Wort"] * 3, 60).tokenizer
+    for tokenizer in (old, new):
+        tokenizer.save(tmp_path / str(tokenizer.vocab_size))
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / str(tokenizer.vocab_size))
+        for text in ten_texts(script):
+            assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
