@@ -10,11 +10,12 @@ import regex
 from tokenizers import normalizers
 
 from bertjax.tokenization.base import Report, Tokenizer
+from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 
 MARKED_SHARE = 0.01
 """Lower-casing strips no marks if a larger share of the letters has marks outside of Latin, Greek
 and Cyrillic, whose marks are vowels or tell letters apart."""
-_LETTER = regex.compile(r"\p{L}")
+_LETTER, _MARK = regex.compile(r"\p{L}"), regex.compile(r"\p{M}")
 _MARKED = regex.compile(r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+", regex.V1)
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]+")
 _SAMPLED_CHARACTERS = 1_000_000
@@ -108,6 +109,13 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
             "of Latin, Greek and Cyrillic, such as vowel signs: take a tokenizer that keeps them."
+        )
+    composed = ((unicodedata.normalize("NFC", word), count) for word, count in words.items())
+    signs = sum(count * len(_MARK.findall(word)) for word, count in composed)
+    if isinstance(tokenizer, ByteLevelBPETokenizer) and signs > MARKED_SHARE * words.total():
+        said.append(
+            f"warning: byte-level BPE splits words at marks, of which {signs / words.total():.2f} "
+            "are in a word: wordpiece or unigram make fewer tokens of it."
         )
     decomposed = [word for word in words if not is_composed(word)]
     share = sum(words[word] for word in decomposed) / words.total()

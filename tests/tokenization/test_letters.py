@@ -115,6 +115,10 @@ def test_transformers_gives_the_same_ids(tmp_path, kind, flag):
         (["--no_do_lower_case"], "Größe über", "keep their case and keep their marks: 'Größe' st"),
         (["--kind=bpe", "--vocab_size=300"], "Größe über", "keep their case and keep their marks"),
         (["--strip_accents"], MARKED["Thai"], "warning: the tokenizer strips marks, which "),
+        *(
+            ([f"--kind={kind}", "--vocab_size=300"], MARKED[script], "BPE splits words at marks")
+            for kind, script in [("bpe", "Hindi"), ("modernbert", "Khmer"), ("bpe", "Tamil")]
+        ),
     ],
 )
 def test_what_is_done_to_letters_is_said(tmp_path, capsys, flags, text, line):
