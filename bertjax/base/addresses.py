@@ -133,7 +133,7 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
         except (FileNotFoundError, PermissionError, ImportError):
             raise
         except Exception as error:
-            if "Credentials" in type(error).__name__:
+            if any(x in type(error).__name__ for x in ("Credentials", "Validation")):
                 raise
             if attempt == ATTEMPTS - 1:
                 raise OSError(

@@ -25,8 +25,18 @@ _MALFORMED = (
 
 
 def is_remote(path: Any) -> bool:
-    """Returns whether `path` is an address such as gs://... or s3://..., not a local path."""
-    return _REMOTE.match(os.fspath(path)) is not None
+    """Returns whether `path` is an address such as gs://... or s3://..., not a local path.
+
+    Raises ValueError, without the address, if it holds the name of a user or a password.
+    """
+    found = _REMOTE.match(os.fspath(path))
+    if found and "@" in os.fspath(path)[found.end() :].partition("/")[0]:
+        raise ValueError(
+            f"An address {found[0]}... holds the name of a user or a password, which logs would "
+            "keep: leave them out, and log in (gs://: gcloud auth application-default login; "
+            "s3://: aws configure)."
+        )
+    return found is not None
 
 
 def cache_folder() -> Path:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from bertjax.base.files import did_you_mean, read_json, replacing_folder, write_text, writing
+from bertjax.base.files import (
+    did_you_mean,
+    is_remote,
+    read_json,
+    replacing_folder,
+    write_text,
+    writing,
+)
 from bertjax.base.lock import Locked
 from bertjax.weights.hf import MODEL_FILES
 
@@ -123,3 +130,15 @@ def test_json_may_begin_with_a_byte_order_mark(tmp_path):
 def test_the_nearest_name_is_named_and_none_that_is_far():
     assert did_you_mean("mnl", ["cola", "mnli"]) == "Did you mean 'mnli'? "
     assert did_you_mean("xyz", ["cola", "mnli"]) == ""
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://key:secret@bucket/x", "gs://secret@b", "https://user:secret@host/x", "s3://:secret@b"],
+)
+def test_an_address_with_a_password_is_refused_without_repeating_it(address):
+    with pytest.raises(ValueError, match="holds the name of a user or a password") as error:
+        is_remote(address)
+    assert "secret" not in str(error.value)
+    assert is_remote("gs://bucket/run@2/x")
+    assert not is_remote("folder/key:secret@bucket")
