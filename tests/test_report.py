@@ -320,3 +320,24 @@ def test_every_kind_of_task_has_its_figures(kind, figures, one_layer, files, tmp
         assert split["points"] == [[row["input"]["score"], row["score"]] for row in rows]
     else:
         assert sum(bin["count"] for bin in split["calibration"]["bins"]) == split["decisions"]
+
+
+@needs_chromium
+def test_mistakes_run_in_the_direction_of_their_text_and_are_marked_in_all_scripts(tmp_path):
+    write_run(tmp_path, {"task": "tag", "init": "m", "log_every": 50}, "data")
+    line = to_line(50, {"train/loss": 1.0})
+    (tmp_path / "metrics.jsonl").write_text(line)
+    texts = ["שלום 𞤀𞤣 עולם", "ذهب إلى القاهرة", "ދިވެހި މާލެ", "I 🙂 saw Rome", "ಠ मुंबई में"]
+    marked = [[5, 7], [9, 16], [7, 11], [8, 12], [2, 7]]
+    mistakes = [{"text": text, "marked": part} for text, part in zip(texts, marked, strict=True)]
+    script = f"""
+      const made = {json.dumps(mistakes)}.map(mistakeText);
+      document.body.append(...made);
+      seen.directions = made.map((text) => getComputedStyle(text).direction);
+      seen.marked = made.map((text) => text.querySelector("mark").textContent);
+    """
+    seen = used(report_page([run_data(tmp_path)]), script, tmp_path)
+    assert not seen["errors"]
+    assert seen["directions"] == ["rtl"] * 3 + ["ltr"] * 2
+    places = zip(texts, marked, strict=True)
+    assert seen["marked"] == [text[start:end] for text, (start, end) in places]

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import gzip
+import json
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from bertjax import load_pretrained, visualize
 from bertjax.inference.attention import attention_data, packed
+from bertjax.pages.templates import fill
 from tests.browser import needs_chromium, used
 
 
@@ -219,3 +221,65 @@ def test_a_page_of_512_tokens_and_144_heads_is_small_and_fast(
     # The clock of the page is a virtual one. A redraw takes some hundredths of a second.
     assert seconds[30] - seconds[0] < 30 * 0.25
     assert seconds[0] < 20  # with the start of the browser
+
+
+# The tokens of texts in several scripts, as of WordPiece and byte-level BPE; and whether they run
+# from right to left.
+SCRIPTS = {
+    "Arabic": (["[CLS]", "(", "كتاب", "[MASK]", "##ية", "2026", "[SEP]"], True),
+    "Hebrew": (["<s>", "␣שלום", "␣עולם", "<mask>", "␣טוב", "␣BERT", "</s>"], True),
+    "Syriac": (["[CLS]", "ܫܠܡܐ", "##ܐ", "[MASK]", "ܥܠܡܐ", ".", "[SEP]"], True),
+    "Thaana": (["[CLS]", "ދިވެހި", "##ން", "[MASK]", "ބަސް", ".", "[SEP]"], True),
+    "Adlam": (["[CLS]", "𞤀𞤣𞤤𞤢𞤥", "##𞤢", "[MASK]", "𞤺𞤵𞤤", ".", "[SEP]"], True),
+    "English": (["[CLS]", "the", "##s", "[MASK]", "word", ".", "[SEP]"], False),
+    "Hindi": (["[CLS]", "हिन्दी", "##य", "[MASK]", "भाषा", "।", "[SEP]"], False),
+    "Chinese": (["[CLS]", "我", "爱", "[MASK]", "京", "。", "[SEP]"], False),
+}
+
+DIRECTIONS = """
+  seen.scripts = {};
+  const edge = (element) => element.getBoundingClientRect().right;
+  for (const [name, tokens] of Object.entries(SCRIPTS)) {
+    data.tokens = tokens;
+    const top = [[tokens[4], 0.5]];
+    data.words = { 2: { top, actual: [tokens[2], 3] }, 4: { top } };
+    startWords();
+    $("from").replaceChildren();
+    startTokens("from");
+    draw();
+    const chips = [...document.querySelectorAll(".chip")], range = document.createRange();
+    chips[2].click();
+    chips[2].focus();
+    press("ArrowLeft", chips[2]);
+    range.selectNodeContents($("from-4"));
+    seen.scripts[name] = {
+      left: chips.map((chip) => chip.getBoundingClientRect().left),
+      focused: document.activeElement.dataset.n,
+      directions: [chips[4], document.querySelector(".word b")]
+        .map((element) => getComputedStyle(element).direction),
+      gap: edge($("from")) - edge(range),
+      heading: document.querySelector("#words h3").firstChild.textContent,
+    };
+  }
+"""
+
+
+@needs_chromium
+def test_tokens_of_texts_from_right_to_left_run_from_right_to_left(model, tmp_path):
+    data = attention_data(model, "a") | {"first": {"layer": 0, "head": 0}, "model": "m"}
+    data["masks"], data["special"] = [3], [n in (0, 6) for n in range(7)]
+    data |= {"segments": [0] * 7, "tokens": ["."] * 7, "words": {}}
+    data["change"] = [[0.1] * 7 for _ in data["change"]]
+    probabilities = np.full((1, data["heads"], 7, 7), 1 / 7, np.float32)
+    page = fill("attention.html", data | {"attention": packed(probabilities)})
+    rows = {name: tokens for name, (tokens, _) in SCRIPTS.items()}
+    seen = used(page, DIRECTIONS.replace("SCRIPTS", json.dumps(rows)), tmp_path)
+    assert not seen["errors"]
+    for name, (tokens, is_backward) in SCRIPTS.items():
+        found = seen["scripts"][name]
+        assert found["left"] == sorted(found["left"], reverse=is_backward), name
+        assert found["focused"] == "4", name  # the other one of two, in either direction
+        assert found["directions"] == ["rtl" if is_backward else "ltr"] * 2, name
+        assert 0 <= found["gap"] < 12, name  # attending tokens stand beside the lines
+        token = tokens[2] if not is_backward else f"\u2068{tokens[2]}\u2069"
+        assert found["heading"] == f"“{token}” ", name

@@ -87,7 +87,7 @@ function drawLines() {
 function startTokens(side) {
   const list = $(side);
   data.tokens.forEach((token, n) => {
-    const made = element("div", { class: `token${data.segments[n] ? " b" : ""}${data.special[n] ? " special" : ""}` }, token);
+    const made = element("div", { class: `token${data.segments[n] ? " b" : ""}${data.special[n] ? " special" : ""}`, dir: "auto" }, token);
     made.style.height = `${ROW}px`;
     made.id = `${side}-${n}`;
     made.dataset.n = n;
@@ -257,9 +257,9 @@ function startPrediction() {
   if (!prediction) return;
   const { label, labels, probabilities, score, answer } = prediction;
   if (score !== undefined) $("predicted").textContent = `Score: ${score.toFixed(4)}`;
-  else if (answer !== undefined) $("predicted").textContent = answer ? `Answer: ${answer} (${percent(prediction.probability)})` : "No answer in the passage.";
-  else if (label !== undefined) $("predicted").textContent = `Label: ${label}`;
-  else if (!prediction.words) $("predicted").textContent = `Labels: ${labels.join(", ") || "none"}`;
+  else if (answer !== undefined) $("predicted").textContent = answer ? `Answer: ${isolated(answer)} (${percent(prediction.probability)})` : "No answer in the passage.";
+  else if (label !== undefined) $("predicted").textContent = `Label: ${isolated(label)}`;
+  else if (!prediction.words) $("predicted").textContent = `Labels: ${labels.map(isolated).join(", ") || "none"}`;
   const list = element("ol");
   if (prediction.words) prediction.words.forEach((word, n) => list.append(row(`${word}: ${labels[n]}`, probabilities[n] ?? 0, 1, "word")));
   else if (probabilities) Object.entries(probabilities).sort((a, b) => b[1] - a[1]).forEach(([name, p]) => list.append(row(name, p, 1, "word")));

@@ -67,7 +67,7 @@ function paint(canvas, at, picture, tokens, rowLabel, picked) {
   context.font = FONT;
   context.textBaseline = "middle";
   const ink = colour("--ink"), strong = colour("--picked");
-  const write = (text, isPicked) => { context.fillStyle = isPicked ? strong : ink; context.fillText(text, 0, 0); };
+  const write = (text, isPicked) => { context.direction = isRtl(text) ? "rtl" : "ltr"; context.fillStyle = isPicked ? strong : ink; context.fillText(text, 0, 0); };
   const line = (text, x, y, turn, align, isPicked) => {
     context.save();
     context.translate(x, y);

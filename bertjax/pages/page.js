@@ -10,6 +10,12 @@ function element(name, attributes, ...children) {
   return made;
 }
 
+// Whether the first letter of a text belongs to a script that is written from right to left.
+const isRtl = (text) => /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u.test(text);
+
+// A text within a sentence of the other direction, whose order it leaves alone.
+const isolated = (text) => (isRtl(text) ? `\u2068${text}\u2069` : text);
+
 // 0.1234 -> "12.3 %". Unless `digits` says how many, small values keep two, so that none but 0 is shown as 0.
 function percent(p, digits = p > 0 && p < 0.001 ? Math.min(8, 1 - Math.floor(Math.log10(100 * p))) : 1) {
   return `${(100 * p).toFixed(digits)} %`;

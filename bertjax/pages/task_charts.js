@@ -4,7 +4,7 @@ function section(title, ...children) { return element("section", {}, element("h3
 
 function table(heads, rows, numeric = []) {
   const cell = (name, value, column) => {
-    const made = element(name, numeric.includes(column) ? { class: "n" } : {});
+    const made = element(name, numeric.includes(column) ? { class: "n" } : { dir: "auto" });
     made.append(value instanceof Node ? value : String(value));
     return made;
   };
@@ -16,8 +16,8 @@ function table(heads, rows, numeric = []) {
 // One row per gold class, one column per predicted class; the shade is the share of the row.
 function confusionMatrix({ labels, counts }) {
   const totals = counts.map((row) => row.reduce((sum, count) => sum + count, 0));
-  const head = element("tr", {}, element("th", { class: "corner" }, "label ↓ predicted →"), ...labels.map((label) => element("th", { title: label, scope: "col" }, label)));
-  const rows = counts.map((row, gold) => element("tr", {}, element("th", { title: labels[gold], scope: "row" }, labels[gold]),
+  const head = element("tr", {}, element("th", { class: "corner" }, "label ↓ predicted →"), ...labels.map((label) => element("th", { title: label, scope: "col", dir: "auto" }, label)));
+  const rows = counts.map((row, gold) => element("tr", {}, element("th", { title: labels[gold], scope: "row", dir: "auto" }, labels[gold]),
     ...row.map((count, predicted) => {
       const share = totals[gold] ? count / totals[gold] : 0;
       const cell = element("td", {
@@ -109,10 +109,11 @@ function scatter({ points, every, examples }) {
 }
 
 function mistakeText(mistake) {
-  const text = element("p", {});
+  const text = element("p", { dir: "auto" });
   if (mistake.marked) {
-    const [start, end] = mistake.marked, letters = mistake.text;
-    text.append(letters.slice(0, start), element("mark", {}, letters.slice(start, end)), letters.slice(end));
+    const [start, end] = mistake.marked, letters = [...mistake.text];
+    const part = (...edges) => letters.slice(...edges).join("");
+    text.append(part(0, start), element("mark", {}, part(start, end)), part(end));
   } else {
     text.append(mistake.text);
   }
@@ -128,10 +129,10 @@ function whereIs(split, mistake) {
 function mistakes(split) {
   const isNumber = split.label_kind === "regression", first = 8;
   const rows = split.mistakes.map((mistake) => {
-    const said = element("span", {}, "label ", element("b", { class: "gold" }, String(mistake.gold)), ", predicted ",
-      element("b", { class: "predicted" }, isNumber ? short(mistake.predicted) : mistake.predicted),
+    const said = element("span", {}, "label ", element("b", { class: "gold", dir: "auto" }, String(mistake.gold)), ", predicted ",
+      element("b", { class: "predicted", dir: "auto" }, isNumber ? short(mistake.predicted) : mistake.predicted),
       isNumber ? ` (error ${short(mistake.error)})` : ` with ${percent(mistake.probability, 1)}`, whereIs(split, mistake));
-    return element("div", { class: "mistake" }, mistakeText(mistake), mistake.pair ? element("p", {}, mistake.pair) : null, said);
+    return element("div", { class: "mistake" }, mistakeText(mistake), mistake.pair ? element("p", { dir: "auto" }, mistake.pair) : null, said);
   });
   const list = element("div", {}, ...rows.slice(0, first));
   const how = isNumber ? `The ${rows.length} largest errors of ${grouped(split.examples)} examples.` :

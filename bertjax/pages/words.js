@@ -1,7 +1,7 @@
 // The masked-word view: the tokens of the text, and the words that the model expects at every mask
 // and at the token that is picked.
 const words = { picked: null };
-const readable = (n) => data.tokens[n].trim() || "␣";
+const readable = (n) => isolated(data.tokens[n].trim()) || "␣";
 
 function explainWords() {
   const computed = Object.keys(data.words).length, tokens = data.special.filter((s) => !s).length;
@@ -20,7 +20,7 @@ function startWords() {
   if (data.tokens.some((token) => token.includes("␣"))) legend.push(element("small", {}, "␣ is the space before a word"));
   $("legend").replaceChildren(...legend);
   const chips = data.tokens.map((token, n) => {
-    const chip = element("button", { class: `chip${data.segments[n] ? " b" : ""}` }, token);
+    const chip = element("button", { class: `chip${data.segments[n] ? " b" : ""}`, dir: "auto" }, token);
     chip.type = "button";
     chip.tabIndex = -1;
     chip.dataset.n = n;
@@ -31,12 +31,15 @@ function startWords() {
     return chip;
   });
   $("chips").replaceChildren(...chips);
+  const isBackward = isRtl(data.tokens.filter((_, n) => !data.special[n] && !data.masks.includes(n)).join(" "));
+  $("chips").dir = isBackward ? "rtl" : "ltr";
   const enabled = chips.filter((chip) => !chip.disabled);
   if (enabled.length) enabled[0].tabIndex = 0;
   // One stop of the Tab key for all tokens; arrow keys move among them.
   $("chips").addEventListener("keydown", (event) => {
     const at = enabled.indexOf(event.target);
-    const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: enabled.length - 1 }[event.key];
+    const right = isBackward ? -1 : 1;
+    const to = { ArrowRight: at + right, ArrowDown: at + 1, ArrowLeft: at - right, ArrowUp: at - 1, Home: 0, End: enabled.length - 1 }[event.key];
     if (at < 0 || to === undefined) return;
     event.preventDefault();
     event.stopPropagation();
@@ -85,7 +88,7 @@ function row(token, p, most, className, rank) {
   const bar = element("i");
   bar.style.width = `${100 * Math.min(1, p / most)}%`;
   const number = element("span", {}, percent(p));
-  made.append(element("b", {}, token), bar, number);
+  made.append(element("b", { dir: "auto" }, token), bar, number);
   if (rank) { made.title = rank; made.children[0].append(element("small", {}, ` ${rank}`)); }
   return made;
 }
