@@ -147,6 +147,12 @@ def _parse(
     if "--version" in argv:
         print(f"bertjax {bertjax.__version__}")
         raise SystemExit(0)
+    for word in argv:
+        if re.search("[\ud800-\udfff]", word):
+            refuse(
+                f"{ascii(word)} is not UTF-8, which names of files and texts must be: rename the "
+                "file or its folder."
+            )
     registry = registry_of(_with_help_on_one_line)
     with registry:
         root: Any = type_of_flags(configs, hidden)

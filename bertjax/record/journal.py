@@ -155,17 +155,18 @@ def _append_json(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def read_ledger(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a run's ended processes in the order of time, without damaged ones.
+    """Returns the lines of a run's ended processes, one after the other, without damaged ones.
 
-    The keys of a line are "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds"
+    The order is that of the file, since a clock may have been set back. The keys of a line are "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds"
     and "seconds" {activity: seconds}.
     """
     lines = []
     for line in filter(None, json_lines(workdir / LEDGER)):
         with contextlib.suppress(KeyError, TypeError, AttributeError):
+            sum(line["seconds"].values(), line["lost_seconds"] + line["lost_steps"])
             if line["end"] >= line["start"] and line["seconds"].keys() >= set(activity.ACTIVITIES):
                 lines.append(line)
-    return sorted(lines, key=lambda line: line["start"])
+    return lines
 
 
 def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -177,7 +178,7 @@ def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = dict.fromkeys((*activity.ACTIVITIES, LOST, IDLE), 0.0)
     for line in lines:
         for name, seconds in line["seconds"].items():
-            found[name] += seconds
+            found[name] = found.get(name, 0.0) + seconds  # also of a later version
         found[LOST] += line["lost_seconds"]
         found[activity.STEPPING] -= line["lost_seconds"]
     for before, after in zip(lines, lines[1:], strict=False):

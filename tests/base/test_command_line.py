@@ -345,3 +345,13 @@ def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
             predict.parse(["--model", "m", *words])
         assert "--text takes one text, but 2 were given" in capsys.readouterr().err
     assert predict.parse(["--text", "a", "--model", "m"]).text == "a"
+
+
+@pytest.mark.parametrize(
+    "words", [["--workdir", "run-\udcff"], ["--data=d\udce9t\udce9"], ["--init", "\udc80"]]
+)
+def test_arguments_that_are_no_utf8_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        pretrain.main(words)
+    assert stop.value.code == 2
+    assert "is not UTF-8" in capsys.readouterr().err

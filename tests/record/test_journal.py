@@ -140,6 +140,42 @@ def test_damaged_lines_are_left_out(clock, tmp_path, capsys):
     assert read_ledger(tmp_path / "nothing") == [] and sum(totals([]).values()) == 0
 
 
+def test_a_clock_that_is_set_back_adds_no_idle_time(clock, tmp_path):
+    for first, moved in ((0, -86_400.0), (4, 10.0), (8, 0.0)):
+        clock.activities.restart()
+        ledger = Ledger(tmp_path, first, clock.activities)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+        clock.now += moved
+    lines = read_ledger(tmp_path)
+    assert [line["first_step"] for line in lines] == [0, 4, 8]
+    assert totals(lines)[IDLE] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"dreaming": 7.0}, 2),
+        ({"dreaming": "x"}, 1),
+        ({activity.STEPPING: None}, 1),
+        ({activity.SAVING: []}, 1),
+    ],
+)
+def test_activities_of_other_versions_are_counted(clock, tmp_path, capsys, change, count):
+    for first in (0, 4):
+        clock.activities.restart()
+        ledger = Ledger(tmp_path, first, clock.activities)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+    file = tmp_path / journal.LEDGER
+    first, second = map(json.loads, file.read_text().splitlines())
+    first["seconds"] |= change
+    file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    journal.print_table(tmp_path)
+    assert len(read_ledger(tmp_path)) == count
+    assert ("dreaming" in capsys.readouterr().out) == (count == 2)
+
+
 def done_steps(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines if line.endswith("}")]
