@@ -157,8 +157,9 @@ def _append_json(path: Path, line: Mapping[str, Any]) -> None:
 def read_ledger(workdir: Path) -> list[dict[str, Any]]:
     """Returns the lines of a run's ended processes, one after the other, without damaged ones.
 
-    The order is that of the file, since a clock may have been set back. The keys of a line are "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds"
-    and "seconds" {activity: seconds}.
+    The order is that of the file, since a clock may have been set back. The keys of a line are
+    "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds" and "seconds"
+    {activity: seconds}.
     """
     lines = []
     for line in filter(None, json_lines(workdir / LEDGER)):
