@@ -85,10 +85,11 @@ def _train(config: TrainTokenizerConfig, texts: Iterator[str]) -> "Tokenizer":
         "report": print,
     }
     letters = {"do_lower_case": config.do_lower_case, "strip_accents": config.strip_accents}
+    if config.kind != "unigram":
+        common["min_frequency"] = config.min_frequency
     if config.kind == "unigram":
-        return train_unigram(texts, **letters, **common)
-    common["min_frequency"] = config.min_frequency
-    if config.kind in by_bytes:
+        tokenizer = train_unigram(texts, **letters, **common)
+    elif config.kind in by_bytes:
         tokenizer = by_bytes[config.kind](texts, **common)
     else:
         tokenizer = train_wordpiece(texts, split=config.split, **letters, **common)

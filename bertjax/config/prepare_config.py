@@ -54,11 +54,11 @@ class TrainTokenizerConfig(Checked):
     strip_accents: bool | None = None
     """Strip accents and other marks from letters, as in Größe or हिन्दी; None: wordpiece and unigram
     strip them if they lower-case, unless more than 1 % of the letters have marks outside of Latin,
-    Greek and Cyrillic; bpe and modernbert keep them."""
+    Greek and Cyrillic or are syllables of Hangul; bpe and modernbert keep them."""
     normalize: Literal["none", "nfc"] = "none"
     """nfc composes letters and marks that the text writes as several characters (Unicode's NFC),
     here and in all texts that the tokenizer gets later; with --extend, only here (see
-    bertjax.prepare). unigram and modernbert do so without it."""
+    bertjax.prepare). modernbert does so without it."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
     no effect on unigram) or, with --extend, that a character or word must occur to be added (all
@@ -99,8 +99,8 @@ class TrainTokenizerConfig(Checked):
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
         if self.kind != "wordpiece":
             self.refuse_idle("split", f"with --kind {self.kind}: it is for wordpiece.")
-        if self.kind in ("unigram", "modernbert"):
-            self.refuse_idle("normalize", f"with --kind {self.kind}, which composes anyway.")
+        if self.kind == "modernbert":
+            self.refuse_idle("normalize", "with --kind modernbert, which composes anyway.")
         if self.split == "residues":
             self.refuse_idle("strip_accents", "with --split residues, which keeps marks.")
         if self.extend is None:

@@ -14,10 +14,13 @@ from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 
 MARKED_SHARE = 0.01
 """Lower-casing strips no marks if a larger share of the letters has marks outside of Latin, Greek
-and Cyrillic, whose marks are vowels or tell letters apart."""
+and Cyrillic, whose marks are vowels or tell letters apart; syllables of Hangul count as well, which
+stripping takes apart."""
 _LETTER, _MARK = regex.compile(r"\p{L}"), regex.compile(r"\p{M}")
-_MARKED = regex.compile(r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+", regex.V1)
-_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]+")
+_MARKED = regex.compile(
+    r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+|[\u1100-\u115f][\u1160-\u11ff]+", regex.V1
+)
+_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
 _SAMPLED_CHARACTERS = 1_000_000
 _DECOMPOSED_SHARE = 0.01
 
@@ -52,8 +55,8 @@ def strip_by_default(
     if report:
         report(
             f"Marks are kept: {share:.1%} of the letters have marks outside of Latin, Greek and "
-            "Cyrillic, such as vowel signs, which lower-casing would strip. --strip_accents strips "
-            "them."
+            "Cyrillic, such as vowel signs, or are syllables of Hangul, which lower-casing would "
+            "strip or split. --strip_accents does so."
         )
     return False, words
 
@@ -108,7 +111,8 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
     if share > MARKED_SHARE:
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
-            "of Latin, Greek and Cyrillic, such as vowel signs: take a tokenizer that keeps them."
+            "of Latin, Greek and Cyrillic, such as vowel signs, or takes syllables of Hangul "
+            "apart: take a tokenizer that keeps them."
         )
     composed = ((unicodedata.normalize("NFC", word), count) for word, count in words.items())
     signs = sum(count * len(_MARK.findall(word)) for word, count in composed)
@@ -117,9 +121,13 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
             f"warning: byte-level BPE splits words at marks, of which {signs / words.total():.2f} "
             "are in a word: wordpiece or unigram make fewer tokens of it."
         )
-    decomposed = [word for word in words if not is_composed(word)]
+    decomposed = [
+        word
+        for word in words
+        if not is_composed(word) and normal(word) != normal(unicodedata.normalize("NFC", word))
+    ]
     share = sum(words[word] for word in decomposed) / words.total()
-    if share > _DECOMPOSED_SHARE and normal("e\u0301") != normal("\u00e9"):
+    if share > _DECOMPOSED_SHARE:
         said.append(
             f"warning: {share:.1%} of the words are not in Unicode's composed form (NFC), such as "
             f"{ascii(decomposed[0])}: the same letters in two forms are different tokens. Add "

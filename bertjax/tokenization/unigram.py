@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
-from unicodedata import category
+from unicodedata import category, is_normalized
 
 import numpy as np
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -341,7 +341,7 @@ def train_unigram(
         ) from error
     name, model_file = "AlbertTokenizer", written.getvalue()
     pieces, charsmap = read_sentencepiece(model_file, "The trained model", name)
-    return UnigramTokenizer(
+    tokenizer = UnigramTokenizer(
         pieces,
         tokenizer_class=name,
         charsmap=charsmap,
@@ -350,3 +350,8 @@ def train_unigram(
         model_file=model_file,
         model_max_length=model_max_length,
     )
+    if strip_accents and not all(is_normalized("NFC", word) for word in words):
+        # The table composes no syllables of Hangul in the library, but does so in the trainer.
+        steps = [stripping, normalizers.NFC(), normalizers.Precompiled(charsmap)]
+        tokenizer = tokenizer.with_parts(normalizer=normalizers.Sequence(steps))
+    return tokenizer

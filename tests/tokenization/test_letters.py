@@ -16,6 +16,7 @@ MARKED = {
     "Japanese": "がぎぐ と かきく",
     "Arabic": "بِسْمِ اللَّهِ أكل",
     "Tamil": "தமிழ் மொழி",
+    "Korean": "한국어 문장 하나",
 }
 STRIPPED = {
     "German": ("Größe über Äpfel", "große uber apfel"),
@@ -49,7 +50,8 @@ def test_marks_that_are_not_accents_are_kept_by_default(kind, script):
     assert tokenizer.decode(tokenizer.encode([text])[0]) == unicodedata.normalize(form, text)
     assert len(said) == 1 and "% of the letters have marks outside of Latin, Greek and" in said[0]
     stripped = TRAIN[kind]([text] * 9, vocab_size=80, strip_accents=True)
-    assert stripped.normalise(text).strip() != text
+    changes = (script, kind) != ("Korean", "unigram")  # where syllables are composed again
+    assert (stripped.normalise(text).strip() != text) == changes
 
 
 @pytest.mark.parametrize("kind", TRAIN)
@@ -95,8 +97,8 @@ def test_one_flag_strips_the_marks_of_all_kinds(tmp_path, kind, strips, lowers):
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers_gives_the_same_ids(tmp_path, kind, flag):
     transformers = pytest.importorskip("transformers")
-    if "nfc" in flag and kind in ("unigram", "modernbert"):
-        pytest.skip("normalises anyway")
+    if "nfc" in flag and kind == "modernbert":
+        pytest.skip("composes anyway")
     tokenizer = trained(tmp_path, ALL, "--kind", kind, "--vocab_size=300", flag)
     tokenizer.save(tmp_path / "copy")
     for folder in (tmp_path / "tokenizer1", tmp_path / "copy"):
@@ -111,7 +113,8 @@ def test_transformers_gives_the_same_ids(tmp_path, kind, flag):
         ([], STRIPPED["German"][0], "lower-cased and lose their marks: 'Größe' becomes 'große'"),
         ([], MARKED["Hindi"], "lower-cased and keep their marks: 'हिन्दी' stays 'हिन्दी'"),
         ([], "CC(=O)Oc1ccccc1C(=O)O c1ccc", "lower-cased and lose their marks: 'CC' becomes 'cc'"),
-        ([], "한국어 문장", "lose their marks: '한국어' becomes '" + "한국어"),
+        ([], "한국어 문장", "lower-cased and keep their marks: '한국어' stays '한국어'"),
+        (["--strip_accents"], "한국어 문장", "or takes syllables of Hangul apart"),
         (["--no_do_lower_case"], "Größe über", "keep their case and keep their marks: 'Größe' st"),
         (["--kind=bpe", "--vocab_size=300"], "Größe über", "keep their case and keep their marks"),
         (["--strip_accents"], MARKED["Thai"], "warning: the tokenizer strips marks, which "),
@@ -190,10 +193,24 @@ def test_transformers_gives_the_ids_of_residues(tmp_path):
     [
         {"split": "residues", "kind": "bpe"},
         {"split": "residues", "strip_accents": True},
-        {"normalize": "nfc", "kind": "unigram"},
+        {"normalize": "nfc", "kind": "modernbert"},
         {"strip_accents": True, "extend": "bertjax:tiny"},
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(tmp_path, fields):
     with pytest.raises(ValueError, match="has no effect with"):
         train_tokenizer.train_tokenizer(input="a", output=str(tmp_path / "b"), **fields)
+
+
+def test_a_unigram_composes_the_syllables_of_hangul_when_asked(tmp_path, capsys):
+    # SentencePiece's table, as the library applies it, composes two letters at most.
+    text = DECOMPOSED["Korean"]
+    apart = unicodedata.normalize("NFD", text)
+    plain = trained(tmp_path, [text], "--kind=unigram", "--vocab_size=60")
+    assert plain.decode(plain.encode([text])[0]) == text and plain.encode([apart]) != plain.encode(
+        [text]
+    )
+    assert about_letters(plain, [apart])[1:] and not about_letters(plain, [text])[1:]
+    composed = trained(tmp_path, [apart], "--kind=unigram", "--vocab_size=60", "--normalize=nfc")
+    assert composed.encode([apart]) == composed.encode([text])
+    assert composed.decode(composed.encode([apart])[0]) == text
