@@ -118,7 +118,7 @@ def describe(plan: "Plan") -> str:
         f"{plan.topology}: {plan.devices} devices {plan.device}{chips} ({mesh}); "
         f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
         f"{plan.accumulation_steps} microbatches, remat {plan.remat}, attention by "
-        f"{plan.attention}",
+        f"{plan.attention}"
     ]
     if not plan.fits:
         excess = memory["peak"] - memory["available"]

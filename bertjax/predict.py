@@ -168,13 +168,8 @@ class PredictConfig:
         """The column names of --input that are set by flags."""
         from bertjax.tasks.sources.columns import Columns
 
-        return Columns(
-            text=self.text_column,
-            pair=self.pair_column,
-            label=self.label_column,
-            id=self.id_column,
-            choices=self.choice_columns,
-        )
+        single = {name: getattr(self, f"{name}_column") for name in ("text", "pair", "label", "id")}
+        return Columns(**single, choices=self.choice_columns)
 
 
 def _loaded(config: PredictConfig, head: str | None) -> "Pretrained":
@@ -274,9 +269,7 @@ def predict_task(config: PredictConfig) -> None:
 
     model = _loaded(config, None)
     options = TaskOptions(
-        data_dir=config.data_dir,
-        tfds_data_dir=config.tfds_data_dir,
-        submission=config.submission,
+        data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir, submission=config.submission
     )
     limits = config.max_length, config.doc_stride
     task = official_task(model, str(config.task), options, *limits)

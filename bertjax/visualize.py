@@ -87,10 +87,7 @@ def run(config: VisualizeConfig) -> None:
     use_compilation_cache()
     # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
     model = Pretrained(load_model(config.model, "auto"))
-    counts = {
-        "layer": model.config.num_hidden_layers,
-        "head": model.config.num_attention_heads,
-    }
+    counts = {"layer": model.config.num_hidden_layers, "head": model.config.num_attention_heads}
     for name, count in counts.items():
         if (getattr(config, name) or 1) > count:
             number = getattr(config, name)
@@ -108,10 +105,7 @@ def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
     from bertjax.pages.templates import fill
 
     data = attention_data(model, config.text, config.pair)
-    data["first"] = {
-        "layer": (config.layer or 1) - 1,
-        "head": (config.head or 1) - 1,
-    }
+    data["first"] = {"layer": (config.layer or 1) - 1, "head": (config.head or 1) - 1}
     page = fill("attention.html", data | {"model": model_name(config.model)})
     write_text(Path(config.output), page)
     print(

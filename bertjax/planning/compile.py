@@ -19,12 +19,7 @@ from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
-from bertjax.train.program import (
-    PretrainingProgram,
-    batch_shapes,
-    teacher_of_shape,
-    with_head,
-)
+from bertjax.train.program import PretrainingProgram, batch_shapes, teacher_of_shape, with_head
 from bertjax.train.step import TEACHER, with_sharding
 from bertjax.weights import init_params, load_model
 

@@ -76,11 +76,6 @@ def number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
 
 
-def learning_rate(value: float) -> str:
-    """Returns a learning rate in the scientific notation."""
-    return f"{value:.2e}"
-
-
 def value_text(key: str, value: float) -> str:
     """Returns the value of a metric, named without "eval/" or "train/", such as "87.5%"."""
     return f"{100 * value:.1f}%" if in_percent(key) else number(value)

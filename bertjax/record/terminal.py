@@ -25,7 +25,6 @@ from bertjax.record.labels import (
     cells,
     in_lines,
     label,
-    learning_rate,
     main_accuracy,
     number,
     value_text,
@@ -116,7 +115,8 @@ class Terminal:
             self.set_values(metrics)
             self._has_line = True
             if not self._is_live:
-                self._print("  ".join([self._at(step), self._share(), *self._columns()]))
+                share = f"{step / max(self._num_steps, 1):>4.0%}"
+                self._print("  ".join([self._at(step), share, *self._columns()]))
         elif kind == "eval":
             self._show_evaluation(step, metrics)
         elif kind == "skipped":
@@ -161,9 +161,6 @@ class Terminal:
     def _at(self, step: int) -> str:
         return f"step {step:>{len(f'{self._num_steps:,}')},} of {self._num_steps:,}"
 
-    def _share(self) -> str:
-        return f"{self._step / max(self._num_steps, 1):>4.0%}"
-
     def _columns(self) -> list[str]:
         values = self._values
         accuracy = main_accuracy(values)
@@ -173,7 +170,7 @@ class Terminal:
         if accuracy is not None:
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
         if "learning_rate" in values:
-            columns.append(f"learning rate {learning_rate(values['learning_rate']):>8}")
+            columns.append(f"learning rate {values['learning_rate']:>8.2e}")
         columns.append(f"{'-' if speed is None else f'{speed:,.0f}':>9} tokens/s")
         if self._step < self._num_steps:
             columns.append(f"{'-' if left is None else progress.duration(left):>8} left")
@@ -290,7 +287,7 @@ def _live_texts(values: Mapping[str, float], left: float | None, is_short: bool)
         texts["accuracy"] = f"{name} {value_text(accuracy, values[accuracy])}"
     if (rate := values.get("learning_rate")) is not None:
         short = f"lr {rate:.1e}".replace("e-0", "e-")
-        texts["learning_rate"] = short if is_short else f"learning rate {learning_rate(rate)}"
+        texts["learning_rate"] = short if is_short else f"learning rate {rate:.2e}"
     if (speed := values.get("tokens_per_second")) is not None:
         short = f"{speed / 1e3:,.0f}k tok/s" if speed >= 1e3 else f"{speed:,.0f} tok/s"
         texts["tokens_per_second"] = short if is_short else f"{speed:,.0f} tokens/s"

@@ -342,9 +342,7 @@ class TrackioTracker(Tracker):
         )
         self.position = Position(self._run._next_step - 1, None)
 
-    def log(self, lines: Sequence[Line]) -> None:
-        for step, metrics in lines:
-            self._run.log(metrics, step=step)
+    log = WandbTracker.log
 
     def finish(self, complete: bool) -> None:
         del complete

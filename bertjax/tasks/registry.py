@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>"})
 MAX_LABELS = 1000
 # The most pairs that are held out if there is no dev file: each is compared with all others.
 MOST_HELD_OUT = 10_000
+_LABEL = operator.attrgetter("label")
 
 
 def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
@@ -132,10 +134,6 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
     return OWN_KINDS[kind][1](source, options)
 
 
-def _label(example: Example) -> Any:
-    return example.label
-
-
 def _entity_types(example: Example) -> tuple[str, ...]:
     """Returns "PER" of B-PER and I-PER, or the whole tag where tags mark no entities."""
     tags: Any = example.label
@@ -145,7 +143,7 @@ def _entity_types(example: Example) -> tuple[str, ...]:
 def _classification(source: TableSource, options: TaskOptions) -> Task:
     # Of examples with several labels, by the rarest one.
     choice = held_out.BY_RAREST if source.multi_label else held_out.BY_CLASS
-    held_out.divide(source, options, choice, _label)
+    held_out.divide(source, options, choice, _LABEL)
     labels = learn_labels(source, options.fold)
     source.use_classes(labels)
     if not source.multi_label and (separator := _separator_in(labels)):
@@ -202,7 +200,7 @@ def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
 
 def _regression(source: TableSource, options: TaskOptions) -> Task:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
-    held_out.divide(source, options, held_out.BY_TARGET, _label)
+    held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
     task = RegressionTask(**_fields(source, options))
     if "train" not in source.splits:
         return task
@@ -266,7 +264,7 @@ def _thousands(labels: Iterable[str]) -> str:
 
 def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
     if scored := source.has_scores("train"):
-        held_out.divide(source, options, held_out.BY_TARGET, _label)
+        held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
     else:
         held_out.divide(source, options, _BY_ANCHOR, lambda example: example.text)
     given: dict[str, Any] = dict(options.embedding_options)

@@ -233,10 +233,7 @@ def load_run(
 
 
 def train_run(
-    config: FinetuneConfig,
-    inputs: Inputs,
-    name: str,
-    session: Session,
+    config: FinetuneConfig, inputs: Inputs, name: str, session: Session
 ) -> dict[str, float]:
     """Trains one run and returns its scores, {split/metric: score}.
 

@@ -200,10 +200,7 @@ class FinetuningJob(Job):
         return stops
 
     def evaluate(
-        self,
-        params: Any,
-        phase: Phase | None = None,
-        check: Callable[[], None] = never_stopped,
+        self, params: Any, phase: Phase | None = None, check: Callable[[], None] = never_stopped
     ) -> dict[str, float]:
         """Predicts all dev splits; returns values with names such as "eval/mismatched_f1"."""
         self.predictor.before_batch = check

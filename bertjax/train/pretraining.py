@@ -580,9 +580,7 @@ class HeldOutEvaluation:
         metrics: dict[str, float] = {}
         for (label, _), sources in zip(self._data, self._sources(phase), strict=False):
             values = sources.evaluate(
-                step,
-                params,
-                lambda rows: _checked(self.batches(rows, phase), check),
+                step, params, lambda rows: _checked(self.batches(rows, phase), check)
             )
             if label:
                 values = {f"{key}_{label}": x for key, x in _only_losses(values).items()}

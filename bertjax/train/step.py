@@ -352,17 +352,12 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
-        def cut(x: jax.Array) -> jax.Array:
-            # [b, ...] -> [A, b/A, ...]. Reshaping [b] to [b/A, A] and not to [A, b/A] keeps each
-            # row on its device, even if the compiler shards the rows.
-            return x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1)
-
         def body(carry, micro):
             return jax.tree.map(
                 jnp.add, carry, row_grads(params, micro[0], weights, key, micro[1])
             ), None
 
-        micro = jax.tree.map(cut, (batch, rows))
+        micro = _microbatches((batch, rows), accumulation_steps)
         first = jax.tree.map(lambda x: x[0], micro)
         shapes = jax.eval_shape(row_grads, params, first[0], weights, key, first[1])
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
@@ -381,6 +376,12 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
             check_vma=False,
         )
     return compute
+
+
+def _microbatches(arrays: Any, steps: int) -> Any:
+    """Cuts arrays [b, ...] into [A, b/A, ...], A microbatches."""
+    # By way of [b/A, A] and not [A, b/A], each row stays on its device, even if rows are sharded.
+    return jax.tree.map(lambda x: x.reshape(-1, steps, *x.shape[1:]).swapaxes(0, 1), arrays)
 
 
 def device_axis(mesh: Mesh) -> str | None:
@@ -570,9 +571,7 @@ def _in_microbatches(encode, arrays: Any, steps: int) -> dict[str, jax.Array]:
     def body(carry, micro):
         return carry, jax.checkpoint(encode, prevent_cse=False)(micro)
 
-    # As in `_make_compute`, microbatches are cut so that each row stays on its device.
-    micro = jax.tree.map(lambda x: x.reshape(-1, steps, *x.shape[1:]).swapaxes(0, 1), arrays)
-    outputs = jax.lax.scan(body, None, micro)[1]
+    outputs = jax.lax.scan(body, None, _microbatches(arrays, steps))[1]
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)
 
 

@@ -91,14 +91,7 @@ def stack(rows: Sequence[Batch]) -> Batch:
 
 
 LabelKind = Literal[
-    "classes",
-    "multi_label",
-    "regression",
-    "tokens",
-    "span",
-    "choice",
-    "contrastive",
-    "similarity",
+    "classes", "multi_label", "regression", "tokens", "span", "choice", "contrastive", "similarity"
 ]
 
 FORMAT_VERSION = 1

@@ -18,20 +18,12 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1, word_accuracy
 from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
 from bertjax.tasks.sources.rows import Row, shorten
-from bertjax.tasks.sources.tables import (
-    NAMED_COLUMNS,
-    read_lines,
-    row_name,
-    suffix_of,
-)
+from bertjax.tasks.sources.tables import NAMED_COLUMNS, read_lines, row_name, suffix_of
 from bertjax.tasks.tagging import OUTSIDE, TagTask, Word, split_words, tag_scheme
 from bertjax.tasks.task import ChangeCounts, Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
-CONLL_LABELS = (
-    *("O", "B-PER", "I-PER", "B-ORG", "I-ORG"),
-    *("B-LOC", "I-LOC", "B-MISC", "I-MISC"),
-)
+CONLL_LABELS = (*("O", "B-PER", "I-PER", "B-ORG", "I-ORG"), *("B-LOC", "I-LOC", "B-MISC", "I-MISC"))
 DOCUMENT_START = "-DOCSTART-"
 
 

@@ -25,7 +25,7 @@ from bertjax.tasks.sources.official import (
 from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
 from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
 
-SPLIT_FILES = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
+SPLIT_FILES = {split: (f"{split}.tsv",) for split in ("train", "dev", "test")}
 # File names of GLUE's list of the rows of MRPC's train file that form the dev split.
 MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
@@ -345,13 +345,8 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     return spec.metric(list(labels.values()), [answers[id] for id in labels])
 
 
-MNLI_FILES = {
-    "train": ("train.tsv",),
-    "dev_matched": ("dev_matched.tsv",),
-    "dev_mismatched": ("dev_mismatched.tsv",),
-    "test_matched": ("test_matched.tsv",),
-    "test_mismatched": ("test_mismatched.tsv",),
-}
+MNLI_SPLITS = "train dev_matched dev_mismatched test_matched test_mismatched".split()
+MNLI_FILES = {split: (f"{split}.tsv",) for split in MNLI_SPLITS}
 # MRPC may not be redistributed: users have Microsoft's files, or those that GLUE's script writes.
 MRPC_FILES = {
     "train": ("train.tsv", "msr_paraphrase_train.txt"),

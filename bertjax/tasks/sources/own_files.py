@@ -234,10 +234,7 @@ class TableSource(Source):
     @property
     def description(self) -> dict[str, Any]:
         """The column names and label separator used in training, for a saved model's task.json."""
-        return {
-            "columns": dataclasses.asdict(self.columns),
-            "label_separator": self._separator,
-        }
+        return {"columns": dataclasses.asdict(self.columns), "label_separator": self._separator}
 
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
