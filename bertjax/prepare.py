@@ -31,6 +31,7 @@ _NOT_SETTINGS = (
 )
 # The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
 MANY_UNKNOWN = 0.01
+MANY_COPIES = (0.05, 0.2)
 USUAL_PAIRS = (0.2, 0.8)
 FEW_SENTENCES = 1.5
 MANY_WITHOUT_END = 0.8
@@ -226,6 +227,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     _print_unknown(metadata)
     if OBJECTIVES[metadata.objective].has_sentence_pairs:
         _print_pairs(metadata)
+    _print_copies(metadata)
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")
@@ -264,6 +266,18 @@ def _print_unknown(metadata: "Metadata") -> None:
         f"warning: {share:.1%} of the characters of the text are in unknown tokens, "
         f"{unknown / tokens:.1%} of its tokens, from which a model learns nothing: {remedy}"
     )
+
+
+def _print_copies(metadata: "Metadata") -> None:
+    splits = metadata.splits.values()
+    copies = metadata.counts.get("duplicate_documents", 0) / sum(s.documents for s in splits)
+    repeated = metadata.counts.get("repeated_sentences", 0) / sum(s.sentences for s in splits)
+    if copies > MANY_COPIES[0] or repeated > MANY_COPIES[1]:
+        print(
+            f"warning: {copies:.1%} of the documents repeat others, and {repeated:.1%} of the "
+            "sentences others of their chunk, as menus and licences do. A model learns copies by "
+            "heart: remove them, for example with datatrove or text-dedup."
+        )
 
 
 def _print_pairs(metadata: "Metadata") -> None:

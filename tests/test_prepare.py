@@ -145,6 +145,30 @@ def test_pairs_that_teach_little_are_warned_of(config, tmp_path, capsys, end):
         assert prepare.run(made) and "consecutive text" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("end", [".", "।", "。", "؟"])
+def test_copies_are_counted_and_warned_of(config, tmp_path, capsys, end):
+    rng = random.Random(0)
+    documents = [
+        "\n".join(" ".join(rng.choices(WORDS, k=9)) + end for _ in range(5)) for _ in range(20)
+    ]
+    menu = "\n".join(" ".join(WORDS[n : n + 9]) for n in range(9))
+    for number, (texts, copies, repeated) in enumerate(
+        [(documents, 0, 0), (documents + documents[:4], 4, 20)]
+        + [([f"{menu}\n{text}" for text in documents], 0, 171)]
+    ):
+        text = tmp_path / f"{number}.txt"
+        text.write_text("\n\n".join(texts))
+        made = dataclasses.replace(config, input=(str(text),), output=str(tmp_path / str(number)))
+        metadata = prepare.run(dataclasses.replace(made, chunk_mb=8))
+        assert metadata is not None
+        assert metadata.counts.get("duplicate_documents", 0) == copies
+        assert metadata.counts.get("repeated_sentences", 0) == repeated
+        out = " ".join(capsys.readouterr().out.split())
+        assert (f"warning: {copies / len(texts):.1%} of the documents repeat" in out) == bool(
+            number
+        )
+
+
 def test_packed_rows_hold_the_same_sequences(config, tmp_path):
     config = dataclasses.replace(config, dupe_factor=2, short_seq_prob=0.7)
     packed = dataclasses.replace(config, output=str(tmp_path / "p"), pack=True, max_sequences=3)

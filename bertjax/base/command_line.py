@@ -156,7 +156,7 @@ def _parse(
     registry = registry_of(_with_help_on_one_line)
     with registry:
         root: Any = type_of_flags(configs, hidden)
-    types = {name: t for config in configs for name, t in _flag_types(_class_of(config))}
+    types = {name: t for config in configs for name, t in _flag_types(config)}
     argv = _with_values(argv, types)
     removed = {k: v for c in configs for k, v in getattr(c, "REMOVED", {}).items()}
     if unknown := [*_unknown_flags(argv, types, hidden, removed)]:
@@ -269,19 +269,18 @@ def _class_of(config: Any) -> type:
     return config if isinstance(config, type) else type(config)
 
 
-def _flag_types(config_class: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flag_types(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields (flag, type) of a config: "optimizer.learning_rate", "phases.0.num_steps", ..."""
-    for name, field_type in get_type_hints(config_class).items():
-        if name not in config_class.__dataclass_fields__:
+    for name, field_type in get_type_hints(_class_of(config)).items():
+        if name not in config.__dataclass_fields__:
             continue  # a class variable
         if dataclasses.is_dataclass(field_type):
             yield from _flag_types(field_type, f"{prefix}{name}.")
             continue
         yield f"{prefix}{name}", field_type
         for part in get_args(field_type):
-            if dataclasses.is_dataclass(part):
+            if dataclasses.is_dataclass(part) and getattr(config, name, ()):
                 yield from _flag_types(part, f"{prefix}{name}.0.")
-                yield from _flag_types(part, f"{prefix}{name}.")
 
 
 def _unknown_flags(
@@ -299,9 +298,11 @@ def _unknown_flags(
         if not word.startswith("--") or not name or first in (*known, "help", "version"):
             continue
         # The most frequent mistake is to leave out the name of the nested config.
-        nested = [f"--{n}" for n in suggested if n.endswith(f".{name}") and ".0" not in n]
+        nested = [f"--{n}" for n in suggested if n.endswith(f".{name}")]
         if name in removed:
             yield flag, removed[name]
+        elif name.startswith("phases.") and not any(n.startswith("phases.") for n in known):
+            yield flag, "Flags change the phases of a config: add --config FILE."
         elif nested:
             yield flag, f"Did you mean {' or '.join(nested)}?"
         else:

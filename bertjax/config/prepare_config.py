@@ -80,7 +80,8 @@ class TrainTokenizerConfig(Checked):
     WikiExtractor's files and pydocs ignore the layout. Sentences end at the marks of the script:
     give languages without such marks, such as Thai, as lines."""
     text_field: str = "text"
-    """Field or column that holds the text in JSON lines, Parquet and TFDS."""
+    """Field or column that holds the text in JSON lines, Parquet and TFDS, or a path such as
+    data.text."""
     errors: Literal["strict", "replace"] = "strict"
     """Bytes that are not in the encoding: strict stops with an error; replace reads U+FFFD instead,
     but stops if more than 0.1 % of the characters of a file are replaced."""
@@ -180,8 +181,9 @@ class PrepareConfig(Checked):
     WikiExtractor's files and pydocs ignore the layout. Sentences end at the marks of the script:
     languages without such marks, such as Thai, need lines, or --objective full_sentences or mlm."""
     text_field: str = "text"
-    """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
-    Hugging Face Hub has no column text, its usual name is guessed and printed."""
+    """Field or column that holds the text in JSON lines, Parquet and TFDS, or a path such as
+    data.text; if a dataset of the Hugging Face Hub has no column text, its usual name is guessed
+    and printed."""
     errors: Literal["strict", "replace"] = "strict"
     """Bytes that are not in the encoding: strict stops with an error; replace reads U+FFFD instead,
     but stops if more than 0.1 % of the characters of a file are replaced."""

@@ -327,7 +327,10 @@ def test_another_broken_pipe_than_standard_output_is_an_error():
             "--task=rte --learning_rate=1e-3",
             "Did you mean --optimizer.learning_rate?",
         ),
-        (pretrain.parse, "--phases.1.num_step 5", "Did you mean '--phases.0.num_steps'?"),
+        (pretrain.parse, "--config bert_base --phases.1.num_step 5", "'--phases.0.num_steps'?"),
+        (pretrain.parse, "--config bert_base --phases.num_steps 5", "'--phases.0.num_steps'?"),
+        (pretrain.parse, "--phases.num_steps 5", "phases of a config: add --config FILE."),
+        (pretrain.parse, "--phases.0.num_steps 5", "phases of a config: add --config FILE."),
     ],
 )
 def test_an_unknown_flag_gets_the_nearest_name_and_its_value_is_not_listed(

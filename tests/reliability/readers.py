@@ -1,5 +1,6 @@
 """The readers that `fuzz` feeds, and how each reads a file with all that its content leads to."""
 
+import codecs
 import dataclasses
 import hashlib
 import importlib.util
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from charset_normalizer import constant, from_bytes
 
 from bertjax.base.files import naming_read_errors, read_json
 from bertjax.config import BertConfig
@@ -38,6 +40,11 @@ from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_files import open_bin
 from tests.reliability import seeds
 from tests.reliability.mutations import mutate_bytes, mutate_json
+
+# The codecs are code, which is not to be imported while readers are watched.
+from_bytes("Привет, мир".encode("cp1251"))
+for encoding in constant.IANA_SUPPORTED:
+    codecs.lookup(encoding)
 
 
 def _as_is(content: bytes, rng: random.Random) -> bytes:

@@ -106,6 +106,7 @@ class SentenceEncoder:
 CHUNK_FOLDER = "chunks"
 TRAIN, EVAL = "train", "eval"
 DOCUMENTS_PER_BATCH = 256
+SHORT_SENTENCE = 20  # characters; sentences such as "No." are repeated in any text
 
 
 class Chunk(NamedTuple):
@@ -246,6 +247,7 @@ class ChunkPreparer:
     def _tokenize(self, chunk: Chunk) -> _Tokens:
         ids: list[bytes] = []
         tokens = _Tokens(b"", [], [])
+        seen: set[str] = set()
         position = 0
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
@@ -257,6 +259,9 @@ class ChunkPreparer:
                 sentences_of(Document(text, layout))  # type: ignore[arg-type]
                 for text, (_, layout) in zip(texts, batch, strict=True)
             ]
+            long = [s for sentences in split for s in sentences if len(s) > SHORT_SENTENCE]
+            tokens.counts["repeated_sentences"] += len(long) - len(set(long) - seen)
+            seen.update(long)
             # Unless a sentence is the first of its document, a space precedes it.
             following = [number > 0 for document in split for number in range(len(document))]
             encoded = self._encoder.encode(list(chain.from_iterable(split)), following)

@@ -353,7 +353,7 @@ def finish(
         objective=settings["objective"],
         max_lengths=sorted(settings["max_length"]),
         chunks=chunks,
-        counts=dict(sorted(counts.items())),
+        counts=dict(sorted((+counts).items())),
         splits=splits,
         sources=sources,
     )

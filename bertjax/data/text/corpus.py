@@ -1,5 +1,6 @@
 """Reads inputs of all supported formats as one stream of documents, in a deterministic order."""
 
+import contextlib
 import html
 import json
 import os
@@ -29,11 +30,16 @@ from bertjax.data.text.streams import MAX_LINE_CHARACTERS, ByteCounter, Stream, 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
 SNIFFED_BYTES = 1 << 16
+MOST_REMEMBERED = 1 << 20  # documents among which duplicates are counted
 LONG_LINES = (300, 1000)
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
 _WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
 _JSON_BEGIN = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
+_ONE_PER_LINE = (
+    "For an array or objects over several lines: jq -c 'if type == \"array\" then .[] else . end' "
+    "FILE > FILE.jsonl"
+)
 _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.\w+)?$", re.IGNORECASE)
 
 
@@ -80,8 +86,9 @@ class Corpus:
         note: a message about the weights for the user; "": none.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
-            "replaced_characters", which stand for invalid bytes, and "records_without_text", the
-            lines of JSON and rows of Parquet whose text is null.
+            "replaced_characters", which stand for invalid bytes, "duplicate_documents" among the
+            first MOST_REMEMBERED, and "records_without_text", the lines of JSON and rows of Parquet
+            whose text is null.
 
     Raises:
         ValueError: there are no inputs, an input cannot be read, a weight is not positive, or a
@@ -98,6 +105,7 @@ class Corpus:
         self.counts: Counter = Counter()
         self._bytes = ByteCounter()
         self._said: set[str] = set()
+        self._seen: set[int] = set()
         mixture = parse_mixture(inputs, "--input", streams.input_exists)
         names = inputs if mixture is None else [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
@@ -170,6 +178,14 @@ class Corpus:
         Raises ValueError if a file is damaged, has bytes that are not in the encoding (few are
         allowed if `errors` is "replace"), or has no text field named `text_field`.
         """
+        for document in self._documents(number):
+            if len(self._seen) < MOST_REMEMBERED:
+                known = len(self._seen)
+                self._seen.add(hash(document.text))
+                self.counts["duplicate_documents"] += len(self._seen) == known
+            yield document
+
+    def _documents(self, number: int | None) -> Iterator[Document]:
         inputs = self._opened if number is None else [self._opened[number]]
         for kind, reader in chain.from_iterable(opened.readers for opened in inputs):
             if kind == "file":
@@ -269,14 +285,17 @@ class Corpus:
             except (ValueError, RecursionError) as error:
                 raise ValueError(
                     f"{name}, line {number} is not JSON ({brief(error)}): JSON lines contain one "
-                    "object per line."
+                    f"object per line. {_ONE_PER_LINE}"
                 ) from error
-            text = record.get(field, self) if isinstance(record, dict) else self
+            text: Any = self
+            with contextlib.suppress(LookupError):
+                text = tables.field_of(record, field)
             if text is not None and not isinstance(text, str):
-                known = sorted(record) if isinstance(record, dict) else type(record).__name__
+                kind = "no" if text is self else f"a {type(text).__name__}, not a text, in the"
                 raise ValueError(
-                    f"{name}, line {number} has no text field {field!r}. Its fields: "
-                    f"{brief(known)}. Name one with --text_field."
+                    f"{name}, line {number} has {kind} text field {field!r}. Its text fields: "
+                    f"{brief(tables.text_fields(record))}. Name one with --text_field."
+                    f"{'' if isinstance(record, dict) else f' It is no object. {_ONE_PER_LINE}'}"
                 )
             if text and "\\u" in line:
                 text = self._without_surrogates(text, name, number)
@@ -366,7 +385,8 @@ def looks_like_documents(lines: Sequence[str]) -> bool:
     def is_long(line: str) -> bool:
         size = len(line.encode())
         return size >= LONG_LINES[blank] and (
-            size >= 2 * max(LONG_LINES) or len(split_sentences(line)) > 2
+            (not blank and size >= 2 * max(LONG_LINES))
+            or sum(map(ends_like_sentence, split_sentences(line))) > 2
         )
 
     least = len(filled) if blank else max(0.9 * len(filled), 5)

@@ -27,6 +27,13 @@ _TITLES = frozenset(
     "fig figs eq eqs sec ch vol vols pp p pt nos ed eds trans dept univ assn bros incl "
     "jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
+# Those of German and Slavic languages, as they are written within a sentence.
+_FOREIGN = frozenset(
+    "abb abs abt bd bde bzw dipl evtl exkl geb gest ggf hl hrsg inkl jh mrd nr sog tsd usf vgl "
+    "čes čís hab inż mgr např np npr nám resp sv sw św tzn tzv tzw ul акад бул вв вул гг гл гр "
+    "доц др им изд ин кв корп млн млрд н.э напр обл оз пер пл пос пр просп проф рис руб св см ср "
+    "ст стр т.е т.к т.н т.ч табл тов тт тыс ул".split()
+)
 # Words that are abbreviations only before a number.
 _BEFORE_NUMBERS = frozenset("no art op cat ex para §".split())
 # Abbreviations that may end a sentence or not: the next word decides.
@@ -72,11 +79,21 @@ _OTHER_END = regex.compile(
 # That pattern needs characters other than Latin, Cyrillic and their usual punctuation.
 _HAS_OTHER = re.compile(r"[^\x00-\u036f\u0400-\u052f\u2000-\u203b]")
 _ENDS = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎՞]["'”’»)\]」』）》】]*$""")
-_SPACELESS = (
-    r"[[\p{EA=W}\p{EA=F}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]--[\p{Hangul}\s]]"  # EA: East Asian
-)
+_WIDE, _MARKS = regex.compile(r"[\p{EA=W}\p{EA=F}]"), regex.compile(r"\p{Mn}")  # EA: East Asian
+_SPACELESS = r"[[\p{EA=W}\p{EA=F}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]--[\p{Hangul}\s]]"
 _SPACELESS_BREAK = regex.compile(
     rf"(?V1)(?<={_SPACELESS})\s*\n\s*(?={_SPACELESS}|[“”‘’…—])|(?<=[“”‘’…—])\s*\n\s*(?={_SPACELESS})"
+)
+_SPACED = re.compile(
+    r"\b(?:[zZ]\. ?(?:B|T)|[dD]\. ?h|u\. ?(?:a|U|v\. ?a)|o\. ?[äg]|i\. ?d\. ?R|s\. ?[ou]|[vV]\. ?a"
+    r"|[vn]\. ?Chr|[тТ]\. ?[екнч]|до н\. ?э)\."
+)
+_ETC = re.compile(r"\b(?:usw|itd|itp|т\. ?[дп])$")
+_ORDINAL = re.compile(
+    r"(?:^|\W)(?:(?<!\bI )am|im|vom|zum|der|des|dem|den|das|bis|ab|seit|u|dana|dne)\s\d{1,2}$", re.I
+)
+_GERMAN_MONTHS = frozenset(
+    "Januar Jänner Februar März Mai Juni Juli Oktober Dezember Jahrhundert Jahrhunderts".split()
 )
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«/—–-]*$")
 _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
@@ -131,11 +148,23 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     before = paragraph[max(0, stop - 24) : stop]
     match_before = _LAST_WORD.search(before)
     word = match_before[0] if match_before else ""
-    if len(word) == 1 and (word.isupper() or word.upper() != word == word.title()) and word != "I":
-        return False  # an initial
+    if _ETC.search(before):
+        return True
+    is_initial = word.isupper() or (word.islower() and word >= "\u0400")
+    if len(word) == 1 and is_initial and word != "I":
+        return False
+    if word[:1].lower() + word[1:] in _FOREIGN:
+        return False
+    near = _SPACED.finditer(paragraph, max(0, stop - 8), stop + 8)
+    if any(match.start() < stop < match.end() for match in near):
+        return False
     lower = word.lower()
     if lower in _TITLES:
         return False
+    if len(word) < 3 and word.isdecimal():
+        following = _NEXT_WORD.match(paragraph, match.end())
+        is_month = following is not None and following[1] in _GERMAN_MONTHS
+        return not is_month and not _ORDINAL.search(before)
     if lower in _BEFORE_NUMBERS:
         return not after.isdigit()
     if lower in _AMBIGUOUS or (len(word) > 2 and word[1] == "." and word[0].isalpha()):
@@ -159,6 +188,7 @@ LONG_DOCUMENT_CHARACTERS = 1_000_000
 WIDEST_WRAPPED_LINE = 120
 # Average line length, as a share of the longest, above which text counts as wrapped.
 WRAPPED_FILL = 0.6
+WRAPPED_FULL = 0.75
 
 
 class Document(NamedTuple):
@@ -211,7 +241,20 @@ def _paragraphs(text: str) -> list[str]:
             paragraphs[-1].append(line)
         elif paragraphs[-1]:
             paragraphs.append([])
-    return [_SPACELESS_BREAK.sub("", "\n".join(paragraph)) for paragraph in paragraphs]
+    if _SPACELESS_BREAK.search(text) is None:
+        return ["\n".join(paragraph) for paragraph in paragraphs]
+    # A line that is not full ends something, such as an item of a list.
+    full = WRAPPED_FULL * max(map(_width, lines))
+    return [
+        _SPACELESS_BREAK.sub(
+            "", "".join(ln + ("\n" if _width(ln) >= full else " ") for ln in lines)
+        )
+        for lines in paragraphs
+    ]
+
+
+def _width(line: str) -> int:
+    return len(line) + len(_WIDE.findall(line)) - len(_MARKS.findall(line))
 
 
 def looks_wrapped(lines: list[str]) -> bool:

@@ -50,8 +50,6 @@ _SKIPPED = (tarfile.XGLTYPE, b"V", b"D")  # global settings, volume names, lists
 SAMPLED_BYTES = 1 << 13  # from which a likely encoding is found
 # Longer lines are cut at white space, which bounds memory if a file has no line breaks.
 MAX_LINE_CHARACTERS = 1 << 16
-# A line of JSON is not cut, because it has to be parsed whole, which takes up to 24 bytes of memory
-# per character.
 MAX_JSON_CHARACTERS = 1 << 24
 
 

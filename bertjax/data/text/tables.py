@@ -33,7 +33,29 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
                 "Name one with --text_field."
             )
         for rows in parquet_batches(path, file, [text_field]):
-            yield from (row[text_field] for row in rows)
+            yield from (field_of(row, text_field) for row in rows)
+
+
+def field_of(record: Any, name: str) -> Any:
+    """Returns the value of a field of a record, or of a path of fields such as "data.text".
+
+    Raises LookupError if the record has no such field. A part of a path that is null is null.
+    """
+    if not isinstance(record, dict):
+        raise KeyError(name)
+    first, _, rest = name.partition(".")
+    if name in record or not rest:
+        return record[name]
+    return record[first] and field_of(record[first], rest)
+
+
+def text_fields(record: Any, prefix: str = "") -> list[str]:
+    """Returns the names and paths, see `field_of`, of the texts in a record."""
+    if not isinstance(record, dict):
+        return [prefix[:-1]] if isinstance(record, str | bytes) else []
+    return [
+        field for name in sorted(record) for field in text_fields(record[name], f"{prefix}{name}.")
+    ]
 
 
 def guess_text_column(path: str) -> str | None:
@@ -51,11 +73,14 @@ def guess_text_column(path: str) -> str | None:
 def _text_columns(file: Any) -> list[str]:
     import pyarrow
 
-    return [
-        field.name
-        for field in file.schema_arrow
-        if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
-    ]
+    def texts(fields: Any, prefix: str = "") -> Iterator[str]:
+        for field in fields:
+            if pyarrow.types.is_struct(field.type):
+                yield from texts(field.type, f"{prefix}{field.name}.")
+            elif pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type):
+                yield prefix + field.name
+
+    return list(texts(file.schema_arrow))
 
 
 def open_parquet(path: str) -> Any:
@@ -200,11 +225,12 @@ def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """
     for index in range(len(source)):
         example = source[index]
-        text = example.get(text_field) if isinstance(example, dict) else None
+        text = None
+        with contextlib.suppress(LookupError):
+            text = field_of(example, text_field)
         if not isinstance(text, bytes | str):
-            known = sorted(example) if isinstance(example, dict) else type(example).__name__
             raise ValueError(
-                f"{name} has no text field {text_field!r}. Its fields: {known}. "
-                "Name one with --text_field."
+                f"{name} has no text field {text_field!r}. Its text fields: "
+                f"{text_fields(example)}. Name one with --text_field."
             )
         yield text.decode("utf-8", "replace") if isinstance(text, bytes) else text

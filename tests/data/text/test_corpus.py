@@ -141,6 +141,27 @@ def test_json_lines_with_another_field(tmp_path):
         read(path)
 
 
+def test_a_nested_field_is_named_by_its_path(tmp_path):
+    texts = ["घर बड़ा है।", "ቤቱ ትልቅ ነው።", "家は大きい。", "Дом большой.", None]
+    rows = [{"id": n, "data": {"text": text}} for n, text in enumerate(texts)]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in (path, tmp_path / "a.parquet"):
+        assert read(file, text_field="data.text") == [[text] for text in texts if text]
+        with pytest.raises(ValueError, match=r"no text (field|column) 'text'.*\['data.text'\]"):
+            read(file)
+    dotted = write(tmp_path / "b.jsonl", json.dumps({"data.text": "Здесь.", "data": None}))
+    assert read(dotted, text_field="data.text") == [["Здесь."]]
+    with pytest.raises(ValueError, match="has a dict, not a text, in the text field 'data'"):
+        read(path, text_field="data")
+    listed = write(tmp_path / "c.jsonl", json.dumps({"text": texts[:2], "data": {"t": "x"}}))
+    with pytest.raises(ValueError, match=r"has a list, not a text.*\['data.t'\]"):
+        read(listed)
+    for content in (json.dumps(rows), json.dumps(rows, indent=1), json.dumps(rows[0], indent=1)):
+        with pytest.raises(ValueError, match=r"d.json, line \d.* jq -c"):
+            read(write(tmp_path / "d.json", content))
+
+
 def test_wiki_extractor_json_drops_the_title(tmp_path):
     row = {"id": "1", "url": "u", "title": "Ham", "text": "Ham\n\nA dish.\nOrigin."}
     assert read(write(tmp_path / "wiki_00", json.dumps(row))) == [["A dish.", "Origin."]]
@@ -382,7 +403,7 @@ def test_datasets_prepared_by_tfds_are_read_without_tensorflow(tmp_path):
     assert corpus.identity == [["tfds:tiny_text/1.0.0", 3]]
     found = [sentences_of(document) for document in corpus.documents()]
     assert sorted(found) == [[f"Text {i} é.", "End."] for i in range(3)]
-    with pytest.raises(ValueError, match=r"no text field 'text'. Its fields: \['body'\]"):
+    with pytest.raises(ValueError, match=r"no text field 'text'. Its text fields: \['body'\]"):
         read("tfds:tiny_text", tfds_data_dir=str(tmp_path))
     assert "tensorflow" not in sys.modules
 

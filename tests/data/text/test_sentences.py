@@ -58,6 +58,32 @@ _BY_LANGUAGE = {
     ),
     "Tibetan": (" ", ["ང་ཁང་པར་འགྲོ།", "ཁོ་སློབ་གྲྭར་འགྲོ། །", "བོད་ཡིག་ཡག་པོ་ཡིན༎"]),
     "Japanese": ("", ["これは例である．", "円周率は３．１４である．"]),
+    "German": (
+        " ",
+        [
+            "Am 3. Oktober 1990 war es so.",
+            "Im 20. Jahrhundert, z. B. Berlin, d. h. u. a. Bonn bzw. Ulm.",
+        ]
+        + [
+            "Der 2. Weltkrieg, siehe Abb. Nr. 5.",
+            "3. Mai.",
+            "Häuser, Höfe usw.",
+            "Es war 1939.",
+            "Ja.",
+        ],
+    ),
+    "Russian": (
+        " ",
+        ["В 1941 г. Германия напала.", "Он жил в г. Москва на ул. Ленина, т. е. Там."]
+        + ["Яблоки и т. д.", "Потом пришёл А. С. Пушкин.", "До н. э. Рим был мал."],
+    ),
+    "Polish": (
+        " ",
+        ["W 1990 r. Polska, tzw. Nowa, np. Łódź, św. Piotr.", "Ul. Długa itd.", "Potem."],
+    ),
+    "Czech": (" ", ["Dne 3. Října, např. Praha, sv. Petr.", "Tzv. Nová.", "Konec."]),
+    "Croatian": (" ", ["U 2. Svjetskom ratu, npr. Zagreb.", "Bio je kraj."]),
+    "Numbers": (" ", ["I am 12.", "My age is 3.", "The end.", "On NPR.", "It was."]),
     "English": (
         " ",
         ["Really‼", "It costs 3.5 rupees (रुपये), e.g. at Mr. Rao's; the α; β too.", "Yes."],
@@ -110,22 +136,24 @@ def test_wrapped_lines_are_joined_and_paragraphs_on_one_line_are_not():
 
 
 @pytest.mark.parametrize(
-    ("lines", "space"),
+    "text",  # a line that is not full ends an item of a list, and is joined with a space
     [
-        (["国境の長いトンネルを", "抜けると雪国であった", "デー", "タを送る"], ""),
-        (["天下大势，分久必合，", "合久必分，周末七国分", "“争", "”并入于秦"], ""),
-        (["แมวกินปลาและหมาวิ่ง", "เล่นในสวนหลังบ้าน", "ทุกวันตอนเช้า"], ""),
-        (["ខ្ញុំទៅផ្សារទិញត្រី", "សាច់បន្លែនិង", "ផ្លែឈើ"], ""),
-        (["ຂ້ອຍໄປຕະຫຼາດ", "ຊື້ປາແລະ", "ຊີ້ນ"], ""),
-        (["ကျွန်တော်အိမ်", "ပြန်တယ်သူ", "ကစားတယ်"], ""),
-        (["대한민국의 수도는", "서울이고 부산은", "항구이다"], " "),
-        (["मैं घर जाता हूँ और", "वह खेलती है", "शब्द"], " "),
-        (["使用软件", "Linux", "和中文", "Python", "“and a", "bcde”", "yes"], " "),
+        "国境の長いトンネルの|雪国でもある、夜のデー|タを送る",
+        "天下大势，分久必合，|“合久必分，周末七国”|并入于秦",
+        "แมวกินปลาและหมาวิ่ง|เล่นในสวนหลังบ้าน|ทุกวันตอนเช้า",
+        "ខ្ញុំទៅផ្សារទិញត្រី|សាច់បន្លែនិង|ផ្លែឈើ",
+        "ຂ້ອຍໄປຕະຫຼາດ|ຊື້ປາແລະຊີ້ນໝູ|ຊີ້ນ",
+        "ကျွန်တော်အိမ်|ပြန်တယ်သူ|ကစားတယ်",
+        "대한민국의 수도는 서울이고 부산은 항구이다",
+        "किताबें बच्चों दुनिया शब्दों",
+        "使用软件 Linux 和中文 Python “and a bcde” yes",
+        "苹果和梨子和桃子和李子|香蕉 樱桃和杏子和葡萄和橙子|柠檬和橘子和柚子和瓜",
     ],
 )
-def test_wrapped_lines_are_joined_as_their_script_is_written(lines, space):
-    text = "\n".join(lines)
-    assert sentences_of(Document(f"{text}\n\n{text}", "prose")) == [space.join(lines)] * 2
+def test_wrapped_lines_are_joined_as_their_script_is_written(text):
+    lines = text.replace("|", "\n").replace(" ", "\n")
+    joined = [text.replace("|", "")]
+    assert sentences_of(Document(f"{lines}\n\n{lines}", "prose")) == joined * 2
 
 
 def test_only_line_ends_end_lines():
