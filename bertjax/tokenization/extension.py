@@ -262,8 +262,7 @@ def _pieces_of_unknown(
     old = set().union(*map(parts, tokenizer.tokens))
     alphabet = sorted(set().union(*map(parts, words)))
     trainer = trainers.BpeTrainer(
-        # Some pieces have no new character.
-        vocab_size=len(alphabet) + 2 * add,
+        vocab_size=len(alphabet) + 2 * add,  # some pieces have no new character
         min_frequency=min_frequency,
         special_tokens=alphabet,
         continuing_subword_prefix=prefix,

@@ -21,7 +21,6 @@ _MARKED = regex.compile(
     r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+|[\u1100-\u115f][\u1160-\u11ff]+", regex.V1
 )
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
-_SAMPLED_CHARACTERS = 1_000_000
 _DECOMPOSED_SHARE = 0.01
 
 
@@ -76,13 +75,7 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
 
     If `normalize` is "nfc", the tokenizer gets texts in Unicode's composed form.
     """
-    words: Counter[str] = Counter()
-    left = _SAMPLED_CHARACTERS
-    for text in texts:
-        words.update(_WORD.findall(text[:left]))
-        left -= len(text)
-        if left <= 0:
-            break
+    words = Counter(_WORD.findall("\n".join(islice(texts, 10_000))[:1_000_000]))
     if not words:
         return []
 
@@ -100,15 +93,12 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
     word = max(islice(words, 20_000), key=interest)
     after = normal(word)
     becomes = f"becomes {after!r}" if after != word else f"stays {word!r}"
-    does = (
-        f"{'are lower-cased' if lowers else 'keep their case'} and {'lose' if strips else 'keep'}"
-    )
     apart = "" if is_composed(after) or not is_composed(word) else " (decomposed)"
     flags = ["--no_do_lower_case keeps case"] * lowers + ["--no_strip_accents keeps marks"] * strips
     remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
-    said = [f"Letters {does} their marks: {word!r} {becomes}{apart}{remedy}."]
-    share = marked_share(words) if strips else 0.0
-    if share > MARKED_SHARE:
+    case, marks = ("keep their case", "are lower-cased")[lowers], ("keep", "lose")[strips]
+    said = [f"Letters {case} and {marks} their marks: {word!r} {becomes}{apart}{remedy}."]
+    if strips and (share := marked_share(words)) > MARKED_SHARE:
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
             "of Latin, Greek and Cyrillic, such as vowel signs, or takes syllables of Hangul "

@@ -351,7 +351,7 @@ def train_unigram(
         model_max_length=model_max_length,
     )
     if strip_accents and not all(is_normalized("NFC", word) for word in words):
-        # The table composes no syllables of Hangul in the library, but does so in the trainer.
-        steps = [stripping, normalizers.NFC(), normalizers.Precompiled(charsmap)]
+        table = normalizers.Precompiled(charsmap)  # composes Hangul in the trainer alone
+        steps = [stripping, normalizers.NFC(), table]
         tokenizer = tokenizer.with_parts(normalizer=normalizers.Sequence(steps))
     return tokenizer

@@ -212,8 +212,7 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
     they are the same whatever is done about errors.
     """
     try:
-        # Older versions had no other encodings and forms of text.
-        settings = {"encoding": "utf-8", "normalize": "none", **old["settings"]}
+        settings = {"encoding": "utf-8", "normalize": "none", **old["settings"]}  # newer fields
         if settings["errors"] == "strict":
             settings["errors"] = plan["settings"]["errors"]
         changed = {**old, "settings": settings}
