@@ -203,13 +203,15 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     if has_json:
         kinds[file.name] = content["model"]["type"]
     kind = kinds[file.name]
-    if named and named not in _GENERIC:
-        kinds = {f"{named} in {_CONFIG}": _KIND_OF_CLASS.get(named, ""), **kinds}
-    if "" in kinds.values():
-        raise ValueError(
-            f"{directory / _CONFIG} specifies the tokenizer class {brief(named, 60)}, which is not "
-            f"supported. Supported: {', '.join(_KIND_OF_CLASS)}."
+    if named in _KIND_OF_CLASS:
+        kinds = {f"{named} in {_CONFIG}": _KIND_OF_CLASS[named], **kinds}
+    elif named and named not in _GENERIC:
+        problem = (
+            f"{directory / _CONFIG} specifies the tokenizer class {brief(named, 60)}, which is"
         )
+        if not has_json:
+            raise ValueError(f"{problem} not supported. Supported: {', '.join(_KIND_OF_CLASS)}.")
+        _warn(f"{problem} unknown here: {file.name} is taken as it is")
     if kind not in _KIND_OF_FILE.values():
         raise ValueError(
             f"{file} specifies the model type {brief(kind, 60)}, which is not supported. "
@@ -227,11 +229,12 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
         input_names = ["input_ids", "attention_mask"]
     # transformers writes 1e30 for "no limit".
     length = int(min(length, 2**31 - 1))
-    flags = {} if has_json and named in _GENERIC else {n: config[n] for n in _FLAGS if n in config}
+    generic = bool(named) and named not in _KIND_OF_CLASS
+    flags = {} if has_json and generic else {n: config[n] for n in _FLAGS if n in config}
     if do_lower_case is not None:
         flags["do_lower_case"] = do_lower_case
     common = {"model_max_length": length, "model_input_names": input_names}
-    tokenizer_class = "" if named in _GENERIC else named
+    tokenizer_class = "" if generic else named
     return _Source(directory, kind, file, content, bare, config, tokenizer_class, flags, common)
 
 
@@ -373,6 +376,10 @@ def _wrapped(
         step |= {_FIELDS[n]: x for n, x in source.flags.items() if _FIELDS.get(n) in step}
         if "prepend_scheme" in step and "add_prefix_space" in source.flags:
             step["prepend_scheme"] = "always" if source.flags["add_prefix_space"] else "never"
+    for token in source.json.get("added_tokens") or ():  # as transformers reads them
+        if isinstance(token, dict) and "content" in token:
+            defaults = dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
+            token |= defaults | {"normalized": not token.get("special")} | token
     with explaining_the_library():
         backend = tokenizers.Tokenizer.from_str(json.dumps(source.json))
     source.config.setdefault("truncation_side", (backend.truncation or {}).get("direction"))
@@ -459,7 +466,9 @@ def _add_tokens(source: _Source, tokenizer: Tokenizer) -> None:
     if source.kind == "Unigram" and special.cls == "<s>":  # its class puts these around a text
         names |= {"bos": special.cls, "eos": special.sep}
     for name, token in names.items():
-        if (said := _content(config.get(f"{name}_token"))) not in (None, token):
+        said = _content(config.get(f"{name}_token"))
+        # Nothing is inserted for the others, so that an empty name changes no id.
+        if said not in (None, token) and (said or name in ("cls", "sep", "bos", "eos")):
             raise ValueError(
                 f"{source.directory / _CONFIG} has {name}_token={brief(said)}, but the vocabulary "
                 f"has {token}: correct it, or save the tokenizer with transformers, which writes a "

@@ -27,6 +27,7 @@ _SETTINGS = tuple(
 )
 SENTENCE_FILES = (MODULES, _MODEL, *_SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
+_EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
 _ANY = object()
 # The values that are followed; any, if other code reads the field or no embedding depends on it.
@@ -44,7 +45,6 @@ _USUAL = {
         ("word_embedding_dimension", "embedding_dimension", "include_prompt", "pooling_mode"), _ANY
     ),
     "SentenceTransformer": {"model_type": "SentenceTransformer", "truncate_dim": None},
-    "Normalize": dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"),
 }
 
 
@@ -84,9 +84,7 @@ def read_sentence_modules(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
             "only Transformer, Pooling and Normalize: give --pooling to embed without them."
         )
-    for folder in folders[2:]:
-        file = directory / folder / "config.json"
-        _refuse_others(file, _read_optional(file), _USUAL["Normalize"], others=True)
+    normalizes = [_normalizes(directory / folder / "config.json") for folder in folders[2:]]
     places = [directory / folders[0] / name for name in _SETTINGS]
     settings = next((file for file in places if _read_optional(file)), places[0])
     content = _read_optional(settings)
@@ -112,7 +110,21 @@ def read_sentence_modules(
         )
     pooling = read_pooling(directory / folders[1] / "config.json")
     similarity = str(model.get("similarity_fn_name") or "cosine")
-    return SentenceModules(pooling, "Normalize" in kinds, length, similarity)
+    return SentenceModules(pooling, any(normalizes), length, similarity)
+
+
+def _normalizes(file: Path) -> bool:
+    """Whether a Normalize normalises embeddings of texts, and not something else, or nothing."""
+    config = _read_optional(file)
+    read = config.get("module_input_name", _EMBEDDING)
+    written = config.get("module_output_name")
+    written = read if written is None else written
+    if written == _EMBEDDING and read in ("token_embeddings", "attention_mask", "input_ids"):
+        raise ValueError(
+            f"{file} has module_input_name={read!r}, whose normalisation would be the embedding, "
+            "which bertjax does not follow: give --pooling to embed without it."
+        )
+    return read == written == _EMBEDDING
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:

@@ -379,6 +379,17 @@ OF_MODULES = {
         edit(folder / "config_sentence_transformers.json", a_setting_of_tomorrow=1),
     ],
     "twice": lambda folder: edit(folder / "2_Normalize/config.json", module_output_name=None),
+    "normalised elsewhere": lambda folder: edit(
+        folder / "2_Normalize/config.json", module_output_name="other"
+    ),
+    "nothing normalised": lambda folder: edit(
+        folder / "2_Normalize/config.json", module_input_name="other"
+    ),
+    "tokens normalised": lambda folder: edit(
+        folder / "2_Normalize/config.json",
+        module_input_name="token_embeddings",
+        module_output_name=None,
+    ),
 }
 
 
@@ -402,7 +413,6 @@ def test_modules_give_the_vectors_of_sentence_transformers_in_copies_too(
 REFUSED_SETTINGS = {
     "1_Pooling/config.json": {"pooling_mode": ["mean", "cls"]},
     "2_Normalize/config.json": {"module_input_name": "token_embeddings"},
-    "./2_Normalize/config.json": {"module_output_name": "other"},
     "sentence_bert_config.json": {"do_lower_case": True},
     "./sentence_bert_config.json": {"module_output_name": "x"},
     "././sentence_bert_config.json": {

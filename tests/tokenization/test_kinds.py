@@ -196,10 +196,25 @@ def test_files_of_two_kinds_are_refused(kinds, tmp_path):
     (tmp_path / "vocab.txt").unlink()
     config = tmp_path / "tokenizer_config.json"
     said = json.loads(config.read_text())
-    for name, message in (("BertTokenizer", "different"), ("GPT2Tokenizer", "supported")):
-        config.write_text(json.dumps(said | {"tokenizer_class": name}))
-        with pytest.raises(ValueError, match=message):
-            load_tokenizer(tmp_path)
+    config.write_text(json.dumps(said | {"tokenizer_class": "BertTokenizer"}))
+    with pytest.raises(ValueError, match="different"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bpe", "wordpiece", "albert", "xlm-roberta"])
+def test_of_an_unknown_class_tokenizer_json_is_taken_as_it_is(kinds, texts, tmp_path, name, capsys):
+    kinds[name].save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    said = json.loads(config.read_text()) | {"tokenizer_class": "TomorrowsTokenizer"}
+    config.write_text(json.dumps(said))
+    assert load_tokenizer(tmp_path).encode_prompts(texts, 99) == kinds[name].encode_prompts(
+        texts, 99
+    )
+    assert "TomorrowsTokenizer, which is unknown here" in capsys.readouterr().err
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    with pytest.raises(ValueError, match="TomorrowsTokenizer, which is not supported"):
+        load_tokenizer(tmp_path)
 
 
 def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_path):

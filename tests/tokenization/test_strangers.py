@@ -637,3 +637,28 @@ def test_transformers_gives_the_ids_of_an_extended_xlmr(xlmr_of_transformers_4, 
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / str(tokenizer.vocab_size))
         for text in ten_texts(script):
             assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
+
+
+@pytest.mark.parametrize("field", ["special", "single_word", "lstrip", "rstrip", "normalized"])
+@pytest.mark.parametrize("name", ["wordpiece", "bpe"])
+def test_added_tokens_may_lack_fields(kinds, texts, tmp_path, name, field):
+    transformers = pytest.importorskip("transformers")
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer.json", lambda c: [t.pop(field) for t in c["added_tokens"]] and None)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in texts[:20]:
+        assert load_tokenizer(tmp_path).encode_prompt(text)[0] == theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize("token", ["unk", "pad", "mask"])
+@pytest.mark.parametrize("name", ["wordpiece", "bpe", "xlm-roberta"])
+def test_an_empty_name_of_a_token_that_is_not_inserted_changes_nothing(
+    kinds, tmp_path, name, token
+):
+    saved(kinds, name, tmp_path)
+    edit(tmp_path, "tokenizer_config.json", lambda c: c | {f"{token}_token": ""})
+    for text in TEXTS:
+        assert load_tokenizer(tmp_path).encode([text]) == kinds[name].encode([text])
+    edit(tmp_path, "tokenizer_config.json", lambda c: c | {"sep_token": ""})
+    with pytest.raises(ValueError, match="sep_token="):
+        load_tokenizer(tmp_path)
