@@ -1,5 +1,6 @@
 """Reports of runs: their data are the files of the run, thinned honestly, in every state."""
 
+import dataclasses
 import json
 import math
 import random
@@ -19,6 +20,7 @@ from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
+from bertjax.inference.pretrained import from_text
 from bertjax.record import journal
 from bertjax.record.logger import Session
 from bertjax.record.metrics import to_line
@@ -432,6 +434,21 @@ def test_mistakes_of_other_tasks_say_what_is_wrong():
     prediction = {"label": 0, "probabilities": [0.7, 0.3]}
     (mistake,) = summary_of(choice, [(example, prediction)])["mistakes"]
     assert (mistake["gold"], mistake["predicted"]) == ("fell", "ran")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("我在北京", "北"), ("ไปกรุงเทพ", "รุ"), ("in  New\nYork", "New"), ("🙂 トヨタ", "ヨ")],
+)
+def test_mistakes_in_running_text_show_the_text_as_it_is(text, word):
+    tags = TagTask.of_labels(("O", "B-X"), name="tag")
+    example = from_text(tags, text, None)
+    gold = tuple("B-X" if found == word else "O" for found in example.words)
+    example = dataclasses.replace(example, label=gold)
+    prediction = {"labels": ["O"] * len(gold), "probabilities": [0.9] * len(gold)}
+    (mistake,) = summary_of(tags, [(example, prediction)])["mistakes"]
+    start, end = mistake["marked"]
+    assert (mistake["text"], mistake["text"][start:end]) == (text, word)
 
 
 @pytest.mark.parametrize("id_column", [None, "nr"])
