@@ -34,45 +34,33 @@ class MetricLogger:
 
     Args:
         writer: writes the metric files; None on hosts other than the first.
+        terminal: shows the metrics; `close` closes it.
         trackers: get the same metrics, such as experiment trackers and the report.
         every: the number of steps between two log lines.
         num_steps: the number of steps of the whole run.
-        name: the name of the run, for the terminal.
-        step: the step at which the run starts or resumes.
         pending: the sums of metrics not yet logged, from a checkpoint.
         loss_weights: {name of a loss: its factor in the total loss}, if the train step returns no
             metric "loss".
-        last_evaluation: the metrics with which the terminal compares the next evaluation.
     """
 
     def __init__(
         self,
         writer: MetricWriter | None,
+        terminal: Terminal,
         *,
-        clock: Clock,
         trackers: Sequence[Listener] = (),
         every: int,
         num_steps: int,
-        step: int,
         pending: dict[str, Any] | None = None,
-        name: str = "pretraining",
         loss_weights: Mapping[str, float] | None = None,
-        last_evaluation: Mapping[str, Any] | None = None,
     ):
         self._loss_weights, self._trackers = loss_weights or {}, trackers
-        self._writer, self._every, self._num_steps = writer, every, num_steps
+        self._writer, self._terminal = writer, terminal
+        self._every, self._num_steps = every, num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._unread: list[dict[str, Any]] = []
         self._flops_per_step, self._peak_flops, self._seconds = 0.0, 1.0, 0.0
         self._since: float | None = None
-        self._terminal = Terminal(
-            name,
-            clock=clock,
-            num_steps=num_steps,
-            step=step,
-            last_evaluation=last_evaluation,
-            quiet=writer is None,
-        )
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
         """Begins a phase, whose steps take `flops_per_step` FLOP on all devices together.

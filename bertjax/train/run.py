@@ -28,6 +28,7 @@ from bertjax.devices.flops import peak_flops
 from bertjax.record import journal
 from bertjax.record.logger import MetricLogger, Session
 from bertjax.record.metrics import MetricWriter
+from bertjax.record.terminal import Terminal
 from bertjax.record.trackers import Listener, check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
@@ -594,17 +595,16 @@ def _record(
             listeners.append(session.report(workdir.path, workdir.address, facts))
         logged = workdir.last_evaluation() or {}
         last = {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
+    position = {"num_steps": job.num_steps, "step": step, "last_evaluation": last}
+    terminal = Terminal(job.name, clock=session.clock, quiet=writer is None, **position)
     return MetricLogger(
         writer,
-        clock=session.clock,
+        terminal,
         trackers=listeners,
         every=job.settings.log_every,
         num_steps=job.num_steps,
-        step=step,
         pending=progress.get("pending"),
-        name=job.name,
         loss_weights=job.program.objective.loss_weights,
-        last_evaluation=last,
     )
 
 

@@ -29,7 +29,8 @@ def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch)
     clock = iter(np.arange(0.0, 100.0, 1.0))
     monkeypatch.setattr(hooks.time, "perf_counter", lambda: next(clock))
     lines = Lines()
-    logger = hooks.MetricLogger(lines, clock=Clock(), every=6, num_steps=6, step=0)
+    terminal = hooks.Terminal("pretraining", clock=Clock(), num_steps=6, step=0)
+    logger = hooks.MetricLogger(lines, terminal, every=6, num_steps=6)
     metrics = {
         "sums": {"loss": (jnp.ones(()), jnp.ones(()))},
         "tokens": jnp.ones(()),
