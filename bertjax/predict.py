@@ -276,8 +276,7 @@ def predict_task(config: PredictConfig) -> None:
     folder = Path(config.output or f"predictions/{task.name}")
     with naming_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    source = task.source
-    assert source is not None
+    source = task.data
     for split in source.splits:
         if split != "train":
             count, pairs = itertools.count(), model.predictions(task, source.examples(split))

@@ -78,7 +78,6 @@ class Tracker(Protocol):
         """Ends this process's part of the run, which is `complete` or was stopped."""
 
 
-# The folder in the workdir with the files of trackers, and NAME.json, which names the run there.
 # Seconds for which a run that was stopped waits for a tracker.
 STOPPED_PATIENCE_SECONDS = 10.0
 # MLflow accepts at most 1,000 metrics per request.

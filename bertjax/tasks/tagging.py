@@ -56,7 +56,6 @@ _UNUSUAL = {"([A-Z])_(.+)": "B_X", "(.+)-([A-Z])": "X-B", "(.+)_([A-Z])": "X_B"}
 # Marks that are usual without types and O, of segments such as words.
 _SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
 _NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
-# Several of these are parts of speech of Universal Dependencies or the Penn Treebank.
 _PARTS_OF_SPEECH = frozenset(
     "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB "
     "CC CD DT IN JJ NN NNP NNS PRP RB TO VB VBD VBG VBN VBP VBZ".split()

@@ -535,6 +535,12 @@ class Task(abc.ABC):
         return prediction["label"]
 
     @property
+    def data(self) -> Source:
+        """The source of a task that has one."""
+        assert self.source is not None
+        return self.source
+
+    @property
     def reads_windows(self) -> bool:
         """Whether texts of more than `max_length` tokens are read in windows, and not truncated."""
         return False

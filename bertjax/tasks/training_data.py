@@ -59,7 +59,6 @@ def write_training_data(
         ValueError: the train split does not exist or is empty, or an example in the train split is
             malformed or has no label.
     """
-    assert task.source is not None
     sizes, digest = array.array("I"), hashlib.sha256()
     has_classes = task.label_kind in ("classes", "tokens", "multi_label")
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
@@ -83,7 +82,7 @@ def write_training_data(
             yield record
 
     write_shard(path, records())
-    task.source.forget("train")
+    task.data.forget("train")
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
     return TrainingData(path, np.array(sizes), counts, digest.hexdigest(), examples)
@@ -96,11 +95,10 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
         ValueError: a row is malformed or has a label that does not occur in training (the message
             names the row), or a split is empty.
     """
-    assert task.source is not None
-    for split in task.source.splits:
+    for split in task.data.splits:
         if split != "train":
             if not sum(1 for _ in _features(task, split, tokenizer, max_length)):
-                file = task.source.path(split)
+                file = task.data.path(split)
                 raise ValueError(f"The {split} split has no examples: check the file ({file}).")
 
 
@@ -108,8 +106,7 @@ def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
     """Yields (example, feature) of a split; one error at the end describes all bad rows."""
-    source = task.source
-    assert source is not None
+    source = task.data
     truncated = TruncatedTexts(task, max_length)
     encode = task.features if split == "train" else task.features_to_predict
     problems: list[str] = []

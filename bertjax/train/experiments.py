@@ -217,8 +217,7 @@ def load_run(
     how = loaded.tokenizer, config.max_length or task.max_length
     data = write_training_data(task, *how, folder / "train.array_record")
     check_splits(task, *how)
-    assert task.source is not None
-    if bad := task.source.all_bad_rows():
+    if bad := task.data.all_bad_rows():
         splits = Counter(split for split, _ in bad)
         of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
         hosts.say(
@@ -227,7 +226,7 @@ def load_run(
         )
     shots = config.shots
     part = shots_of(task, data, shots, config.seed) if shots else data
-    for line in (*summary(task, part, config), *task.source.change_notes()):
+    for line in (*summary(task, part, config), *task.data.change_notes()):
         hosts.say(line)
     return task, loaded, data, teacher
 
@@ -551,8 +550,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             name, run = variant_of(config, f"fold{index + 1}", test=None, select_by=LAST)
             fold = Fold(index, config.folds, config.seed)
             of_fold, scores[name] = _run(name, run, folder, fold, session)
-            assert of_fold.source is not None
-            indices[name] = of_fold.source.held_out_indices()
+            indices[name] = of_fold.data.held_out_indices()
         whole = {"folds": 0, "dev_fraction": 0.0, "select_by": None}
         name, run = variant_of(config, ALL, **whole)
         hosts.say(f"The model that is exported is trained on all examples, in {run.workdir}")

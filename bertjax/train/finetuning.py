@@ -140,8 +140,7 @@ class FinetuningJob(Job):
 
     def claimed(self) -> None:
         """Writes bad_rows.jsonl, which names the rows of the user's files that are left out."""
-        assert self.task.source is not None
-        self.task.source.write_bad_rows(self.workdir.path / BAD_ROWS)
+        self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
 
     def initial_params(self) -> Any:
         return self.loaded.params
@@ -225,8 +224,7 @@ class FinetuningJob(Job):
 
         `params` are the parameters. The result is {} if the examples of the split have no labels.
         """
-        assert self.task.source is not None
-        predictions = self.predictor(params, self.task.source.examples(split))
+        predictions = self.predictor(params, self.task.data.examples(split))
         if hosts.is_first():
             folder = self.workdir.path / PREDICTIONS
             with naming_write_errors(folder):
@@ -315,8 +313,7 @@ class FinetuningJob(Job):
         check_finite(params, f"The model of step {self.updates}")
         config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
-        assert self.task.source is not None
-        description = self.task.description(self.max_length) | self.task.source.description
+        description = self.task.description(self.max_length) | self.task.data.description
         tagger_params = None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)

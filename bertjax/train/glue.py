@@ -191,9 +191,8 @@ def _diagnostic(config: FinetuneConfig, model: Path) -> dict[str, str]:
         task = official_task(loaded, DIAGNOSTIC, options)
     except FileNotFoundError:
         return {}
-    assert task.source is not None
     with scratch_folder() as folder:
-        pairs = loaded.predictions(task, task.source.examples("test"))
+        pairs = loaded.predictions(task, task.data.examples("test"))
         for _ in task.write_predictions(folder, "test", pairs):
             pass
         names = GLUE[DIAGNOSTIC].submission.values()
