@@ -129,8 +129,8 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
         columns=options.columns,
         label_separator=options.label_separator,
         bad_rows="skip" if options.skip_bad_rows else "refuse",
-        can_skip=True,
     )
+    source.can_skip = True
     return OWN_KINDS[kind][1](source, options)
 
 

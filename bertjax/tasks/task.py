@@ -307,7 +307,6 @@ class Source(abc.ABC):
         files: {split: its file, folder or data}.
         bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
             out; "report": each becomes an example whose `problem` says why.
-        can_skip: whether errors about bad rows recommend --skip_bad_rows.
         keep: whether examples are kept; else, a split is parsed whenever it is read, so that
             predictions begin before a file has been read.
 
@@ -316,24 +315,19 @@ class Source(abc.ABC):
             and "dev" if a part of the train split is held out.
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
         note: a message about the files for the user; it may be empty.
+        can_skip: whether errors about bad rows recommend --skip_bad_rows.
     """
 
     note: str = ""
+    can_skip: bool = False
 
     def __init__(
-        self,
-        name: str,
-        files: Mapping[str, Any],
-        bad_rows: BadRows = "refuse",
-        *,
-        can_skip: bool = False,
-        keep: bool = True,
+        self, name: str, files: Mapping[str, Any], bad_rows: BadRows = "refuse", keep: bool = True
     ):
         self.name, self.files = name, dict(files)
         self.splits = tuple(self.files)
         self.counts = ChangeCounts()
-        self._can_skip, self._keeps = can_skip, keep
-        self._bad_rows_are: BadRows = bad_rows
+        self._bad_rows_are, self._keeps = bad_rows, keep
         self._kept: dict[str, KeptExamples] = {}
         self._bad_rows: dict[str, list[str]] = {}  # split -> problems
         self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
@@ -428,7 +422,7 @@ class Source(abc.ABC):
     def refuse(self, split: str, problems: Sequence[str]) -> None:
         """Raises one ValueError about all bad rows of a split, unless `problems` is empty."""
         if problems:
-            raise error_of(problems, str(self.path(split)), can_skip=self._can_skip)
+            raise error_of(problems, str(self.path(split)), can_skip=self.can_skip)
 
     def leave_out(self, split: str, example: Example, problem: str) -> bool:
         """Leaves an example out of later reads if `bad_rows` is "skip"; returns whether it does."""

@@ -135,12 +135,11 @@ class TableSource(Source):
         columns: Columns | None = None,
         label_separator: str | None = None,
         bad_rows: BadRows = "refuse",
-        can_skip: bool = False,
         keep: bool = True,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
-        `bad_rows`, `can_skip` and `keep` are as for `Source`.
+        `bad_rows` and `keep` are as for `Source`.
 
         Args:
             train: the file of the train split, or a folder of files with the same columns; the
@@ -160,7 +159,7 @@ class TableSource(Source):
         """
         given = {"train": train, "dev": dev, "test": test}
         files = {x: Path(path).expanduser() for x, path in given.items() if path is not None}
-        super().__init__(f"--task={kind}", files, bad_rows, can_skip=can_skip, keep=keep)
+        super().__init__(f"--task={kind}", files, bad_rows, keep=keep)
         if not files:
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.kind: OwnKind = kind

@@ -192,16 +192,11 @@ class SquadSource(Source):
     """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions."""
 
     def __init__(
-        self,
-        files: Mapping[str, Path | str],
-        bad_rows: BadRows = "refuse",
-        *,
-        can_skip: bool = False,
-        keep: bool = True,
+        self, files: Mapping[str, Path | str], bad_rows: BadRows = "refuse", *, keep: bool = True
     ):
         """Takes the arguments of `Source`; raises FileNotFoundError if a file does not exist."""
         paths = {split: Path(path).expanduser() for split, path in files.items()}
-        super().__init__("SQuAD", paths, bad_rows, can_skip=can_skip, keep=keep)
+        super().__init__("SQuAD", paths, bad_rows, keep=keep)
         for split, path in self.files.items():
             if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
@@ -406,7 +401,8 @@ def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
-    source = SquadSource(options.files, bad_rows, can_skip=True)
+    source = SquadSource(options.files, bad_rows)
+    source.can_skip = True
     divide(source, options, BY_PASSAGE, lambda example: example.pair)
     counts = {split: _count_impossible(source, split) for split in source.splits}
     impossible = any(without for without, _ in counts.values())

@@ -23,7 +23,8 @@ def file(tmp_path):
 
 
 def test_all_bad_rows_are_in_one_error(file):
-    source = TableSource("classify", train=file, can_skip=True)
+    source = TableSource("classify", train=file)
+    source.can_skip = True
     with pytest.raises(ValueError, match="4 rows cannot be used") as error:
         list(source.examples("train"))
     text = str(error.value)
@@ -218,7 +219,7 @@ def test_all_bad_questions_of_a_table_are_in_one_error(tmp_path):
     ]
     (tmp_path / "a.csv").write_text("\n".join(["question,context,answer,answer_start", *rows]))
     with pytest.raises(ValueError, match="4 rows cannot be used") as error:
-        list(SquadSource({"train": tmp_path / "a.csv"}, can_skip=True).examples("train"))
+        list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
     text = str(error.value)
     assert "the question is empty" in text and "the passage is empty" in text
     assert "the answer 'Bob' does not occur in the passage" in text and "'answer_start'" in text
