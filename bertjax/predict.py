@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bertjax.base import command_line, signals
-from bertjax.base.files import naming_write_errors
+from bertjax.base.files import brief, naming_write_errors
 
 if TYPE_CHECKING:
     from bertjax.inference.evaluation import TrainingOverlap
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 # Maps each flag that selects a kind of inference to the flags that it can be combined with.
 MODES = {
-    "input": (*_COLUMNS, "label_separator", "output", "max_length", "doc_stride"),
+    "input": (
+        *(*_COLUMNS, "label_separator", "output", "spreadsheet_safe", "max_length", "doc_stride"),
+    ),
     "text": ("pair", "output", "max_length", "doc_stride"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
     "fill_mask": ("top_k", "html"),
@@ -43,7 +45,7 @@ class PredictConfig:
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
         "model": "model max_length doc_stride pooling normalize layers truncate_dim top_k",
-        "output": "output html submission",
+        "output": "output spreadsheet_safe html submission",
     }
 
     model: str
@@ -112,6 +114,9 @@ class PredictConfig:
     columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
     order of the texts (in .parquet, the texts as well); a folder for --task; None: standard output
     for --input and --text, the folder predictions/TASK for --task; --embed requires it."""
+    spreadsheet_safe: bool = False
+    """Whether texts in a .csv or .tsv that begin with =, +, -, @, a tab or a carriage return, which
+    spreadsheets would take as formulas, get a ' in front; off, so that texts stay as they are."""
     html: str | None = None
     """Page to write for --fill_mask, a file that ends in .html and needs neither a network nor
     other files: the tokens of the text, and the most probable tokens for each mask as bars; None:
@@ -356,7 +361,7 @@ def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
     for index, words in enumerate(answers):
         table = Table("word", "probability", title=Text(f"{mask} {index + 1}"))
         for word, probability in words:
-            table.add_row(Text(word), f"{probability:.4f}")
+            table.add_row(Text(brief(word)), f"{probability:.4f}")
         console.print(table)
 
 

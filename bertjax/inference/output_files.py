@@ -308,12 +308,16 @@ def _cell(value: Any) -> str | float | None:
     return value
 
 
-def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
+def write_converted(
+    lines: Path, output: Path, suffix: str, *, spreadsheet_safe: bool = False
+) -> list[str]:
     """Writes predictions as a table, or as a JSON array, from a JSON lines file.
 
-    `suffix` is the format: ".csv", ".tsv", ".parquet" or ".json". Returns sentences for the user
-    about cells that the format cannot hold as they are.
+    `suffix` is the format: ".csv", ".tsv", ".parquet" or ".json". With `spreadsheet_safe`, texts in
+    CSV and TSV that a spreadsheet would take as formulas get a ' in front. Returns sentences for
+    the user about cells that the format cannot hold as they are.
     """
+    safe = _without_formula if spreadsheet_safe else (lambda cell: cell)
     if suffix == JSON_ARRAY:
         with lines.open("rb") as read, output.open("wb") as write:
             write.write(b"[")
@@ -331,12 +335,18 @@ def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
         _write_parquet(lines, output, types)
         return notes
     if suffix == ".tsv":
-        return notes + _write_tsv(lines, output, types)
+        return notes + _write_tsv(lines, output, types, safe)
     with output.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(types), restval="")
-        writer.writeheader()
-        writer.writerows(_rows(lines))
+        writer = csv.writer(file)
+        writer.writerow(map(safe, types))
+        writer.writerows([safe(row.get(name, "")) for name in types] for row in _rows(lines))
     return notes
+
+
+def _without_formula(cell: Any) -> Any:
+    # OWASP's rule; numbers that are cells of their own, such as -1, are no texts.
+    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if is_formula else cell
 
 
 def _renamed(lines: Path) -> list[str]:
@@ -353,12 +363,14 @@ def _renamed(lines: Path) -> list[str]:
     ]
 
 
-def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:
+def _write_tsv(
+    lines: Path, output: Path, columns: Iterable[str], safe: Callable[[Any], Any]
+) -> list[str]:
     columns = list(columns)
     broken = quoted = 0
     with output.open("w", encoding="utf-8", newline="") as file:
         for row in itertools.chain([dict(zip(columns, columns, strict=True))], _rows(lines)):
-            cells = ["" if row.get(name) is None else str(row[name]) for name in columns]
+            cells = ["" if row.get(name) is None else str(safe(row[name])) for name in columns]
             written = [_BREAKS.sub(" ", cell) for cell in cells]
             broken += sum(map(operator.ne, cells, written))
             quoted += sum(cell.startswith('"') for cell in cells)
@@ -530,7 +542,9 @@ def prediction_lines(
     def finish(partial: Path, output: Path) -> None:
         if is_converted(output):
             with writing(output) as temporary:
-                notes = write_converted(partial, temporary, output.suffix.lower())
+                safe = bool(settings.get("spreadsheet_safe"))
+                suffix = output.suffix.lower()
+                notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
             for note in notes:
                 print(f"{output}: {note}", file=sys.stderr)
             partial.unlink()
@@ -551,4 +565,7 @@ class _Printed:
         """Keeps nothing."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        print(json.dumps(line, ensure_ascii=False))
+        text = json.dumps(line, ensure_ascii=False)
+        if not text.isprintable():  # a stranger's label could command a terminal
+            text = "".join(x if x.isprintable() else json.dumps(x)[1:-1] for x in text)
+        print(text)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from bertjax.base.files import did_you_mean, write_json, writing
+from bertjax.base.files import brief, did_you_mean, write_json, writing
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import LAST
 from bertjax.record.labels import held_out_label, label
@@ -164,7 +164,7 @@ def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
     return f"the one of step {step}, the last of {count} evaluations with the best {name}"
 
 
-WIDTH = 80
+WIDTH, LONGEST_NAME = 80, 100
 # Numbers of classes and of confusions that are printed; the files contain all of them.
 MOST_CLASSES, PRINTED_CONFUSIONS = 40, 15
 
@@ -257,7 +257,7 @@ class ClassReport:
             scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
             if not row.support and not self._predicted[row.name]:
                 scores = ["-"] * 3  # the class is no part of the macro average
-            table.add_row(escape(row.name), *scores, f"{row.support:,}")
+            table.add_row(_name(row.name), *scores, f"{row.support:,}")
         console.print(table)
         if self.confusion:
             shown = self._matrix(title) or self._confusions(title)
@@ -271,9 +271,9 @@ class ClassReport:
         widths = [max(map(len, column)) + 3 for column in columns]
         if sum(widths) + max(max(map(len, names)), len("label, predicted:")) + 4 > WIDTH:
             return None
-        table = Table("label, predicted:", *map(escape, names), title=title)
+        table = Table("label, predicted:", *map(_name, names), title=title)
         for name, row in zip(names, cells, strict=True):
-            table.add_row(escape(name), *row)
+            table.add_row(_name(name), *row)
         return table
 
     def _confusions(self, title: str) -> Table:
@@ -281,7 +281,7 @@ class ClassReport:
         table = _table(("label", "predicted"), ("examples",), f"{title}: confusions")
         table.caption = _rest(len(wrong), PRINTED_CONFUSIONS)
         for (gold, answer), count in wrong[:PRINTED_CONFUSIONS]:
-            table.add_row(escape(gold), escape(answer), f"{count:,}")
+            table.add_row(_name(gold), _name(answer), f"{count:,}")
         return table
 
     def write(self, folder: Path, split: str) -> None:
@@ -297,6 +297,10 @@ class ClassReport:
         with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             rows = ([gold, *(self.confusion[gold, name] for name in names)] for gold in names)
             csv.writer(file).writerows(itertools.chain([["label", *names]], rows))
+
+
+def _name(label: str) -> str:
+    return markup.escape(brief(label, LONGEST_NAME))
 
 
 def _table(texts: Sequence[str], numbers: Sequence[str], title: str) -> Table:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -265,7 +266,7 @@ def model_card(
     embeds = head == "sentence_embedding"
     text = _HEAD.format(
         library="sentence-transformers" if embeds else "transformers",
-        title=title,
+        title=re.sub(r"([\\`*<>\[\]|#!])", r"\\\1", brief(title)),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=config.num_attention_heads,

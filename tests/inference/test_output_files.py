@@ -7,7 +7,13 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from bertjax.inference.output_files import check_output, check_suffix, table_row, write_converted
+from bertjax.inference.output_files import (
+    _Printed,
+    check_output,
+    check_suffix,
+    table_row,
+    write_converted,
+)
 
 LINES = [
     {
@@ -138,3 +144,30 @@ def test_tsv_keeps_all_that_it_can_hold_and_says_what_it_cannot(tmp_path):
     ]
     assert write_converted(tmp_path / "lines", tmp_path / "a.csv", ".csv") == []
     assert pandas.read_csv(tmp_path / "a.csv")["text"].to_list() == cells
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx", "\r=1"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formulas_are_quoted_if_that_is_asked_for(suffix, text, tmp_path):
+    row = {"id": "0", "input": {"text": text, text: "b", "n": -1.5}, "label": text}
+    (tmp_path / "lines").write_text(json.dumps(row) + "\n")
+    found = []
+    for safe in (False, True):
+        write_converted(tmp_path / "lines", tmp_path / f"a{suffix}", suffix, spreadsheet_safe=safe)
+        with (tmp_path / f"a{suffix}").open(newline="") as file:
+            found += list(csv.reader(file, delimiter="," if suffix == ".csv" else "\t"))
+    kept = text if suffix == ".csv" else text.replace("\t", " ").replace("\r", " ")
+    assert found[1] == [kept, "b", "-1.5", kept]
+    assert found[3] == [f"'{kept}", "b", "-1.5", f"'{kept}"]
+    assert found[2] == ["text", f"'{kept}", "n", "predicted_label"]
+
+
+@pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b31m", "\u202e", "\x07", "\u2066", "\U000e0001"])
+def test_printed_lines_hold_no_commands_for_a_terminal(sign, capsys):
+    _Printed().write({"id": "0", "label": f"größe 你好 {sign}"})
+    out = capsys.readouterr().out
+    assert out[:-1].isprintable() and "größe 你好" in out
+    assert json.loads(out)["label"] == f"größe 你好 {sign}"

@@ -49,6 +49,19 @@ def test_scores_are_those_of_scikit_learn_and_fit_80_columns(classes, tmp_path, 
     assert matrix[0, 0] == sum(a == b == labels[0] for a, b in zip(golds, answers, strict=True))
 
 
+@pytest.mark.parametrize(
+    "label", ["\x1b[31mred", "a\x9b2Jb", "\u202etxt.exe", "line\nbreak", "x" * 3000, "[bold]b"]
+)
+@pytest.mark.parametrize("classes", [2, 30])
+def test_labels_of_strangers_cannot_command_the_terminal(label, classes, capsys):
+    labels = (label, *(f"class {i:02}" for i in range(1, classes)))
+    report_of(labels, [label, labels[1]], [labels[1], label]).print("classify, dev")
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").isprintable()
+    assert len(printed) < 8000
+    assert label != "[bold]b" or label in printed
+
+
 def test_many_classes_without_a_mistake_have_no_empty_table(capsys):
     labels = tuple(f"class {i:02}" for i in range(30))
     report_of(labels, labels, labels).print("classify, dev")

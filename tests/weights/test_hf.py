@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from bertjax.model.heads import BertForMaskedLM
 from bertjax.model.linear import Linear
 from bertjax.weights import init_params, load_model, save_hf
 from bertjax.weights.fill import with_training_parts
+from bertjax.weights.hf import model_card
 
 
 @pytest.fixture
@@ -191,3 +193,12 @@ def test_parts_that_only_a_training_has_are_not_written(
     assert loaded.head == "masked_lm" and "generator" not in loaded.params
     again = with_training_parts(loaded.params, model, 0)
     assert jax.tree.all(jax.tree.map(np.array_equal, again, params))
+
+
+@pytest.mark.parametrize(
+    "title", ["<script>x</script>", "[a](http://b)", "a\n# b", "`x`", "![i](u)"]
+)
+def test_the_title_of_a_model_card_is_text(title, tiny_config):
+    line = model_card(title, "masked_lm", tiny_config, True).split("---\n")[2].splitlines()[0]
+    assert not re.search(r"(?<!\\)[<>`\[\]!]", line)
+    assert line.startswith("# ") and line.count("#") == line.count("\\#") + 1
