@@ -11,7 +11,8 @@ the vocabularies are learnt from. Numbers are those of held-out lines:
 - per_word, per_token: tokens per word (between spaces), and characters per token;
 - exact, letters: the share of lines that decoding gives back, exactly or, without spaces, as the
   tokenizer normalises them; lines with unknown tokens count as lost;
-- equal: of `lines` lines, those with the ids of the tokenizer that transformers loads.
+- equal: of `lines` lines, those with the ids of the tokenizer that transformers loads; where fewer
+  are held out, others are taken as well.
 
 `sentences` per document and the share of `true` pairs are those of `prepare --objective nsp` with
 the unigram tokenizer, rows of 128 tokens, and all documents.
@@ -43,7 +44,9 @@ def without_spaces(text: str) -> str:
     return "".join(unicodedata.normalize("NFC", text).replace("\u2581", " ").split())
 
 
-def measure(tokenizer: Tokenizer, folder: Path, lines: list[str], compared: int) -> dict[str, Any]:
+def measure(
+    tokenizer: Tokenizer, folder: Path, lines: list[str], compare: list[str]
+) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     rows = tokenizer.encode(lines)
@@ -57,7 +60,6 @@ def measure(tokenizer: Tokenizer, folder: Path, lines: list[str], compared: int)
         for text, letter, lost in zip(decoded, letters, unknown, strict=True)
     ]
     theirs = AutoTokenizer.from_pretrained(folder)
-    compare = (lines * (compared // len(lines) + 1))[:compared]
     expected = theirs(compare, verbose=False)["input_ids"]
     ours = tokenizer.encode_prompts(compare, 10**6)
     return {
@@ -84,6 +86,8 @@ def measure_language(file: Path, args: argparse.Namespace) -> None:
             else:
                 opened.write(json.dumps({"text": document}) + "\n")
     held_out = list(dict.fromkeys(line for line in held_out if line))
+    lines = (" ".join(line.split()) for document in documents for line in document.split("\n"))
+    compare = list(dict.fromkeys([*held_out, *filter(None, lines)]))[: args.lines]
     result: dict[str, Any] = {"language": file.stem, "kinds": {}}
     for kind, fields in KINDS.items():
         output = folder / kind
@@ -93,7 +97,7 @@ def measure_language(file: Path, args: argparse.Namespace) -> None:
                 input=(str(text),), output=str(output), vocab_size=args.vocab_size, **fields
             )
         (letters,) = (x for x in said.getvalue().splitlines() if x.startswith("Letters "))
-        measured = measure(tokenizer, output, held_out, args.lines)
+        measured = measure(tokenizer, output, held_out, compare)
         result["kinds"][kind] = {"letters_said": letters, **measured}
     with contextlib.redirect_stdout(io.StringIO()):
         metadata = bertjax.prepare(
