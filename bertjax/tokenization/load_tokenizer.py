@@ -150,6 +150,12 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
             f"{source.file} is followed, also in settings that transformers' "
             f"{source.tokenizer_class} ignores: its ids may differ"
         )
+    bare = source.json and not (source.directory / _CONFIG).is_file()
+    if bare and source.kind == "WordPiece" and not (tokenizer.do_lower_case or do_lower_case):
+        _warn(
+            f"{source.file} is followed, which keeps capital letters; transformers, which reads "
+            f"the casing from {_CONFIG}, would lower-case texts: save the tokenizer to write it"
+        )
     tokenizer.truncation_side = source.config.get("truncation_side") or "right"
     actual = tokenizer.settings()
     for name, value in source.config.items() if do_lower_case is None else ():

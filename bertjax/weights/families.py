@@ -110,6 +110,8 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a `config.json` of ModernBERT or Ettin to fields with one value each, or refuses."""
     fields = dict(values)
+    if fields.get("local_attention", 0) is None:
+        raise ValueError("local_attention=null: it must be a number of tokens.")
     for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
         fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
     fields |= _thetas(values)

@@ -119,7 +119,8 @@ def _normalizes(file: Path) -> bool:
     read = config.get("module_input_name", _EMBEDDING)
     written = config.get("module_output_name")
     written = read if written is None else written
-    if written == _EMBEDDING and read in ("token_embeddings", "attention_mask", "input_ids"):
+    others = ("token_embeddings", "attention_mask", "input_ids")
+    if not isinstance(read, str) or (written == _EMBEDDING and read in others):
         raise ValueError(
             f"{file} has module_input_name={read!r}, whose normalisation would be the embedding, "
             "which bertjax does not follow: give --pooling to embed without it."

@@ -662,3 +662,14 @@ def test_an_empty_name_of_a_token_that_is_not_inserted_changes_nothing(
     edit(tmp_path, "tokenizer_config.json", lambda c: c | {"sep_token": ""})
     with pytest.raises(ValueError, match="sep_token="):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("cased", [True, False])
+def test_a_cased_tokenizer_json_alone_is_said_to_differ_from_transformers(
+    kinds, tmp_path, capsys, cased
+):
+    saved(kinds, "wordpiece", tmp_path)
+    edit(tmp_path, "tokenizer.json", bert(lowercase=not cased))
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert load_tokenizer(tmp_path).do_lower_case is not cased
+    assert ("would lower-case texts" in capsys.readouterr().err) == cased
