@@ -120,10 +120,12 @@ def _normalizes(file: Path) -> bool:
     written = config.get("module_output_name")
     written = read if written is None else written
     others = ("token_embeddings", "attention_mask", "input_ids")
-    if not isinstance(read, str) or (written == _EMBEDDING and read in others):
+    are_names = isinstance(read, str) and isinstance(written, str)
+    if not are_names or (written == _EMBEDDING and read in others):
         raise ValueError(
-            f"{file} has module_input_name={read!r}, whose normalisation would be the embedding, "
-            "which bertjax does not follow: give --pooling to embed without it."
+            f"{file} has module_input_name={brief(repr(read), 60)} and module_output_name="
+            f"{brief(repr(written), 60)}, which bertjax does not follow: give --pooling to embed "
+            "without it."
         )
     return read == written == _EMBEDDING
 
