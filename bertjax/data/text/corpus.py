@@ -385,7 +385,7 @@ def looks_like_documents(lines: Sequence[str]) -> bool:
     def is_long(line: str) -> bool:
         size = len(line.encode())
         return size >= LONG_LINES[blank] and (
-            (not blank and size >= 2 * max(LONG_LINES))
+            (not blank and size >= max(LONG_LINES))
             or sum(map(ends_like_sentence, split_sentences(line))) > 2
         )
 

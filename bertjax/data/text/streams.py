@@ -608,7 +608,8 @@ def _remedy(block: bytes) -> str:
 
     lines = b"\n".join(line for line in block.split(b"\n") if not line.isascii())
     likely = []
-    for match in list(from_bytes(lines[:SAMPLED_BYTES]))[:3]:
+    end = lines.rfind(b"\n", 0, SAMPLED_BYTES)
+    for match in list(from_bytes(lines[: SAMPLED_BYTES if end < 0 else end]))[:3]:
         usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
         example = next((word for word in str(match).split() if not word.isascii()), "")
         likely.append(f"{usual} ({brief(example, 30)!r})")

@@ -226,6 +226,9 @@ def test_text_in_another_encoding_is_named_and_read(tmp_path, encoding):
     for errors in ("strict", "replace"):
         with pytest.raises(ValueError, match=says):
             read(path, errors=errors)
+    long = write(tmp_path / "x-old.txt", (9 * "x" + 900 * text).encode(encoding))
+    with pytest.raises(ValueError, match=says):
+        read(long)
     plain = write(tmp_path / "new.txt", 50 * text)
     assert read(path, encoding=encoding) == read(plain)
     row = json.dumps({"text": 50 * text}, ensure_ascii=False)
