@@ -244,11 +244,13 @@ def _paragraphs(text: str) -> list[str]:
     if _SPACELESS_BREAK.search(text) is None:
         return ["\n".join(paragraph) for paragraph in paragraphs]
     # A line that is not full ends something, such as an item of a list.
-    full = WRAPPED_FULL * max(map(_width, lines))
+    full = {size: WRAPPED_FULL * max(map(size, lines)) for size in (len, _width)}
+
+    def is_full(line: str) -> bool:
+        return any(size(line) >= least for size, least in full.items())
+
     return [
-        _SPACELESS_BREAK.sub(
-            "", "".join(ln + ("\n" if _width(ln) >= full else " ") for ln in lines)
-        )
+        _SPACELESS_BREAK.sub("", "".join(ln + ("\n" if is_full(ln) else " ") for ln in lines))
         for lines in paragraphs
     ]
 
