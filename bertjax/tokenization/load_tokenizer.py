@@ -440,7 +440,7 @@ def _arranged(source: _Source, backend: tokenizers.Tokenizer, layout: Layout) ->
     second = two.type_ids[-1] if layout.second_type else 0
     types = [0] * len(head) + [second] * len(tail) if layout.second_type else two.type_ids
     fits = one.ids == [cls, *a, sep] and two.ids == [*head, *tail]
-    fits = fits and two.type_ids[1:] == types[1:]
+    fits = fits and two.type_ids[1:] == types[1:] and not (layout.second_type and any(one.type_ids))
     arranged = dataclasses.replace(layout, separators=separators, second_type=second)
     if fits and (arranged == layout or not replaces):
         return arranged
