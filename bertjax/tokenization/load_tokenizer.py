@@ -304,10 +304,12 @@ def _bpe(source: _Source) -> Tokenizer:
     if files not in (None, (model["vocab"], merges)):
         _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
     types = [step.get("type") for step in steps_before]
-    if "ByteLevel" not in types or model.get("dropout"):
+    # With a prefix that merges do not have, the library ends the process.
+    others = {x: model[x] for x in ("dropout", "continuing_subword_prefix") if model.get(x)}
+    if "ByteLevel" not in types or others:
         raise ValueError(
-            f"{source.file} preprocesses text by {brief(types)}, with dropout="
-            f"{model.get('dropout')}: only a BPE with ByteLevel, without dropout, is supported."
+            f"{source.file} preprocesses text by {brief(types)}, with {brief(others)}: only a BPE "
+            "with ByteLevel, without dropout and continuing_subword_prefix, is supported."
         )
     added = {token["content"] for token in source.json.get("added_tokens") or []}
     has_all = {*SPECIAL_TOKENS} <= {*added, *model["vocab"]}

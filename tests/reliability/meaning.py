@@ -558,7 +558,10 @@ def _attempt(function: Callable[..., dict], *args: Any) -> tuple[dict | None, st
             return function(*args), ""
     except Alarm:
         return None, f"Alarm: no end within {SECONDS} s"
-    except Exception as error:
+    except BaseException as error:
+        # Panics of the tokenizers library derive from nothing else.
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         return None, f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)

@@ -433,10 +433,14 @@ def test_another_arrangement_is_that_of_the_class_or_refused(kinds, tmp_path, na
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["dropout", "no ByteLevel"])
+@pytest.mark.parametrize("name", ["dropout", "no ByteLevel", "prefix"])
 def test_a_bpe_that_is_random_or_has_no_bytes_is_refused(kinds, tmp_path, name):
     saved(kinds, "bpe", tmp_path)
-    change = {"dropout": model(dropout=0.1), "no ByteLevel": part(pre_tokenizer=METASPACE)}[name]
+    change = {
+        "dropout": model(dropout=0.1),
+        "no ByteLevel": part(pre_tokenizer=METASPACE),
+        "prefix": model(continuing_subword_prefix=" "),
+    }[name]
     edit(tmp_path, "tokenizer.json", change)
     with pytest.raises(ValueError, match="only a BPE with ByteLevel, without dropout"):
         load_tokenizer(tmp_path)
