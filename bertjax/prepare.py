@@ -232,7 +232,10 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")
     elif metadata.settings["eval_fraction"]:
-        print("No document is held out for evaluation: the input is a single document.")
+        print(
+            "No document is held out for evaluation: the input is a single document. If it holds "
+            "one document per line, give --text_format documents."
+        )
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
             if same := content.random_from_same_document:

@@ -64,7 +64,7 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     if tokenizer.vocab_size < config.vocab_size:
         print(
             f"The corpus has too few words for --vocab_size {config.vocab_size}. Pretrain with "
-            f"--model.vocab_size {tokenizer.vocab_size} or more."
+            f"--model.vocab_size {-(-tokenizer.vocab_size // 64) * 64}, the next multiple of 64."
         )
     return tokenizer
 

@@ -454,6 +454,21 @@ def test_a_model_with_fewer_embeddings_than_tokens_is_refused(config, tmp_path):
         pretrain.run(dataclasses.replace(config, workdir=str(tmp_path), model=small))
 
 
+@pytest.mark.parametrize("vocab_size", [0, 30522])
+def test_rows_that_no_token_uses_and_all_lengths_that_are_needed_are_named(
+    config, tmp_path, capsys, vocab_size
+):
+    phases = [Phase(num_steps=9, max_length=n, batch_size=8) for n in (64, 16, 64, 32)]
+    model = dataclasses.replace(config.model, vocab_size=vocab_size or config.model.vocab_size)
+    changed = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), model=model, phases=tuple(phases)
+    )
+    with pytest.raises(ValueError, match=r"max_length=16, 32, 64: .* --max_length 16 32 64\."):
+        pretrain.run(changed)
+    warned = "rows of the embedding would stay unused" in capsys.readouterr().out
+    assert warned == bool(vocab_size)
+
+
 def test_a_workdir_with_other_files_is_left_alone(config, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ValueError, match="is not empty and holds no run"):

@@ -96,8 +96,10 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
     apart = "" if is_composed(after) or not is_composed(word) else " (decomposed)"
     flags = ["--no_do_lower_case keeps case"] * lowers + ["--no_strip_accents keeps marks"] * strips
     remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
+    changed = sum(words[w] for w in islice(words, 20_000) if normal(w) != w) / words.total()
+    rest = f" ({changed:.1%} of the words change)" if after != word else ""
     case, marks = ("keep their case", "are lower-cased")[lowers], ("keep", "lose")[strips]
-    said = [f"Letters {case} and {marks} their marks: {word!r} {becomes}{apart}{remedy}."]
+    said = [f"Letters {case} and {marks} their marks: {word!r} {becomes}{apart}{rest}{remedy}."]
     if strips and (share := marked_share(words)) > MARKED_SHARE:
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "

@@ -88,7 +88,7 @@ def _curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
         if warmup >= num_steps:
             raise ValueError(
                 f"warmup_steps={warmup} must be less than the {num_steps} steps of the "
-                "learning-rate curve: shorten the warm-up or add steps."
+                "learning-rate curve: shorten the warm-up (--optimizer.warmup_steps) or add steps."
             )
         decay = config.decay_steps if decay is None else decay
         if warmup + decay > num_steps:

@@ -179,13 +179,20 @@ class PretrainingJob(Job):
                 f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
                 f"--model.vocab_size={tokenizer.vocab_size}."
             )
-        for phase in self.config.phases:
-            if phase.max_length not in self.metadata.max_lengths:
-                raise ValueError(
-                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
-                    f"config has max_length={phase.max_length}: prepare the data with --max_length "
-                    f"{phase.max_length}."
-                )
+        idle = model.vocab_size - tokenizer.vocab_size
+        if idle > tokenizer.vocab_size and self.initial is None:
+            hosts.say(
+                f"warning: the tokenizer has {tokenizer.vocab_size:,} entries, so that {idle:,} "
+                f"rows of the embedding would stay unused and make the run slower: with "
+                f"--model.vocab_size {-(-tokenizer.vocab_size // 64) * 64}, there are none"
+            )
+        lengths = sorted({phase.max_length for phase in self.config.phases})
+        if not {*lengths} <= {*self.metadata.max_lengths}:
+            raise ValueError(
+                f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
+                f"config has max_length={', '.join(map(str, lengths))}: prepare the data in a new "
+                f"--output with --max_length {' '.join(map(str, lengths))}."
+            )
 
     def initial_params(self) -> Any:
         """Returns the parameters of --init or those copied from the teacher; None: random ones.
@@ -389,7 +396,8 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
         loaded = with_new_words(loaded, tokenizer, config.seed)
         hosts.say(
             f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
-            f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
+            "embeddings of their old pieces, or that of the unknown token if these were unknown; "
+            f"vocab_size is {loaded.config.vocab_size:,}"
         )
     before, asked = loaded.config.max_position_embeddings, config.model.max_position_embeddings
     longest = max(phase.max_length for phase in config.phases) + loaded.config.position_offset

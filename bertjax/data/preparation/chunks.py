@@ -252,7 +252,9 @@ class ChunkPreparer:
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
             texts = [text.decode() for text, _ in batch]
-            tokens.counts["characters"] += sum(map(len, texts))
+            tokens.counts["characters"] += sum(
+                len(text) - text.count(" ") - text.count("\n") for text in texts
+            )
             if self._settings.normalize == "nfc":
                 texts = [unicodedata.normalize("NFC", text) for text in texts]
             split = [

@@ -15,8 +15,8 @@ _UNREAD = {
     "HTML": (rb"(?i)\s*<(!doctype html|html)\b", "trafilatura < FILE > FILE.txt"),
     "XML": (
         rb"\s*<(\?xml|TEI)\b",
-        "python -c \"import sys, xml.etree.ElementTree as E; print('\\n'.join(E.parse(sys.argv[1])"
-        '.getroot().itertext()))" FILE > FILE.txt',
+        'python -c "import sys, xml.etree.ElementTree as E; print(*filter(None, map(str.strip, '
+        "E.parse(sys.argv[1]).getroot().itertext())), sep='\\n')\" FILE > FILE.txt",
     ),
     "PO": (rb'(#[^\n]*\n|\s)*msgid "', "po2txt FILE FILE.txt (of translate-toolkit)"),
 }
