@@ -574,10 +574,12 @@ def _decoded_blocks(
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             bad = error.object[error.start : error.start + 1].hex()
+            is_cut = error.reason == "unexpected end of data"  # at most a character is wrong
+            remedy = "" if is_cut else _remedy(error.object)
             raise ValueError(
                 f"{name} is not {encoding.upper()}: byte 0x{bad} at offset "
                 f"{offset - pending + error.start:,} ({error.reason}). "
-                f"{_remedy(error.object)}If only a few bytes are invalid, pass --errors replace, "
+                f"{remedy}If only a few bytes are invalid, pass --errors replace, "
                 "which puts U+FFFD in their place."
             ) from error
         offset += len(block)
