@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 
 import regex
@@ -21,7 +21,7 @@ _MARKED = regex.compile(
     r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+|[\u1100-\u115f][\u1160-\u11ff]+", regex.V1
 )
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
-_DECOMPOSED_SHARE = 0.01
+_DECOMPOSED_SHARE, _SAMPLED = 0.01, 300_000
 
 
 def marked_share(words: Mapping[str, int]) -> float:
@@ -75,10 +75,11 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
 
     If `normalize` is "nfc", the tokenizer gets texts in Unicode's composed form.
     """
-    words = Counter(_WORD.findall("\n".join(islice(texts, 10_000))[:1_000_000]))
+    words = Counter(_WORD.findall("\n".join(islice(texts, 10_000))[:_SAMPLED]))
     if not words:
         return []
 
+    @cache
     def normal(word: str) -> str:
         word = unicodedata.normalize("NFC", word) if normalize == "nfc" else word
         return "".join(tokenizer.normalise(word).split())
@@ -90,13 +91,13 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
 
     is_composed = partial(unicodedata.is_normalized, "NFC")
     lowers, strips = normal("A") == "a", normal("\u00e9") == "e"
-    word = max(islice(words, 20_000), key=interest)
+    word = max(words, key=interest)
     after = normal(word)
     becomes = f"becomes {after!r}" if after != word else f"stays {word!r}"
     apart = "" if is_composed(after) or not is_composed(word) else " (decomposed)"
     flags = ["--no_do_lower_case keeps case"] * lowers + ["--no_strip_accents keeps marks"] * strips
     remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
-    changed = sum(words[w] for w in islice(words, 20_000) if normal(w) != w) / words.total()
+    changed = sum(words[w] for w in words if normal(w) != w) / words.total()
     rest = f" ({changed:.1%} of the words change)" if after != word else ""
     case, marks = ("keep their case", "are lower-cased")[lowers], ("keep", "lose")[strips]
     said = [f"Letters {case} and {marks} their marks: {word!r} {becomes}{apart}{rest}{remedy}."]

@@ -344,10 +344,11 @@ _HARMLESS = set(
     "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens prefix "
     "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
     "pooler_size_per_head pooler_type net_structure_type gap_size num_memory_blocks "
-    "down_scale_factor layers_to_keep pruned_heads label2id _num_labels problem_type".split()
+    "down_scale_factor layers_to_keep pruned_heads label2id _num_labels".split()
 )
 _FOLLOWED_ELSEWHERE = set(
-    "id2label num_labels inner_group_num position_embedding_type add_cross_attention "
+    "id2label num_labels problem_type inner_group_num position_embedding_type "
+    "add_cross_attention "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
 )

@@ -124,15 +124,16 @@ def fill(
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     beyond = any((target.layer or 0) >= config.groups for _, target in placed)
-    into = None if missing or beyond else filled
+    firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
+    foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
+    refused = missing or (unexpected and not foreign)
+    into = None if refused or beyond else filled
     misshaped = [
         f"{stored} {problem}"
         for stored, target in placed
         if (problem := _place(into, wanted[target.path], target, tensors[stored], config))
     ]
-    firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
-    foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
-    if missing or misshaped or (unexpected and not foreign):
+    if refused or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
     if unexpected:
         print(

@@ -180,11 +180,11 @@ def find_head(source: Source, config: BertConfig) -> str:
     fitting = [head for head in stored if parts == stored[head]]
     named = source.config.get("architectures")
     named = named[0] if isinstance(named, list) and named else None
-    whole = [head for head in stored if stored[head] and stored[head] < parts]
-    if not fitting and (known := [x for x in whole if architecture(config, x) == named]):
-        others = listed(sorted(parts - stored[known[0]]))
-        print(f"note: {source.where} is read as {known[0]}, and its {others} left out")
-        return known[0]
+    meant = next((head for head in stored if architecture(config, head) == named), "")
+    if not fitting and stored.get(meant) and stored[meant] < parts:
+        others = listed(sorted(parts - stored[meant]))
+        print(f"note: {source.where} is read as {meant}, and its {others} left out")
+        return meant
     if not fitting:
         raise ValueError(
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
@@ -193,8 +193,8 @@ def find_head(source: Source, config: BertConfig) -> str:
     modules = source.usage.modules
     if "sentence_embedding" in fitting and not modules.exception() and modules.result():
         return "sentence_embedding"
-    if known := [head for head in fitting if architecture(config, head) == named]:
-        return known[0]
+    if meant in fitting:
+        return meant
     pooler = any(t.path.startswith("bert/pooler/") for ts in located.values() for t in ts)
     by_pooler = (head for head in fitting if parts and HEADS[head](config).needs_pooler == pooler)
     head = next(by_pooler, fitting[0])

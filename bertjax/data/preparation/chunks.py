@@ -289,9 +289,9 @@ class ChunkPreparer:
 
     def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[bytes]) -> None:
         unknown = self._tokenizer.unk_token_id
-        numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
-        if not any(numbers):
+        if not np.any(np.frombuffer(b"".join(encoded), f"=u{self._width}") == unknown):
             return
+        numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
         parts = self._tokenizer.unknown_parts(
             [sentence for sentence, n in zip(sentences, numbers, strict=True) if n]
         )

@@ -382,15 +382,16 @@ def looks_like_documents(lines: Sequence[str]) -> bool:
     filled = [line for line in lines if line.strip()]
     blank = any(not line.strip() for line in lines[:-1])
 
-    def is_long(line: str) -> bool:
-        size = len(line.encode())
-        return size >= LONG_LINES[blank] and (
-            (not blank and size >= max(LONG_LINES))
-            or sum(map(ends_like_sentence, split_sentences(line))) > 2
-        )
-
     least = len(filled) if blank else max(0.9 * len(filled), 5)
-    return len(filled) >= 5 and sum(map(is_long, filled)) >= least
+    long = [line for line in filled if len(line.encode()) >= LONG_LINES[blank]]
+    if len(filled) < 5 or len(long) < least:
+        return False
+
+    def is_document(line: str) -> bool:
+        very_long = not blank and len(line.encode()) >= max(LONG_LINES)
+        return very_long or sum(map(ends_like_sentence, split_sentences(line))) > 2
+
+    return sum(map(is_document, long)) >= least
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:

@@ -41,6 +41,7 @@ _AMBIGUOUS = frozenset(
     "etc inc ltd co corp llc plc jr sr bhd esq ph.d m.d b.a m.a d.c a.m p.m u.s u.k u.n e.u a.d "
     "b.c ave blvd rd mi ft lb lbs oz hr hrs min cm mm km kg".split()
 )
+_LISTED = _TITLES | _FOREIGN | _BEFORE_NUMBERS | _AMBIGUOUS
 _STARTERS = frozenset(
     "the a an this that these those he she it they we i you his her its their our my your there "
     "here in on at by for from to with as after before during when while if although though "
@@ -112,7 +113,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 def ends_like_sentence(line: str) -> bool:
     """Returns whether a line ends with a mark that ends sentences, and closing quotes."""
-    return _ENDS.search(line.rstrip()[-8:]) is not None
+    return line.endswith((".", "!", "?")) or _ENDS.search(line.rstrip()[-8:]) is not None
 
 
 def normalise(sentence: str) -> list[str]:
@@ -148,17 +149,20 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     before = paragraph[max(0, stop - 24) : stop]
     match_before = _LAST_WORD.search(before)
     word = match_before[0] if match_before else ""
-    if _ETC.search(before):
+    lower = word.lower()
+    if len(word) > 3 and "." not in word and lower not in _LISTED:
+        return True
+    if word.endswith(("usw", "itd", "itp", "д", "п")) and _ETC.search(before):
         return True
     is_initial = word.isupper() or (word.islower() and word >= "\u0400")
     if len(word) == 1 and is_initial and word != "I":
         return False
-    if word[:1].lower() + word[1:] in _FOREIGN:
+    if lower in _FOREIGN and word[1:] == lower[1:]:
         return False
-    near = _SPACED.finditer(paragraph, max(0, stop - 8), stop + 8)
-    if any(match.start() < stop < match.end() for match in near):
-        return False
-    lower = word.lower()
+    if len(word) == 1 or "." in word or word == "Chr":
+        near = _SPACED.finditer(paragraph, max(0, stop - 8), stop + 8)
+        if any(match.start() < stop < match.end() for match in near):
+            return False
     if lower in _TITLES:
         return False
     if len(word) < 3 and word.isdecimal():
