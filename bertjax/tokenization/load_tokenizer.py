@@ -406,6 +406,12 @@ def _wrapped(
     special = layout.special_tokens
     named = {name: _content(source.config.get(f"{name}_token")) for name in special._fields}
     named["unk"] = unk or named["unk"]
+    for name, token in named.items():
+        if token and backend.token_to_id(str(token)) is None:
+            raise ValueError(
+                f"{source.directory} has {name}_token={brief(repr(token), 60)}, which the "
+                f"vocabulary in {source.file.name} lacks: correct the name, or add the token."
+            )
     special = special._replace(**{name: str(token) for name, token in named.items() if token})
     layout = _arranged(source, backend, dataclasses.replace(layout, special_tokens=special))
     return kind.wrap(backend, layout, **source.common, **options)

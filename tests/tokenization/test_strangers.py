@@ -369,7 +369,9 @@ def test_blank_lines_of_a_vocabulary_keep_the_ids_of_the_others(kinds, tmp_path)
 REFUSED = [
     ("tokenizer_config.json", {"truncation_side": "both"}, "truncation_side=both: .*right or left"),
     ("tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
-    ("tokenizer_config.json", {"mask_token": "<mask>"}, "<mask>"),
+    ("tokenizer_config.json", {"mask_token": "<mask>"}, "mask_token='<mask>', which the voc"),
+    ("tokenizer_config.json", {"mask_token": " "}, "mask_token=' ', which the vocabulary"),
+    ("tokenizer_config.json", {"cls_token": {"content": "[X]"}}, r"cls_token='\[X\]', which"),
     ("tokenizer.json", {"something": 1}, "cannot use"),
 ]  # fmt: skip
 
