@@ -424,7 +424,9 @@ def reference(
         from sentence_transformers import SentenceTransformer
 
         cls: Any = transformers.AutoModel
-        _refuse_initialised(cls.from_pretrained(folder, output_loading_info=True)[1])
+        encoder, loaded = cls.from_pretrained(folder, output_loading_info=True)
+        _refuse_initialised(loaded)
+        _refuse_tokens(transformers.AutoTokenizer.from_pretrained(folder), encoder)
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         vectors: list[Any] = []
         for text in TEXTS:
@@ -438,8 +440,7 @@ def reference(
     # bertjax computes in float32, unless another type is asked for.
     model, loaded = cls.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
     model = model.eval()
-    if len(tokenizer) > model.config.vocab_size:
-        raise Undefined(f"{len(tokenizer)} tokens, of which some have no embedding")
+    _refuse_tokens(tokenizer, model)
     _refuse_initialised(loaded)
     positions = model.config.max_position_embeddings
     if kind.family in ("roberta", "xlm-roberta"):
@@ -467,6 +468,11 @@ def _refuse_initialised(loaded: dict[str, Any]) -> None:
     missing -= {name for name in missing if "pooler" in name}
     if missing:
         raise Undefined(f"initialised: {sorted(missing)}")
+
+
+def _refuse_tokens(tokenizer: Any, model: Any) -> None:
+    if len(tokenizer) > model.config.vocab_size:
+        raise Undefined(f"{len(tokenizer)} tokens, of which some have no embedding")
 
 
 def _name_generic_class(folder: Path) -> None:
