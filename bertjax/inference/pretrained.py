@@ -351,11 +351,13 @@ class Pretrained:
                     "reads no windows: leave it out."
                 )
             task = dataclasses.replace(task, **{"doc_stride": doc_stride})
-        max_length = task.max_length if max_length is None else max_length
+        origin = ""
+        if max_length is None:
+            origin, max_length = " (of task.json, or model_max_length)", task.max_length
         if not SHORTEST <= max_length <= longest:
             raise ValueError(
-                f"max_length={max_length}, but {where} reads {SHORTEST} to {longest} tokens: "
-                "choose a value in this range."
+                f"max_length={max_length}{origin}, but {where} reads {SHORTEST} to {longest} "
+                "tokens: choose a value in this range."
             )
         return dataclasses.replace(task, max_length=max_length)
 

@@ -959,3 +959,15 @@ def test_a_head_that_the_caller_chose_is_saved_alone(
         assert "without its head" not in capsys.readouterr().out
         bert.save(tmp_path / head)
         assert not any("predictions" in name for name in hf.open_hf(tmp_path / head))
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_maximum_length_that_has_no_room_for_a_pair_is_named(
+    tmp_path, one_layer_config, tokenizer, written, length
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": length}))
+    with pytest.raises(ValueError, match=rf"max_length={length} \(of task.json, or model_max_len"):
+        bertjax.load_pretrained(folder).predict(["ab"])
