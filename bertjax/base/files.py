@@ -5,12 +5,13 @@ import difflib
 import errno
 import itertools
 import json
+import math
 import os
 import re
 import shutil
 import struct
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,15 @@ def write_text(path: Path, text: str, *, unique: bool = False) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Writes `content` to the JSON file `path` atomically; errors as in `write_bytes`."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def in_json(value: Any) -> Any:
+    """Returns `value` with None for NaN and infinities, which JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: in_json(item) for key, item in value.items()}
+    return [in_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@
 | `run.json`, `.run.json` | the config of the run and a hash of its data, and a spare copy |
 | `run.lock` | the lock file, which names the process that writes to the workdir (`base.lock`) |
 | `tokenizer/` | the tokenizer of the model and of its training data |
-| `checkpoints/` | the Orbax checkpoints of the run |
+| `checkpoints/`, `checkpoints/deleted/` | the Orbax checkpoints of the run, and those to delete |
 | `damaged/`, `rolled_back/` | damaged checkpoints; checkpoints that a rollback has moved away |
 | `metrics.jsonl`, `events.out.tfevents.*` | the metrics as JSON lines and as TensorBoard events |
-| `goodput.jsonl`, `.goodput.json` | where the time of the run's processes went |
+| `goodput.jsonl`, `.goodput.json` | where the time of ended processes, and of this one, went |
 | `processes.jsonl` | the commands, hardware and versions of the run's processes |
 | `rollbacks.json` | the rollbacks of the run, if there were any |
 | `model/`, `push/` | the exported model; models that wait to be pushed to the Hub |
@@ -24,8 +24,8 @@ RUN_FILE, SPARE_FILE = "run.json", ".run.json"
 LOCK_FILE = "run.lock"
 TOKENIZER, MODEL, PREDICTIONS, HOSTS = "tokenizer", "model", "predictions", "hosts"
 CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK = "checkpoints", "damaged", "replaced", "rolled_back"
+DELETED = "deleted"
 METRICS, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
-# The ledger of the ended processes, and the line of the present one.
 LEDGER, PRESENT = "goodput.jsonl", ".goodput.json"
 PROCESSES = "processes.jsonl"
 ROLLBACKS = "rollbacks.json"

@@ -174,7 +174,7 @@ function scoreTable(run) {
   const rows = names.map((name) => [titled(name), ...columns.map((split) => {
     const value = scores[split][name];
     return element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
-      value === undefined ? "–" : data.names[name].percent ? percent(value, 2) : decimal(value));
+      typeof value !== "number" ? "–" : data.names[name].percent ? percent(value, 2) : decimal(value));
   })]);
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
   return element("section", {}, element("h3", {}, "Scores"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.base.files import json_lines, naming_write_errors, set_aside, write_bytes
+from bertjax.base.files import in_json, json_lines, naming_write_errors, set_aside, write_bytes
 from bertjax.base.workdir_files import EVENT_FILES, METRICS
 
 
@@ -66,18 +66,7 @@ def read_lines(path: Path) -> Lines:
 
 def to_line(step: int, metrics: Mapping[str, Any]) -> str:
     """Formats the metrics of a step as a line of metrics.jsonl; NaN and infinity become null."""
-    values = {key: _in_json(value) for key, value in metrics.items()}
-    return json.dumps({"step": step, **values}, allow_nan=False) + "\n"
-
-
-def _in_json(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _in_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_in_json(item) for item in value]
-    return value
+    return json.dumps(in_json({"step": step, **metrics}), allow_nan=False) + "\n"
 
 
 def cut_json_lines(path: Path, step: int, *, evaluation_due: bool = False) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import json_lines, read_json, read_json_or_empty, write_text
+from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty, write_text
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import (
     BAD_ROWS,
@@ -236,7 +236,6 @@ def _majority(split: Mapping[str, Any]) -> str:
 RUNNING, STOPPED = "running", "stopped"
 # A running process writes its line of the ledger every second; copies in buckets are older.
 ALIVE_SECONDS = 60.0
-# Messages of errors are cut to this number of characters.
 REASON_CHARACTERS = 600
 RESUMING = "The same command resumes it."
 KILLED = "its process was killed, or its machine failed"
@@ -414,7 +413,7 @@ def report_page(runs: Sequence[Mapping[str, Any]], *, written: float | None = No
         "names": {x: {"label": label(x), "percent": in_percent(x)} for x in sorted(names)},
         "differences": config_differences(runs),
     }
-    return fill("report.html", data)
+    return fill("report.html", in_json(data))
 
 
 def run_data(

@@ -8,6 +8,7 @@ newest one is whole.
 import contextlib
 import logging
 import math
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from bertjax.base.checksums import (
 )
 from bertjax.base.files import is_remote
 from bertjax.base.signals import signals_deferred
-from bertjax.base.workdir_files import DAMAGED, REPLACED
+from bertjax.base.workdir_files import DAMAGED, DELETED, REPLACED
 from bertjax.devices import hosts
 from bertjax.devices.activity import SAVING, Clock
 from bertjax.devices.host_watch import HostWatch
@@ -84,9 +85,13 @@ class Checkpointer:
             # Without `best_fn`, Orbax stores no metrics, so a resumed run could not find the best.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
+            # Renamed first, as a kill while it is deleted would leave one that counts as damaged.
+            # In buckets, where folders cannot be renamed, Orbax deletes it in place.
+            todelete_subdir=None if is_remote(directory) else DELETED,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         with self._explained("Opening the checkpoints"):
+            self._sweep(DELETED)
             self._manager = ocp.CheckpointManager(self._directory, options=options)
         self.saved_step = self._manager.latest_step() or 0
 
@@ -98,6 +103,11 @@ class Checkpointer:
         if hosts.is_first():
             for folder in unfinished(self._directory):
                 write_checksums(folder, without=WRITTEN_LAST)
+
+    def _sweep(self, names: str) -> None:
+        if not is_remote(self._directory) and hosts.is_first():
+            for folder in self._directory.glob(names):
+                remove_folder(folder)
 
     def _badness(self, metrics: Any) -> float:
         """Returns a number that is lower for a better checkpoint; infinite without a finite metric.
@@ -214,6 +224,7 @@ class Checkpointer:
             self._manager.check_for_errors()
             if not self._manager.save(step, args=items, metrics=kept, force=True):
                 raise RuntimeError(f"Orbax did not save step {step}")
+        threading.Thread(target=self._sweep, args=(f"{DELETED}/*",), daemon=True).start()
 
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
@@ -284,6 +295,7 @@ class Checkpointer:
             with self._explained():
                 self._manager.check_for_errors()
                 self._manager.close()
+                self._sweep(DELETED)
 
     def __enter__(self) -> "Checkpointer":
         return self

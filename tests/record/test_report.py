@@ -374,6 +374,19 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
     assert data["status"]["sentence"] == "Finished after step 60 of 60."
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_no_number_of_a_run_keeps_its_report_from_being_written(workdir, bad):
+    (workdir / "scores.json").write_text(json.dumps({"dev/f1": bad, "dev/accuracy": 0.5}))
+    (workdir / "predictions").mkdir(exist_ok=True)
+    scores = {"pearson": bad, "mse": 0.25}
+    (workdir / "predictions" / "dev.summary.json").write_text(json.dumps({"scores": scores}))
+    journal.started(workdir, {"step": 40, "num_steps": 60, "parameters": bad})
+    data = data_of(report_page([run_data(workdir)]))["runs"][0]
+    assert data["scores"] == {"dev/f1": None, "dev/accuracy": 0.5}
+    assert data["splits"][0]["scores"] == {"pearson": None, "mse": 0.25}
+    assert data["processes"][-1]["parameters"] is None
+
+
 def summary_of(task, pairs):
     summary, pairs = PredictionSummary(task), list(pairs)
     assert list(summary.observe(pairs)) == pairs

@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from bertjax.base.checksums import damaged_steps, steps_in
 from bertjax.base.signals import Interrupted, signals_raise
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 
@@ -104,6 +105,36 @@ def test_checkpoints_that_a_kill_left_beside_their_successors_are_deleted(tmp_pa
     again.delete_superseded()
     again.close()
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 5, 6]
+
+
+def test_a_kill_while_a_checkpoint_is_deleted_leaves_no_part_of_it(tmp_path):
+    killed = """
+import os, sys
+from bertjax.train.checkpoint import Checkpointer
+from tests.train.test_checkpoint import state_of
+
+def leave(*args, remove=os.unlink, **named):
+    remove(*args, **named)
+    if "dir_fd" in named or f"{os.sep}1{os.sep}" in os.fspath(args[0]):
+        os._exit(9)  # within the deletion of a folder
+
+with Checkpointer(sys.argv[1], keep=1) as checkpointer:
+    checkpointer.save(1, state_of(1), {})
+    checkpointer.wait()
+    os.unlink = leave
+    checkpointer.save(2, state_of(2), {})
+    checkpointer.wait()
+    checkpointer.save(3, state_of(3), {})
+"""
+    run = subprocess.run([sys.executable, "-c", killed, str(tmp_path)], capture_output=True)
+    assert run.returncode == 9, run.stderr
+    assert 1 not in steps_in(tmp_path) and damaged_steps(tmp_path) == {}
+    newest = max(steps_in(tmp_path))
+    again = Checkpointer(tmp_path, keep=1)
+    assert not (tmp_path / "deleted").exists()
+    state, _ = again.restore(shapes_of(state_of(newest)))
+    assert int(state["step"]) == newest
+    again.close()
 
 
 def test_donating_the_state_after_a_save_does_not_change_the_checkpoint(tmp_path):

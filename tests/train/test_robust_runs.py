@@ -27,6 +27,7 @@ from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.pretraining import HeldOutEvaluation, PretrainingJob
 from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
+from tests.browser import data_of
 from tests.steps import with_states
 
 STEPS = 16
@@ -139,6 +140,8 @@ def test_one_bad_batch_changes_nothing_and_is_reported(config, tmp_path, monkeyp
     assert (line["skipped/first_row"], line["skipped/last_row"]) == (96, 111)
     logged = next(x for x in lines_of(tmp_path / "run") if x["step"] == 10 and "train/loss" in x)
     assert math.isfinite(logged["train/loss"])
+    report = data_of((tmp_path / "run" / "report.html").read_text())["runs"][0]
+    assert report["status"]["state"] == "finished" and report["skipped"]["count"] == 1
 
 
 @pytest.mark.slow
