@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertjax.base import command_line, signals
+from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
 
@@ -49,7 +49,6 @@ def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
 
 
 def _print(results: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     def percent(share: float | None) -> str:
@@ -67,7 +66,7 @@ def _print(results: dict[str, Any]) -> None:
         "peak memory": f"{results['peak_memory_bytes'] / 1e9:,.2f} GB",
     }.items():
         table.add_row(name, value)
-    Console().print(table)
+    printable.console().print(table)
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkFlags]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertjax.base import command_line, signals
+from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
 
@@ -82,8 +82,6 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
             topology is unknown, or there are several nodes, but no GPUs.
         ImportError: the compiler for the devices is not installed.
     """
-    from rich.console import Console
-
     from bertjax.planning.compile import plan_phase
     from bertjax.planning.hardware import get_topology, is_gpu
 
@@ -95,7 +93,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
             f"{', '.join(flags.topologies)} has none: name a slice with more chips."
         )
     plans = []
-    console = Console()
+    console = printable.console()
     for name in flags.topologies:
         topology = get_topology(name, flags.num_nodes)
         for index in range(len(config.phases)):

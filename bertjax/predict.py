@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from bertjax.base import command_line, signals
+from bertjax.base import command_line, printable, signals
 from bertjax.base.files import brief, naming_write_errors
 
 if TYPE_CHECKING:
@@ -353,11 +353,10 @@ def _write_words(config: PredictConfig, loaded: "LoadedModel") -> None:
 
 
 def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    console = printable.console()
     for index, words in enumerate(answers):
         table = Table("word", "probability", title=Text(f"{mask} {index + 1}"))
         for word, probability in words:

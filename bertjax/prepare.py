@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.base import command_line, progress, signals
+from bertjax.base import command_line, printable, progress, signals
 from bertjax.base.addresses import folder_written_locally, is_remote, naming_bucket_errors, place
 from bertjax.base.checked import part_of
 from bertjax.config import PrepareConfig, config_from
@@ -208,7 +208,6 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 
 def _print_summary(metadata: "Metadata", directory: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from bertjax.data.preparation.segments import OBJECTIVES
@@ -219,8 +218,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
             labels = " ".join(f"{label}: {count:,}" for label, count in content.labels.items())
             numbers = (summary.documents, summary.sentences, content.sequences, content.tokens)
             table.add_row(split, length, *(f"{number:,}" for number in numbers), labels)
-    console = Console()
-    console.print(table)
+    printable.console().print(table)
     _print_sources(metadata)
     for name, count in metadata.counts.items():
         print(f"{name}: {count:,}")

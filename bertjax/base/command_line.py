@@ -24,6 +24,7 @@ import bertjax
 from bertjax.base import signals
 from bertjax.base.checked import Checked
 from bertjax.base.files import did_you_mean
+from bertjax.base.printable import printable_output
 
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
@@ -162,14 +163,15 @@ def _parse(
     if unknown := [*_unknown_flags(argv, types, hidden, removed)]:
         lines = [f"bertjax {command} has no flag {flag}. {hint}".rstrip() for flag, hint in unknown]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
-    return tyro.cli(
-        root,
-        prog=f"python -m bertjax.{command}",
-        description=description,
-        args=argv,
-        registry=registry,
-        **TYRO,
-    )
+    with printable_output(wanted=False):  # tyro colours what it prints
+        return tyro.cli(
+            root,
+            prog=f"python -m bertjax.{command}",
+            description=description,
+            args=argv,
+            registry=registry,
+            **TYRO,
+        )
 
 
 def refuse(message: str) -> NoReturn:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from bertjax.base import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -177,9 +179,7 @@ class _Display(threading.Thread):
     def run(self) -> None:
         if self._ended.wait(SILENT_SECONDS):
             return
-        from rich.console import Console
-
-        console = Console(stderr=True)
+        console = printable.console(stderr=True)
         # A terminal that is closed while the work goes on must not end the work.
         with contextlib.suppress(OSError, ValueError):
             if not shows_bars(console):
@@ -217,6 +217,7 @@ class _Display(threading.Thread):
             transient=True,
             redirect_stdout=sys.stdout.isatty(),
         ) as bar:
+            printable.filter_above_live_display()
             task = bar.add_task(state.line(), total=state.total)
             self._has_shown = True
             while True:

@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from bertjax.base.printable import printable_output
+
 # The exit status of a command that was stopped by a signal and that resumes if it is run again
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
@@ -241,6 +243,7 @@ MEMORY_REMEDY = (
 )
 
 
+@printable_output()
 def run_reporting_errors(
     run: Callable[[], Any], memory_remedy: str = "", *, trains: bool = False
 ) -> int:

@@ -35,6 +35,7 @@ import bertjax
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.base.files import naming_write_errors, writing
 from bertjax.base.lock import Lock
+from bertjax.base.printable import unfiltered
 from bertjax.base.scratch import scratch_folder
 from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
@@ -317,7 +318,7 @@ def write_converted(
     CSV and TSV that a spreadsheet would take as formulas get a ' in front. Returns sentences for
     the user about cells that the format cannot hold as they are.
     """
-    safe = _without_formula if spreadsheet_safe else (lambda cell: cell)
+    safe = without_formula if spreadsheet_safe else (lambda cell: cell)
     if suffix == JSON_ARRAY:
         with lines.open("rb") as read, output.open("wb") as write:
             write.write(b"[")
@@ -343,7 +344,8 @@ def write_converted(
     return notes
 
 
-def _without_formula(cell: Any) -> Any:
+def without_formula(cell: Any) -> Any:
+    """Returns a cell with a ' in front if it is a text that a spreadsheet takes as a formula."""
     # OWASP's rule; numbers that are cells of their own, such as -1, are no texts.
     is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{cell}" if is_formula else cell
@@ -565,7 +567,5 @@ class _Printed:
         """Keeps nothing."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(line, ensure_ascii=False)
-        if not text.isprintable():  # a stranger's label could command a terminal
-            text = "".join(x if x.isprintable() else json.dumps(x)[1:-1] for x in text)
-        print(text)
+        text = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace").decode()
+        print(text, file=sys.stdout if sys.stdout.isatty() else unfiltered(sys.stdout))

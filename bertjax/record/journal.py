@@ -24,7 +24,8 @@ from typing import Any
 import jax
 
 import bertjax
-from bertjax.base.files import json_lines, naming_write_errors
+from bertjax.base import printable
+from bertjax.base.files import brief, json_lines, naming_write_errors
 from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
 from bertjax.devices import activity, hosts
 from bertjax.record.metrics import read_lines
@@ -189,7 +190,6 @@ def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def print_table(workdir: Path) -> None:
     """Prints where the time of all processes of a run went."""
-    from rich.console import Console
     from rich.table import Column, Table
 
     lines = read_ledger(workdir)
@@ -203,9 +203,9 @@ def print_table(workdir: Path) -> None:
     table = Table("activity", *numbers)
     for name, value in seconds.items():
         if value >= 0.005 * whole or name == activity.STEPPING:
-            label = f"{name} ({lost} steps)" if name == LOST else _SHOWN.get(name, name)
+            label = f"{name} ({lost} steps)" if name == LOST else _SHOWN.get(name, brief(name, 40))
             table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
-    console = Console()
+    console = printable.console()
     console.print(f"Where the time went: {whole:,.0f} s{several}", highlight=False)
     console.print(table)
 

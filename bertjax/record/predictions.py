@@ -8,7 +8,6 @@ confidence, and keeps the most confident mistakes with their texts. The result i
 import csv
 import dataclasses
 import heapq
-import itertools
 import math
 import operator
 from collections import Counter
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich import markup
-from rich.console import Console
 from rich.table import Table
 
+from bertjax.base import printable
 from bertjax.base.files import brief, did_you_mean, write_json, writing
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import LAST
+from bertjax.inference.output_files import without_formula
 from bertjax.record.labels import held_out_label, label
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
@@ -114,7 +113,7 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
         table = Table("metric", "score", title=task.name)
         for key in names:
             table.add_row(score_label(key), *(_shown(key, run[key]) for run in scores.values()))
-        Console(width=80).print(table)
+        printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
     for name, run in scores.items():
@@ -123,7 +122,7 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
     table.add_section()
     for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
         table.add_row(name, *map(_shown, names, row))
-    Console(width=max(80, 24 * (len(names) + 1))).print(table)
+    printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
     if metric is not None and metric in names and best is not None:
         print(f"best by {score_label(metric)}: {best}")
@@ -248,7 +247,7 @@ class ClassReport:
 
         A matrix wider than `WIDTH` characters is replaced by the most frequent wrong predictions.
         """
-        rows, console = self.scores(), Console(width=WIDTH)
+        rows, console = self.scores(), printable.console(width=WIDTH)
         kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
         table = _table((kind,), ("precision", "recall", "F1", "labels"), title)
         table.caption = _rest(len(rows), MOST_CLASSES)
@@ -287,7 +286,8 @@ class ClassReport:
     def write(self, folder: Path, split: str) -> None:
         """Writes SPLIT.report.json and, for tasks with one class per example, SPLIT.confusion.csv.
 
-        The rows of the confusion matrix are labels, and its columns predictions.
+        The rows of the confusion matrix are labels, and its columns predictions. A label that a
+        spreadsheet would take as a formula gets a ' in front there; numbers, such as -1, do not.
         """
         write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
         if not self.confusion:
@@ -295,12 +295,14 @@ class ClassReport:
         names = self._task.labels
         path = folder / f"{split}.confusion.csv"
         with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            rows = ([gold, *(self.confusion[gold, name] for name in names)] for gold in names)
-            csv.writer(file).writerows(itertools.chain([["label", *names]], rows))
+            cells = [x if x.lstrip("+-").isdecimal() else without_formula(x) for x in names]
+            rows = ([self.confusion[gold, name] for name in names] for gold in names)
+            named = zip(["label", *cells], [cells, *rows], strict=True)
+            csv.writer(file).writerows([name, *row] for name, row in named)
 
 
 def _name(label: str) -> str:
-    return markup.escape(brief(label, LONGEST_NAME))
+    return brief(label, LONGEST_NAME)
 
 
 def _table(texts: Sequence[str], numbers: Sequence[str], title: str) -> Table:

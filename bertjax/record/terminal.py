@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bertjax.base import progress
+from bertjax.base import printable, progress
 from bertjax.devices import activity
 from bertjax.record.labels import (
     Cell,
@@ -72,7 +71,7 @@ class Terminal:
         self._values_at = time.monotonic()
         self._has_line = False
         self._activities, self._clock = clock, TimeLeft(clock)
-        self._console = Console(quiet=quiet)
+        self._console = printable.console(quiet=quiet)
         self._stack = contextlib.ExitStack()
         self._is_live = not quiet and progress.shows_bars(self._console)
         if self._is_live and self._stack.enter_context(progress.live_display()):
@@ -85,6 +84,7 @@ class Terminal:
                 redirect_stderr=sys.stderr.isatty(),
             )
             self._stack.enter_context(live)
+            printable.filter_above_live_display()
 
     def close(self) -> None:
         """Ends the live line."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from bertjax.base import printable
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote, listed, write_bytes
 from bertjax.base.scratch import scratch_folder
@@ -290,7 +290,7 @@ def _print(summary: Mapping[str, Any]) -> None:
     table = Table(*titles, title=f"GLUE: {summary['init']}")
     for cells in rows:
         table.add_row(*cells)
-    Console(width=100).print(table)
+    printable.console(width=100).print(table)
     print(*_sentences(summary), sep="\n")
 
 

@@ -2,11 +2,13 @@
 
 import csv
 import json
+import sys
 
 import pandas
 import pyarrow.parquet
 import pytest
 
+from bertjax.base.printable import printable_output
 from bertjax.inference.output_files import (
     _Printed,
     check_output,
@@ -166,8 +168,16 @@ def test_formulas_are_quoted_if_that_is_asked_for(suffix, text, tmp_path):
 
 
 @pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b31m", "\u202e", "\x07", "\u2066", "\U000e0001"])
-def test_printed_lines_hold_no_commands_for_a_terminal(sign, capsys):
-    _Printed().write({"id": "0", "label": f"größe 你好 {sign}"})
+def test_printed_lines_hold_no_commands_for_a_terminal_and_are_whole_in_a_pipe(
+    sign, capsys, monkeypatch
+):
+    line = {"id": "0", "label": f"größe 你好 {sign}"}
+    with printable_output():
+        _Printed().write(line)
+    assert capsys.readouterr().out == json.dumps(line, ensure_ascii=False) + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with printable_output():
+        _Printed().write(line)
     out = capsys.readouterr().out
     assert out[:-1].isprintable() and "größe 你好" in out
-    assert json.loads(out)["label"] == f"größe 你好 {sign}"
+    assert json.loads(out) == line

@@ -142,3 +142,15 @@ def test_tables_say_held_out_for_each_dev_split(capsys):
     for name in ("held-out macro F1", "held-out (mismatched) accuracy", "test loss"):
         assert name in printed
     assert "dev" not in printed
+
+
+def test_labels_in_a_confusion_matrix_are_no_formulas_but_numbers_stay(tmp_path):
+    labels = ("=1+1", "=1", "@sum", "-1", "+2", "-x", "fine")
+    report_of(labels, labels, labels).write(tmp_path, "dev")
+    with (tmp_path / "dev.confusion.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    names = ["'=1+1", "'=1", "'@sum", "-1", "+2", "'-x", "fine"]
+    assert rows[0] == ["label", *names] and [row[0] for row in rows[1:]] == names
+    assert [row["name"] for row in json.loads((tmp_path / "dev.report.json").read_text())] == [
+        *labels
+    ]

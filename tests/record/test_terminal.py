@@ -42,7 +42,7 @@ def console(monkeypatch):
         file = io.StringIO()
         made = Console(file=file, force_terminal=is_terminal, force_interactive=is_terminal,
                        width=width, color_system=None)  # fmt: skip
-        monkeypatch.setattr(terminal, "Console", lambda quiet: made)
+        monkeypatch.setattr(terminal.printable, "console", lambda quiet: made)
         return file
 
     return make

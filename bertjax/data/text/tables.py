@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.base.files import brief, did_you_mean
+from bertjax.base.printable import printable_output
 
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
@@ -186,7 +187,8 @@ def open_tfds_splits(
             builder = read_only_builder.builder_from_files(name, data_dir=data_dir)
         except DatasetNotFoundError:
             builder: Any = tfds.builder(name, data_dir=data_dir, file_format="array_record")
-            builder.download_and_prepare()
+            with printable_output(wanted=False):  # its bars move the cursor
+                builder.download_and_prepare()
         splits = list(builder.info.splits) if splits is None else splits
         sources = {split: builder.as_data_source(split=split) for split in splits}
     except (ImportError, NotImplementedError, DatasetNotFoundError) as error:
