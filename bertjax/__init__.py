@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bertjax.base import signals
+
 if TYPE_CHECKING:
     from bertjax.finetune import finetune as finetune
     from bertjax.inference.evaluation import evaluate as evaluate
@@ -20,6 +22,8 @@ _HOMES = {
     "load_pretrained": "bertjax.inference.pretrained",
 }
 _COMMANDS = ("finetune", "prepare", "pretrain", "train_tokenizer")
+
+signals.hold_signals_of_commands()
 
 
 def __getattr__(name: str) -> Any:

@@ -60,12 +60,13 @@ class Hub:
         sent: the number of bytes of files that were sent.
         fail: {kind of request: number of next requests that fail with status 503}.
         cut: {kind of request: number of next answers that are cut in the middle}.
+        delay: the seconds that each request takes longer.
     """
 
     def __init__(self):
         self.repositories, self.stored = {}, {}
         self.requests, self.fail, self.cut = Counter(), Counter(), Counter()
-        self.sent = 0
+        self.sent, self.delay = 0, 0.0
         self.address = ""
 
     def dataset(self, name, files, **options):
@@ -118,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, path)
             if match:
                 self.hub.requests[kind] += 1
+                time.sleep(self.hub.delay)
                 if self.hub.cut[kind] > 0 and kind != "resolve":
                     self.hub.cut[kind] -= 1
                     self.close_connection = True

@@ -1,9 +1,10 @@
 """Stop signals, from the handler to the exit status 75: all of it stands in this file.
 
-Anywhere in a command, a signal raises `Interrupted` (`signals_raise`). In a training run, a first
-signal only sets a flag, at which the loop looks after each step (`StopSignal`); while Orbax writes,
-signals wait (`signals_deferred`). `run_reporting_errors` turns `Interrupted` into the exit status
-`STOPPED`, with which `leave` ends the process.
+While a command imports its modules, signals wait (`hold_signals_of_commands`). From then on, a
+signal raises `Interrupted` (`signals_raise`). In a training run, a first signal only sets a flag,
+at which the loop looks after each step (`StopSignal`); while Orbax writes, signals wait
+(`signals_deferred`). `run_reporting_errors` turns `Interrupted` into the exit status `STOPPED`,
+with which `leave` ends the process.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ from bertjax.base.printable import printable_output
 # The exit status of a command that was stopped by a signal and that resumes if it is run again
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
-# A signal whose exception Python has dropped is sent again after this time.
-AGAIN_SECONDS = 0.05
+# A signal whose exception was dropped is sent again after this time.
+AGAIN_SECONDS = 0.1
 # The run looks at a signal within this time, unless it starts or compiles, and Python handles one.
 GRACE_SECONDS = 2.0
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
@@ -42,45 +43,98 @@ class Interrupted(KeyboardInterrupt):
         self.on_all_hosts = on_all_hosts
 
 
-@contextlib.contextmanager
-def signals_raise(*names: str) -> Iterator[None]:
-    """A context in which SIGTERM, SIGHUP and `names` raise `Interrupted`, so that files are closed.
+_held: list[int] = []
 
-    In forked child processes, they still end the process at once. A signal is not lost, nor is
-    Ctrl-C, if Python drops its exception, as it does in callbacks of the garbage collector and in
-    `__del__`: it is sent again. If other code catches an `Interrupted`, it is raised again at the
-    end of the context. The context has no effect in a thread other than the main thread.
+
+def hold_signals_of_commands() -> None:
+    """Makes signals wait in `_held` for `run_reporting_errors` if this process is a command.
+
+    The package calls this when it is imported, which is the first thing that a command does. A
+    second signal ends the process at once.
+    """
+    program = (sys.orig_argv[-len(sys.argv) :] or [""])[0]  # the module, or the script `bertjax`
+    if os.path.basename(program).removeprefix("-m").partition(".")[0] == "bertjax":
+        for number in stop_signals():
+            signal.signal(number, _hold)
+
+
+def _hold(number: int, frame: Any) -> None:
+    del frame
+    if _held:
+        os._exit(STOPPED)
+    _held.append(number)
+
+
+@contextlib.contextmanager
+def signals_raise(*, trains: bool = False) -> Iterator[None]:
+    """A context in which SIGTERM, SIGHUP and SIGINT raise `Interrupted`, so that files are closed.
+
+    SIGINT raises KeyboardInterrupt unless the command `trains`. In forked child processes, signals
+    still end the process at once. A signal waits for the end of imports, because C++ code does not
+    survive exceptions there. It is not lost if Python drops its exception, as it does in callbacks
+    of the garbage collector and in `__del__`, or if other code catches or replaces it: it is sent
+    again while the main thread handles none, and raised again at the end of the context. The
+    context has no effect in a thread other than the main thread.
     """
     process, received, hook = os.getpid(), list[int](), sys.unraisablehook
+    main, over = threading.main_thread().ident or 0, threading.Event()
+
+    def stopped(number: int) -> KeyboardInterrupt:
+        kind = Interrupted if trains or number != signal.SIGINT else KeyboardInterrupt
+        return kind(f"stopped by {signal_name(number)}")
 
     def receive(number: int, frame: Any) -> None:
-        del frame
         if os.getpid() == process:
             received.append(number)
-            raise Interrupted(f"stopped by {signal_name(number)}")
+            if _is_importing(frame):
+                return
+            raise stopped(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def send_again(dropped: Any) -> None:
-        if not isinstance(dropped.exc_value, KeyboardInterrupt):
-            return hook(dropped)
-        number = received[-1] if received else signal.SIGINT
-        main = threading.main_thread().ident  # which wakes up if it sleeps
-        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+    def send_again() -> None:
+        while not over.wait(AGAIN_SECONDS):
+            if received and not _handles_interrupt(main):
+                signal.pthread_kill(main, received[-1])  # wakes the thread up if it sleeps
 
-    numbers = stop_signals("SIGTERM", "SIGHUP", *names)
-    before = {number: signal.signal(number, receive) for number in numbers}
-    if threading.current_thread() is threading.main_thread():
-        sys.unraisablehook = send_again
+    def report(dropped: Any) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            hook(dropped)
+
+    before = {number: signal.signal(number, receive) for number in stop_signals()}
+    if before:
+        sys.unraisablehook = report
+        threading.Thread(target=send_again, daemon=True).start()
     try:
-        yield
+        try:
+            yield
+        except Exception:
+            if not received:
+                raise
         if received:
-            raise Interrupted(f"stopped by {signal_name(received[-1])}")
+            raise stopped(received[-1])
     finally:
-        if sys.unraisablehook is send_again:  # a context of another thread has not changed it
+        over.set()
+        if sys.unraisablehook is report:  # a context of another thread has not changed it
             sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_importing(frame: Any) -> bool:
+    """Returns whether `frame` or a frame that called it imports a module."""
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _handles_interrupt(thread: int) -> bool:
+    """Returns whether `thread` is in an `except` or `finally` block because of an interrupt."""
+    error: Any = sys._current_exceptions().get(thread)
+    error = error[1] if isinstance(error, tuple) else error  # a tuple in Python 3.11
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 class StopSignal:
@@ -92,15 +146,18 @@ class StopSignal:
 
     `saved.saved_step` is the step of the newest complete checkpoint (0: none, None: it changes
     now). If it is the last step, a signal ends the run within seconds: by itself, or by
-    `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later. `hosts` is the
-    `HostWatch` of the run.
+    `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later, after
+    `at_end` was called with the `Interrupted`. `hosts` is the `HostWatch` of the run.
 
     `received` is whether this process got a signal, `agreed` whether all hosts have agreed to stop,
     and `step` the number of training steps that are done.
     """
 
-    def __init__(self, saved: Any, hosts: Any) -> None:
+    def __init__(
+        self, saved: Any, hosts: Any, at_end: Callable[[Interrupted], Any] = lambda _: None
+    ) -> None:
         self.received = self.agreed = False
+        self._at_end = at_end
         self._saved, self._hosts, self.step = saved, hosts, 0
         self._is_alone = not hosts.is_watching
         self._unread: list[Any] = []
@@ -125,10 +182,9 @@ class StopSignal:
     def _receive(self, number: int, frame: Any) -> None:
         # A first signal sets a flag and raises nothing: Python would drop an exception that is
         # raised in a callback, and threads of XLA, Orbax and Grain would not survive others.
-        del frame
         if self._is_overdue:  # `_watch` has sent the signal again
             self._is_overdue = False
-            if self.nothing_to_lose:
+            if self.nothing_to_lose and not _is_importing(frame):
                 raise Interrupted(self._stopped_by(number))
             return
         name = signal_name(number)
@@ -163,9 +219,12 @@ class StopSignal:
                 signal.pthread_kill(threading.main_thread().ident or 0, number[0])
             else:
                 text = self._stopped_by(number[0])
-                self._hosts.announce(text)
-                os.write(2, f"{text}; run the same command again to resume\n".encode())
-                os._exit(STOPPED)
+                try:
+                    self._hosts.announce(text)
+                    self._at_end(Interrupted(text))
+                finally:
+                    os.write(2, f"{text}; run the same command again to resume\n".encode())
+                    os._exit(STOPPED)
         os.close(pipe)
 
     def __enter__(self) -> "StopSignal":
@@ -222,15 +281,15 @@ def signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def stop_signals(*names: str) -> list[signal.Signals]:
-    """Returns the signals, by default all, that stop a process; only the main thread gets any.
+def stop_signals() -> list[signal.Signals]:
+    """Returns the signals that stop a process; only the main thread gets any.
 
     A signal that was ignored when the process started, as SIGHUP is under `nohup` and SIGINT in a
     job in the background of a script, remains ignored and is left out.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
-    names = names or ("SIGINT", "SIGTERM", "SIGHUP")
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -259,7 +318,9 @@ def run_reporting_errors(
     reader of standard output ended, as in `bertjax predict ... | head`.
     """
     try:
-        with signals_raise(*(["SIGINT"] if trains else [])):
+        with signals_raise(trains=trains):
+            while _held:
+                signal.raise_signal(_held.pop())
             run()
         sys.stdout.flush()
     except BrokenPipeError as error:

@@ -212,6 +212,10 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None) -> None:
+        """Closes the ledger and writes the last reports of a process that ends with `error`."""
         if self._ledger is not None:
             self._ledger.close()
             journal.print_table(self._ledger.workdir)

@@ -346,7 +346,7 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
     )
     # Trackers may wait for a server, so that the last checkpoint is finished before.
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
-        with StopSignal(checkpoints, session.watch) as stop:
+        with StopSignal(checkpoints, session.watch, session.close) as stop:
             # 1. Where does the run stand?
             progress: Mapping[str, Any] = {}
             if checkpoints.latest_step is None:

@@ -1,15 +1,25 @@
 """Tests for `bertjax.base.signals`: signals that raise, and signals that wait."""
 
 import gc
+import importlib
 import os
 import signal
+import subprocess
+import sys
 import time
 import weakref
 from types import SimpleNamespace
 
 import pytest
 
-from bertjax.base.signals import Interrupted, StopSignal, signals_deferred, signals_raise
+from bertjax.base import signals
+from bertjax.base.signals import (
+    STOPPED,
+    Interrupted,
+    StopSignal,
+    signals_deferred,
+    signals_raise,
+)
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
 
@@ -35,7 +45,8 @@ def by_reference(callback):
 
 @pytest.mark.parametrize("call", [by_collector, by_reference])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_whose_exception_python_drops_is_not_lost(call, number):
+def test_a_signal_whose_exception_python_drops_is_not_lost(call, number, monkeypatch, capsys):
+    monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.02)
     for _ in range(10):
         sent = []
 
@@ -49,6 +60,7 @@ def test_a_signal_whose_exception_python_drops_is_not_lost(call, number):
             call(send)
             assert sent
             time.sleep(5)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_signal_whose_exception_other_code_catches_is_raised_at_the_end():
@@ -62,12 +74,116 @@ def test_a_signal_whose_exception_other_code_catches_is_raised_at_the_end():
     assert finished
 
 
+def test_a_signal_whose_exception_other_code_drops_is_sent_again(monkeypatch):
+    monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.05)
+    dropped = 0
+    with pytest.raises(Interrupted), signals_raise():
+        for _ in range(500):
+            try:
+                if not dropped:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                dropped += 1
+                if dropped == 3:
+                    raise
+    assert dropped == 3
+
+
+def test_a_signal_is_not_sent_again_while_its_exception_closes_files(monkeypatch):
+    monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.02)
+    closed = []
+    with pytest.raises(Interrupted), signals_raise():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            try:
+                raise FileNotFoundError
+            except FileNotFoundError:
+                time.sleep(0.1)
+                closed.append("file")
+    assert closed == ["file"]
+
+
+def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
+    code = "import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(0.3)\nis_whole = True"
+    (tmp_path / "slow_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM$"), signals_raise():
+        importlib.import_module("slow_module")
+        time.sleep(5)
+    assert sys.modules.pop("slow_module").is_whole
+
+
+def test_an_error_after_a_signal_is_the_stop():
+    with pytest.raises(Interrupted, match="stopped by SIGHUP$"), signals_raise():
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise ImportError("a module in C was not initialised") from None
+
+
+# Sends signals when a command imports a module.
+SITE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "bertjax.base.command_line":
+            assert not {"jax", "numpy", "tokenizers"} & {*sys.modules}
+            for number in os.environ["SIGNALS"].split():
+                os.kill(os.getpid(), int(number))
+sys.meta_path.insert(0, Finder)
+"""
+SCRIPT = "import sys; from bertjax.__main__ import command; sys.exit(command())"
+
+
+@pytest.mark.parametrize(
+    "words, numbers, status",
+    [
+        ("-m bertjax.pretrain", [signal.SIGTERM], STOPPED),
+        ("-m bertjax.finetune", [signal.SIGINT], STOPPED),
+        ("-m bertjax pretrain", [signal.SIGHUP], STOPPED),
+        ("-Wignore -mbertjax.convert", [signal.SIGINT], 128 + signal.SIGINT),
+        ("bin/bertjax convert", [signal.SIGTERM], STOPPED),
+        ("bin/bertjax predict", [signal.SIGINT], 128 + signal.SIGINT),
+        ("bin/bertjax predict", [signal.SIGINT, signal.SIGINT], STOPPED),
+        # These are other programs, which bertjax leaves alone.
+        ("-m other", [signal.SIGTERM], -signal.SIGTERM),
+        ("other.py bertjax", [signal.SIGHUP], -signal.SIGHUP),
+    ],
+)
+def test_a_signal_while_a_command_imports_its_modules_is_a_stop(tmp_path, words, numbers, status):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    (tmp_path / "other.py").write_text("import bertjax.pretrain")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bertjax").write_text(SCRIPT)
+    here = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = os.environ | {
+        "PYTHONPATH": here,
+        "SIGNALS": " ".join(map(str, map(int, numbers))),
+    }
+    done = subprocess.run(
+        [sys.executable, *words.split()],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_was_ignored_before_remains_ignored(number):
     before = signal.signal(number, signal.SIG_IGN)  # as by nohup, or in the background of a script
     try:
         with (
-            signals_raise("SIGINT"),
+            signals_raise(trains=True),
             StopSignal(SimpleNamespace(saved_step=0), HostWatch(Clock())) as stop,
             signals_deferred(),
         ):

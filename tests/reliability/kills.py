@@ -61,7 +61,7 @@ class Killer:
     """Runs commands and kills them by a signal."""
 
     def __init__(self, folder: Path, seed: int, how: signal.Signals = signal.SIGKILL):
-        self._rng, self._log, self.how = random.Random(seed), folder / "log.txt", how
+        self._rng, self.log, self.how = random.Random(seed), folder / "log.txt", how
         self._environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"),
@@ -72,8 +72,8 @@ class Killer:
     def run(self, command: Command) -> float:
         """Runs a command to its end without a kill; returns the seconds it took."""
         since = time.monotonic()
-        with self._started(command) as processes:
-            self._wait(command, processes)
+        with self.started(command) as processes:
+            self.wait(command, processes)
         return time.monotonic() - since
 
     def run_with_kills(self, command: Command, kills: int, usual: float) -> Result:
@@ -84,21 +84,27 @@ class Killer:
         """
         result, since = Result(), time.monotonic()
         while True:
-            with self._started(command) as processes:
+            with self.started(command) as processes:
                 result.starts += 1
                 if result.kills == kills or not self._kill(processes, command, result, usual):
-                    self._wait(command, processes, is_again=result.kills > 0)
+                    self.wait(command, processes, is_again=result.kills > 0)
                     result.seconds = time.monotonic() - since
                     return result
 
     @contextlib.contextmanager
-    def _started(self, command: Command) -> Iterator[list[subprocess.Popen]]:
-        """Starts all processes of a command, each in a group of its own; kills those left over."""
+    def started(self, command: Command, **environment: str) -> Iterator[list[subprocess.Popen]]:
+        """Starts all processes of a command, each in a group of its own; kills those left over.
+
+        They do not ignore signals that this process ignored, as one in the background does.
+        """
+        for number in (signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
         processes = []
-        with self._log.open("w") as log:
+        with self.log.open("w") as log:
             for rank in range(command.processes):
                 join = [
                     f"--distributed.coordinator_address={address}",
@@ -111,7 +117,9 @@ class Killer:
                             *(sys.executable, "-m", *command.arguments),
                             *(join if command.processes > 1 else ()),
                         ],
-                        env=self._environment | {"JAX_NUM_CPU_DEVICES": str(command.devices)},
+                        env=self._environment
+                        | {"JAX_NUM_CPU_DEVICES": str(command.devices)}
+                        | environment,
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
@@ -124,7 +132,7 @@ class Killer:
                 if process.poll() is None:
                     _kill_group(process)
 
-    def _wait(
+    def wait(
         self, command: Command, processes: list[subprocess.Popen], *, is_again: bool = False
     ) -> None:
         """Waits until a command has ended by itself.
@@ -138,7 +146,7 @@ class Killer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         statuses = [process.poll() for process in processes]
-        text = self._log.read_text(errors="replace")[-3000:]
+        text = self.log.read_text(errors="replace")[-3000:]
         is_finished = is_again and not command.is_repeatable and "is not empty" in text
         assert is_finished or not any(status != 0 for status in statuses), (
             f"{' '.join(command.arguments)}: statuses {statuses} (None: it hangs)\n{text}"
@@ -156,7 +164,7 @@ class Killer:
         deadline = now + share * usual
         limit = deadline + usual * wait_for_write
         while all(process.poll() is None for process in processes) and time.monotonic() < limit:
-            if time.monotonic() >= deadline and _is_writing(command.output):
+            if time.monotonic() >= deadline and is_writing(command.output):
                 writing = True
                 time.sleep(self._rng.uniform(0, 0.05))
                 break
@@ -171,7 +179,7 @@ class Killer:
             victim.send_signal(self.how)
         for process in processes:
             process.wait(HOST_SECONDS)
-        text = self._log.read_text(errors="replace")
+        text = self.log.read_text(errors="replace")
         at = text.find("Traceback")
         assert self.how == signal.SIGKILL or at < 0, text[max(0, at - 500) : at + 3000]
         result.slowest_host = max(result.slowest_host, time.monotonic() - since)
@@ -189,7 +197,7 @@ def _kill_group(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _is_writing(output: Path) -> bool:
+def is_writing(output: Path) -> bool:
     places = [output.parent, output, output / "checkpoints"]
     return any(
         next(place.glob(pattern), None) is not None
@@ -232,7 +240,7 @@ def _killed_often(
     """Runs a command from the beginning until its kills are spent; compares after each end."""
     expected, total = command.facts(command.output), Result()
     while total.kills < kills and not total.different:
-        _remove(killed.output)
+        remove(killed.output)
         result = killer.run_with_kills(killed, kills - total.kills, usual)
         facts = killed.facts(killed.output)
         for field in ("kills", "during_a_write", "starts", "steps_lost", "seconds"):
@@ -241,12 +249,12 @@ def _killed_often(
         total.slowest_host = max(total.slowest_host, result.slowest_host)
         compared = (expected, facts)
         if killer.how != signal.SIGKILL:
-            compared = _of_common_steps(expected, facts)
-        total.different = _differences(*compared)
+            compared = of_common_steps(expected, facts)
+        total.different = differences(*compared)
     return total
 
 
-def _of_common_steps(expected: Any, facts: Any) -> tuple[Any, Any]:
+def of_common_steps(expected: Any, facts: Any) -> tuple[Any, Any]:
     """Leaves only the checkpoints of steps that both results have, and the newest of each."""
     if not isinstance(expected, dict) or "checkpoints" not in expected:
         return expected, facts
@@ -256,7 +264,7 @@ def _of_common_steps(expected: Any, facts: Any) -> tuple[Any, Any]:
     return expected | {"checkpoints": ours}, facts | {"checkpoints": theirs}
 
 
-def _differences(expected: object, facts: object) -> list[str]:
+def differences(expected: object, facts: object) -> list[str]:
     """Names what differs: parts of a run, or numbers of files."""
     if isinstance(expected, dict) and isinstance(facts, dict):
         keys = sorted({*expected, *facts})
@@ -264,7 +272,7 @@ def _differences(expected: object, facts: object) -> list[str]:
     return [] if expected == facts else ["files"]
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:

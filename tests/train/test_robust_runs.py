@@ -18,10 +18,11 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.base.checksums import steps_in
-from bertjax.base.signals import STOPPED, Interrupted, StopSignal
+from bertjax.base.signals import STOPPED, Interrupted, StopSignal, signal_name
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
+from bertjax.record.journal import read_ledger, read_processes
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
@@ -247,15 +248,23 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 WAITING = """
 import hashlib, sys, time
+from pathlib import Path
 from types import SimpleNamespace
 from bertjax.base import signals
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
+from bertjax.record.logger import Session
 
 def run():
-    watch, saved = HostWatch(Clock()), SimpleNamespace(saved_step=int(sys.argv[1]))
-    with signals.StopSignal(saved, watch) as signal:
-        signal.step = int(sys.argv[1])
+    clock, step, workdir = Clock(), int(sys.argv[1]), Path(sys.argv[2])
+    watch, saved = HostWatch(clock), SimpleNamespace(saved_step=step)
+    with (
+        Session(workdir, clock, watch) as session,
+        signals.StopSignal(saved, watch, session.close) as signal,
+    ):
+        session.begin_run(workdir, step)
+        session.report(workdir, "run", {"step": step})
+        signal.step = step
         print("ready", flush=True)
         # Like a compilation, the first one handles no signal; like a program in Python, the second.
         {work}
@@ -276,8 +285,10 @@ COMPILING, PYTHON = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "time.slee
         (signal.SIGINT, 1034, "stopped by Ctrl-C (everything up to step 1,034 is saved"),
     ],
 )
-def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(work, number, step, text):
-    command = [sys.executable, "-c", WAITING.replace("{work}", work), str(step)]
+def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(
+    work, number, step, text, tmp_path
+):
+    command = [sys.executable, "-c", WAITING.replace("{work}", work), str(step), str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout.readline() == "ready\n"
@@ -287,6 +298,12 @@ def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(work, num
     assert text in errors and "Traceback" not in errors
     # A program that calls the command goes on, unless only its end stops the compiler.
     assert ("returned" in printed) == (work == PYTHON)
+    # What the run leaves does not say that it still runs.
+    (line,), (ended,) = read_ledger(tmp_path), read_processes(tmp_path)
+    assert line["first_step"] == line["last_step"] == step
+    assert text in ended["ended"]["reason"]
+    sentence = f"Stopped after step {step:,}: {signal_name(number)} ("
+    assert sentence in (tmp_path / "report.html").read_text()
 
 
 def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
