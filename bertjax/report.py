@@ -65,7 +65,7 @@ def run(config: ReportConfig) -> None:
 
 def _runs_at(address: str) -> list[tuple[str, Path]]:
     """Returns (address, local folder) of the run at `address`, or of the runs in its subfolders."""
-    from bertjax.base.files import is_remote
+    from bertjax.base.files import is_remote, refuse_links_outside
     from bertjax.cloud.copies import local_copy
     from bertjax.record.report import files_of_report, has_run
 
@@ -73,6 +73,7 @@ def _runs_at(address: str) -> list[tuple[str, Path]]:
     if is_remote(address):
         folder = Path(local_copy(address, choose=files_of_report))
     if has_run(folder):
+        refuse_links_outside(folder)
         return [(address, folder)]
     inside = sorted(path for path in folder.glob("*/") if has_run(path)) if folder.is_dir() else []
     if not inside:
@@ -85,6 +86,7 @@ def _runs_at(address: str) -> list[tuple[str, Path]]:
             f"There is no run in {address} ({problem}): give the --workdir of a pretraining or a "
             "fine-tuning run."
         )
+    refuse_links_outside(folder)
     return [(f"{address.rstrip('/')}/{path.name}", path) for path in inside]
 
 

@@ -183,6 +183,8 @@ def listed(address: str) -> tuple[Any, list[BucketFile]]:
         name = path.removeprefix(root).lstrip("/")
         if name and not path.startswith(f"{root}/") or path.endswith("/"):
             continue  # another object with the same beginning, or the mark of an empty folder
+        if ".." in name.split("/"):
+            raise ValueError(f"{path} has a name that leads out of {address}: remove the object.")
         # An ETag of S3 is not always an MD5: of encrypted files and of those uploaded in parts, it
         # is another number that looks like one.
         encoded = info.get("md5Hash")

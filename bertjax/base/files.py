@@ -89,6 +89,7 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
     random = f".{uuid.uuid4().hex}" if unique else ""
     temporary = path.with_name(f"{path.name}{random}.tmp")
     try:
+        temporary.unlink(missing_ok=True)  # a link there could lead anywhere
         yield temporary
         if temporary.exists():
             os.replace(temporary, path)
@@ -106,8 +107,8 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
     if is_remote(path):  # writes to a bucket are atomic
         path.write_bytes(content)
         return
-    with writing(path, unique=unique) as temporary:
-        temporary.write_bytes(content)
+    with writing(path, unique=unique) as temporary, temporary.open("xb") as file:
+        file.write(content)
 
 
 def write_text(path: Path, text: str, *, unique: bool = False) -> None:
@@ -240,12 +241,16 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def refuse_links_outside(directory: Path) -> None:
-    """Raises ValueError if a link in a model's directory leads out of it.
+def refuse_links_outside(directory: str | Path) -> None:
+    """Raises ValueError if a link in a local directory of others leads out of it, or for a pipe.
 
-    A stranger's model could otherwise make its user publish a private file, such as a token. In the
-    cache of the Hugging Face Hub, links to the blobs of the repository are allowed.
+    A stranger's files could otherwise make their user read, write or publish a private file, such
+    as a token. `directory` itself may be a link. In the cache of the Hugging Face Hub, links to the
+    blobs of the repository are allowed, and BERTJAX_FOLLOW_LINKS=1 allows all links.
     """
+    if is_remote(directory) or os.environ.get("BERTJAX_FOLLOW_LINKS") == "1":
+        return
+    directory = Path(directory)
     root = directory.resolve()
     for parent in (*directory.absolute().parents, *root.parents):
         if parent.name == "snapshots" and "--" in parent.parent.name:
@@ -254,10 +259,13 @@ def refuse_links_outside(directory: Path) -> None:
         target = Path(os.path.realpath(entry))  # unlike `resolve`, not an error for a loop of links
         if entry.is_symlink() and not target.is_relative_to(root):
             raise ValueError(
-                f"{entry} is a link to {target}, which is outside of {root}: links that "
-                "leave a model's directory are not followed, since they could expose private "
-                "files. If the file belongs to the model, replace the link by a copy of it."
+                f"{entry} is a link to {target}, which is outside of {root}: links that leave a "
+                "directory of others are not followed, since they could expose or change private "
+                "files. If you made the link, replace it by a copy, move the whole directory and "
+                "link that, or set BERTJAX_FOLLOW_LINKS=1."
             )
+        if entry.is_fifo():
+            raise ValueError(f"{entry} is a pipe, which no model or run has: remove it.")
 
 
 def set_aside(path: Path, name: str | None = None) -> Path:
@@ -324,6 +332,8 @@ def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
 
 def _tidy(folder: Path, scratch: Path) -> None:
     """If replacing `folder` was interrupted, restores it from `scratch`/old; removes `scratch`."""
+    if scratch.is_symlink():
+        scratch.unlink()
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -331,7 +341,6 @@ def _tidy(folder: Path, scratch: Path) -> None:
 
 def is_file_name(name: str) -> bool:
     """Whether `name` is the name of a file without a folder, and short enough for file systems."""
-    # JSON can contain unpaired surrogates, which UTF-8 cannot encode.
     return (
         Path(name).name == name
         and name not in ("", "..")

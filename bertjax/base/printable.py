@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 class _Printable:
     def __init__(self, stream: Any):
-        self.rich_proxied_file = stream  # rich, which draws with control characters, writes to it
+        self.rich_proxied_file = stream  # rich writes to it
 
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(printable(text))
@@ -72,7 +72,7 @@ def filter_above_live_display() -> None:
 
 def console(*, stderr: bool = False, **options: Any) -> "rich.console.Console":
     """Returns a console of rich for texts without markup, all of which are made `printable`."""
-    import rich.console  # slow
+    import rich.console
 
     class Console(rich.console.Console):
         def render_str(self, text: str, **options: Any) -> Any:

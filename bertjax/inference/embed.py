@@ -219,7 +219,7 @@ def embed_file(
             if output.suffix == ".parquet":
                 _write_parquet(array, temporary, _texts(source, text_column))
             else:
-                with temporary.open("w", encoding="utf-8") as file:
+                with temporary.open("x", encoding="utf-8") as file:
                     file.writelines(json.dumps(vector.tolist()) + "\n" for vector in array)
         partial.unlink()
 

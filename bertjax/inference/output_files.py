@@ -233,6 +233,8 @@ def continued(
         for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
             if other != path:
                 other.unlink(missing_ok=True)
+        if path.is_symlink():
+            path.unlink()
         with naming_write_errors(output, "the finished part is kept, and --output is unchanged"):
             partial = opened(path)
             try:

@@ -294,7 +294,7 @@ class ClassReport:
             return
         names = self._task.labels
         path = folder / f"{split}.confusion.csv"
-        with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
             cells = [x if x.lstrip("+-").isdecimal() else without_formula(x) for x in names]
             rows = ([self.confusion[gold, name] for name in names] for gold in names)
             named = zip(["label", *cells], [cells, *rows], strict=True)

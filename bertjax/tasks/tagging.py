@@ -202,7 +202,7 @@ def _pattern() -> regex.Pattern[str]:
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Writes SPLIT.conll as conlleval reads it: a word, its tag (if known), the predicted tag."""
     path = folder / f"{split}.conll"
-    with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
+    with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
         for example, prediction in pairs:
             gold = [example.label] if isinstance(example.label, tuple) else []
             columns = [example.words, *gold, prediction["labels"]]

@@ -571,7 +571,7 @@ class Task(abc.ABC):
         path = folder / f"{split}.jsonl"
         if self.export is not None:
             pairs = self.export(folder, split, pairs)
-        with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
+        with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
             for example, prediction in pairs:
                 given = {"input": dict(example.row)} if example.row else {}
                 line = {"id": example.id, **given, **prediction}

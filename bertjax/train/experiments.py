@@ -591,7 +591,7 @@ def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
             lines[index] = {**json.loads(line), "fold": name}
     path = workdir / PREDICTIONS / OUT_OF_FOLD
     path.parent.mkdir(exist_ok=True)
-    with writing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with writing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
         for index in sorted(lines):
             file.write(json.dumps(lines[index], ensure_ascii=False) + "\n")
 

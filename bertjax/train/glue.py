@@ -12,7 +12,7 @@ from rich.table import Table
 
 from bertjax.base import printable
 from bertjax.base.addresses import place
-from bertjax.base.files import is_remote, listed, write_bytes
+from bertjax.base.files import is_remote, listed, refuse_links_outside, write_bytes
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import METRICS, REPORT
 from bertjax.config import FinetuneConfig
@@ -93,6 +93,7 @@ def finetune_glue(
         Interrupted: a stop signal arrived; the same call continues.
     """
     workdir = (config.workdir or f"runs/{GLUE_TASK}").rstrip("/")
+    refuse_links_outside(workdir)
     names, missing = tasks_in(config.data_dir)
     for name, reason in missing.items():
         hosts.say(f"GLUE: {name} is missing: {reason}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from bertjax.base.addresses import naming_bucket_errors, place
+from bertjax.base.files import refuse_links_outside
 from bertjax.base.run_file import holds_run
 from bertjax.base.signals import Interrupted, StopSignal
 from bertjax.base.workdir_files import HOSTS
@@ -229,6 +230,7 @@ def opened_run(
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
+        refuse_links_outside(config.workdir)
         with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     with (

@@ -108,6 +108,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     if is_remote(address) and damaged_steps(place / CHECKPOINTS):
         local_copy(address)  # an older checkpoint may be undamaged
     if place.is_dir():
+        if holds_run(place):
+            refuse_links_outside(place)
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         folder = sentence_transformers.transformer_folder(place)
