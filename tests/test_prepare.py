@@ -465,6 +465,15 @@ def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_pat
     assert contents(output, "metadata.json") == contents(tmp_path / "whole", "metadata.json")
 
 
+def test_temporary_files_of_a_killed_run_are_removed_at_the_end(config):
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "metadata.json"):
+        (output / f"{name}.{'0af9' * 8}.tmp").write_text("{")
+    prepare.run(config)
+    assert not list(output.rglob("*.tmp"))
+
+
 def test_a_finished_run_is_not_done_again(config, monkeypatch, capsys):
     metadata = prepare.run(config)
     stop_after(monkeypatch, chunks, "write_shard", 0, Stop())

@@ -246,7 +246,8 @@ def refuse_links_outside(directory: str | Path) -> None:
 
     A stranger's files could otherwise make their user read, write or publish a private file, such
     as a token. `directory` itself may be a link. In the cache of the Hugging Face Hub, links to the
-    blobs of the repository are allowed, and BERTJAX_FOLLOW_LINKS=1 allows all links.
+    blobs of the repository are allowed, and BERTJAX_FOLLOW_LINKS=1 allows all links. What vanishes
+    meanwhile, as in the directory of a run, is left out.
     """
     if is_remote(directory) or os.environ.get("BERTJAX_FOLLOW_LINKS") == "1":
         return
@@ -255,8 +256,9 @@ def refuse_links_outside(directory: str | Path) -> None:
     for parent in (*directory.absolute().parents, *root.parents):
         if parent.name == "snapshots" and "--" in parent.parent.name:
             root = parent.parent.resolve()
-    for entry in directory.rglob("*"):
-        target = Path(os.path.realpath(entry))  # unlike `resolve`, not an error for a loop of links
+    entries = (Path(d, x) for d, folders, files in os.walk(directory) for x in (*folders, *files))
+    for entry in entries:
+        target = Path(os.path.realpath(entry))  # `resolve` raises for a loop of links
         if entry.is_symlink() and not target.is_relative_to(root):
             raise ValueError(
                 f"{entry} is a link to {target}, which is outside of {root}: links that leave a "

@@ -198,7 +198,6 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
             other = not name.startswith(_PART_FILE.format(index, parts))
         else:
             chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
-            # Joined shards contain rows of all parts.
             other = "-of-" in name or (chunk is not None and int(chunk[1]) % parts != index)
         if other:
             files.append(name)
@@ -357,6 +356,8 @@ def finish(
         sources=sources,
     )
     write_text(directory / METADATA_FILE, metadata.to_json(), unique=True)
+    for left_by_a_kill in directory.glob(f"*.{'[0-9a-f]' * 32}.tmp"):
+        left_by_a_kill.unlink(missing_ok=True)
     return Metadata.from_json(metadata.to_json())
 
 
