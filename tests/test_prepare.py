@@ -466,8 +466,9 @@ def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_pat
 
 
 def test_temporary_files_of_a_killed_run_are_removed_at_the_end(config):
+    prepare.run(config)
     output = Path(config.output)
-    output.mkdir(parents=True, exist_ok=True)
+    (output / "metadata.json").unlink()  # as if it had not ended
     for name in ("tokenizer.json", "metadata.json"):
         (output / f"{name}.{'0af9' * 8}.tmp").write_text("{")
     prepare.run(config)
