@@ -8,6 +8,8 @@ import sys
 import time
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ os.environ.setdefault("NO_GCE_CHECK", "true")
 GCS = """
 import random
 import sys
+import time
 from http import HTTPStatus
 
 from gcp_storage_emulator.exceptions import NotFound
@@ -56,12 +59,13 @@ from gcp_storage_emulator import server
 from gcp_storage_emulator.server import create_server
 
 # The share of requests that fail is in a file: half of them with status 503, half by a cut
-# connection.
+# connection. Behind it may be the seconds that each request takes.
 chance, handle = random.Random(0), server.Router.handle
 
 def unreliable(self, method):
     with open(sys.argv[2]) as file:
-        faults = float(file.read())
+        faults, *seconds = map(float, file.read().split() or [0])
+    time.sleep(sum(seconds))
     if chance.random() < faults:
         handler = self._request_handler
         if chance.random() < 0.5:
@@ -83,7 +87,8 @@ SERVERS = {
 }
 
 
-def _free_port():
+def free_port() -> int:
+    """Returns a port of this machine on which nobody listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -115,28 +120,42 @@ def first_with(protocol: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("bucket_server", cases, indirect=True)
 
 
-@pytest.fixture(scope="session", params=["gs", "s3"])
-def bucket_server(request, tmp_path_factory):
-    """(scheme, address, file with the share of failing requests) of a server of a protocol."""
-    pytest.importorskip("gcp_storage_emulator" if request.param == "gs" else "moto")
-    pytest.importorskip("gcsfs" if request.param == "gs" else "s3fs")
-    port = _free_port()
-    faults = tmp_path_factory.mktemp("faults") / "share"
+@contextlib.contextmanager
+def serving(protocol: str, faults: Path) -> Iterator[str]:
+    """Yields the address of a server; `faults` is a file for the share of requests that fail."""
     faults.write_text("0")
-    command = [*SERVERS[request.param], str(port)]
-    if request.param == "gs":
+    command = [*SERVERS[protocol], str(port := free_port())]
+    if protocol == "gs":
         command.append(str(faults))
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_for(
-            f"{address}/" + ("storage/v1/b?project=p" if request.param == "gs" else "moto-api/"),
-            process,
+            f"{address}/" + ("storage/v1/b?project=p" if protocol == "gs" else "moto-api/"), process
         )
-        yield request.param, address, faults
+        yield address
     finally:
         process.kill()
         process.wait()
+
+
+def client_environment(protocol: str, address: str) -> dict[str, str]:
+    """Returns the environment variables by which all clients find the server at an address."""
+    if protocol == "gs":
+        names = ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL")
+        return {**dict.fromkeys(names, address), "GOOGLE_CLOUD_PROJECT": "project"}
+    keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test")
+    return {"AWS_ENDPOINT_URL": address, **keys, "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="session", params=["gs", "s3"])
+def bucket_server(request, tmp_path_factory):
+    """(scheme, address, file with the share of failing requests) of a server of a protocol."""
+    pytest.importorskip("gcp_storage_emulator" if request.param == "gs" else "moto")
+    pytest.importorskip("gcsfs" if request.param == "gs" else "s3fs")
+    faults = tmp_path_factory.mktemp("faults") / "share"
+    with serving(request.param, faults) as address:
+        yield request.param, address, faults
 
 
 @pytest.fixture
@@ -145,15 +164,8 @@ def bucket(bucket_server, monkeypatch):
     import fsspec
 
     scheme, address, _ = bucket_server
-    if scheme == "gs":
-        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
-            monkeypatch.setenv(name, address)
-        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
-    else:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "test")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in client_environment(scheme, address).items():
+        monkeypatch.setenv(name, value)
     system_class = fsspec.get_filesystem_class(scheme)
     system_class.clear_instance_cache()
     name = f"bucket-{uuid.uuid4().hex[:8]}"

@@ -20,6 +20,7 @@ import bertjax
 from bertjax import pretrain, report
 from bertjax.base import addresses
 from bertjax.base.lock import Locked
+from bertjax.base.signals import Interrupted
 from bertjax.cloud import bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
@@ -301,6 +302,21 @@ def test_a_lock_of_a_killed_process_is_taken_and_a_lock_that_is_lost_is_noticed(
         other.check()
     third.release()
     assert names_in(address) == set()
+
+
+def test_a_lock_is_gone_if_a_signal_comes_while_it_is_taken(bucket, monkeypatch):
+    lock = lock_of(f"{bucket}/run")
+
+    def stop(seconds):
+        raise Interrupted("stopped by SIGTERM")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket_lock.time, "sleep", stop)
+        with pytest.raises(Interrupted):
+            lock.take()
+    assert names_in(bucket) == set() and not lock.held
+    lock.take()
+    lock.release()
 
 
 def test_a_run_that_has_lost_its_lock_uploads_nothing(bucket, tmp_path):

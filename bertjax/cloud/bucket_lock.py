@@ -56,18 +56,22 @@ class BucketLock:
         """
         with naming_bucket_errors(self._file, "written"):
             self._wait_for_other()
+            self._ended = threading.Event()
             try:
                 self._write()
-            except FileNotFoundError as error:
+                time.sleep(SETTLE_SECONDS)
+                other = self._read()
+                if other is None or other["owner"] != self._owner:
+                    who = other["owner"] if other else "a process that has just started"
+                    raise self._locked(who)
+            except BaseException as error:
+                self.release()
+                if not isinstance(error, FileNotFoundError):
+                    raise
                 raise OSError(
                     f"{self._place} cannot be written ({error}): check the name of the bucket, or "
                     "create it."
                 ) from error
-            time.sleep(SETTLE_SECONDS)
-            other = self._read()
-        if other is None or other["owner"] != self._owner:
-            raise self._locked(other["owner"] if other else "a process that has just started")
-        self._ended = threading.Event()
         threading.Thread(target=self._renew, args=(self._ended,), daemon=True).start()
 
     def check(self) -> None:

@@ -32,9 +32,9 @@ class Doing(NamedTuple):
 class Clock:
     """The activities of a process since `started` seconds before now.
 
-    `start` is the beginning, in seconds since 1970, and `step` the last training step that was
-    started. `count` is the number of signs of progress, such as finished steps, and `progress_at`
-    the time of the last one, by `time.monotonic`.
+    `start` is the beginning, in seconds since 1970, and `uptime` the same by `time.monotonic`;
+    `step` is the last training step that was started. `count` is the number of signs of progress,
+    such as finished steps, and `progress_at` the time of the last one, by `time.monotonic`.
     """
 
     def __init__(self, started: float = 0.0):
@@ -50,7 +50,7 @@ class Clock:
         self.start = time.time() - started
         self.step = self.count = 0
         self.progress_at = time.monotonic()
-        self._since = self.progress_at - started
+        self._since = self.uptime = self.progress_at - started
         self._stack = [Doing(START_UP, START_UP, self._since)]
         self._seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
 

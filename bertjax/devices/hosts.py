@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.base import progress
 from bertjax.base.files import is_remote
+from bertjax.cloud.copies import ahead
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
 
@@ -226,19 +227,25 @@ def on_first_patiently(action: Callable[[], object]) -> None:
     """Calls `action` on the first host, as `on_first`; `action` may take up to ten minutes.
 
     The other hosts wait in the coordination service of jax, because a collective operation of CPUs
-    fails if a host arrives more than 30 seconds after the others.
+    fails if a host arrives more than 30 seconds after the others; a stop signal ends their wait.
     """
+    error = None
+    try:
+        if is_first():
+            action()
+    except BaseException as raised:
+        error = raised
+    if jax.process_count() > 1:
+        meet = functools.partial(
+            coordination_client().wait_at_barrier, timeout_in_ms=PATIENCE_SECONDS * 1000
+        )
+        next(ahead(meet, [f"bertjax/patient/{next(_barriers)}"]))
 
-    def act_and_meet() -> None:
-        try:
-            if is_first():
-                action()
-        finally:
-            if jax.process_count() > 1:
-                barrier = f"bertjax/patient/{next(_barriers)}"
-                coordination_client().wait_at_barrier(barrier, PATIENCE_SECONDS * 1000)
+    def end() -> None:
+        if error is not None:
+            raise error
 
-    on_all(act_and_meet)
+    on_all(end)
 
 
 def check_equal(facts: Mapping[str, str]) -> None:

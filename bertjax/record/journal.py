@@ -26,6 +26,7 @@ import jax
 import bertjax
 from bertjax.base import printable
 from bertjax.base.files import brief, json_lines, naming_write_errors
+from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
 from bertjax.devices import activity, hosts
 from bertjax.record.metrics import read_lines
@@ -54,6 +55,8 @@ class Ledger:
         _close_killed_line(workdir, step)
         self._line: dict[str, Any] = {
             "start": self._record.start,
+            "uptime": self._record.uptime,
+            "boot": _boot(),
             "first_step": step,
             "lost_steps": 0,
             "lost_seconds": 0.0,
@@ -96,15 +99,24 @@ class Ledger:
         self._step = step
         self.saved(step)
 
-    def close(self) -> None:
-        """Ends the line of this process and moves it to the ledger."""
+    def close(self, error: BaseException | None = None) -> bool:
+        """Ends the line of this process and moves it to the ledger; returns whether it did.
+
+        If steps may not be saved, because the process ends with `error`, the next process moves the
+        line, and adds the steps that were lost.
+        """
+        self.write()
         with self._busy:
             if self._ended.is_set():
-                return
+                return False
             self._ended.set()
             os.close(self._file)
+            saved = isinstance(error, Interrupted) and self._line["marks"][-1][0] == self._step
+            if error is not None and not saved:
+                return False
             _append(self.workdir, self._present())
             (self.workdir / PRESENT).unlink(missing_ok=True)
+            return True
 
     def _present(self) -> dict[str, Any]:
         seconds = {name: round(value, 4) for name, value in self._record.seconds().items()}
@@ -114,6 +126,13 @@ class Ledger:
     def _write_until_ended(self) -> None:
         while not self._ended.wait(WRITE_SECONDS):
             self.write()
+
+
+def _boot() -> str:
+    """Returns what identifies the machine since it was started; "" where nothing does."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return ""
 
 
 def _close_killed_line(workdir: Path, step: int) -> None:
@@ -159,13 +178,15 @@ def read_ledger(workdir: Path) -> list[dict[str, Any]]:
     """Returns the lines of a run's ended processes, one after the other, without damaged ones.
 
     The order is that of the file, since a clock may have been set back. The keys of a line are
-    "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds" and "seconds"
-    {activity: seconds}.
+    "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds", "seconds" {activity:
+    seconds} and, since they were introduced, "uptime", the start by the clock of the machine that
+    nobody sets, and "boot", which says since when that counts.
     """
     lines = []
     for line in filter(None, json_lines(workdir / LEDGER)):
         with contextlib.suppress(KeyError, TypeError, AttributeError):
-            sum(line["seconds"].values(), line["lost_seconds"] + line["lost_steps"])
+            numbers = line["lost_seconds"] + line["lost_steps"] + line.setdefault("uptime", 0.0)
+            sum(line["seconds"].values(), numbers)
             if line["end"] >= line["start"] and line["seconds"].keys() >= set(activity.ACTIVITIES):
                 lines.append(line)
     return lines
@@ -175,7 +196,8 @@ def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Returns {activity: seconds} of all processes of a run.
 
     Their sum is the time from the start of the first process to the end of the last one. Steps that
-    were computed again are `LOST`, not stepping; the time without a process is `IDLE`.
+    were computed again are `LOST`, not stepping; the time without a process is `IDLE`,
+    to which a clock that was set in between adds nothing if both processes ran on one machine.
     """
     found: dict[str, float] = dict.fromkeys((*activity.ACTIVITIES, LOST, IDLE), 0.0)
     for line in lines:
@@ -184,7 +206,10 @@ def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         found[LOST] += line["lost_seconds"]
         found[activity.STEPPING] -= line["lost_seconds"]
     for before, after in zip(lines, lines[1:], strict=False):
-        found[IDLE] += max(0.0, after["start"] - before["end"])
+        is_same = before.get("boot") and before["boot"] == after.get("boot")
+        began = "uptime" if is_same else "start"
+        passed = after[began] - before[began]
+        found[IDLE] += max(0.0, passed - (before["end"] - before["start"]))
     return found
 
 

@@ -152,8 +152,8 @@ class MetricLogger:
 class Session:
     """The clock, the watch over the hosts, the ledger of time and the reports of a process.
 
-    At the end of the `with` block, the ledger is closed and its table printed, and the last reports
-    are written.
+    At the end of the `with` block, the ledger is closed and, unless an error has lost steps, its
+    table printed; and the last reports are written.
 
     Args:
         folder: the workdir, or the parent folder of several runs, whose report.html compares them.
@@ -216,8 +216,7 @@ class Session:
 
     def close(self, error: BaseException | None) -> None:
         """Closes the ledger and writes the last reports of a process that ends with `error`."""
-        if self._ledger is not None:
-            self._ledger.close()
+        if self._ledger is not None and self._ledger.close(error):
             journal.print_table(self._ledger.workdir)
         state, reason = STOPPED, f"{type(error).__name__}: {error}"
         if error is None:

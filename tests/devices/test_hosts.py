@@ -17,6 +17,8 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.bucket_servers import free_port
+
 STEPS, BATCH, DEVICES = 20, 16, 2
 CONFIG = """
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
@@ -390,3 +392,54 @@ def test_fine_tuning_in_two_processes_equals_one_and_each_reads_its_own_rows(
     # Rows are packed, so that a host's rows hold about its share of the examples.
     assert sum(reads[1:]) <= 1.2 * reads[0]
     assert all(0.3 * reads[0] <= read <= 0.7 * reads[0] for read in reads[1:])
+
+
+PATIENT = """
+import sys, time
+from pathlib import Path
+from bertjax.base import signals
+from bertjax.config import DistributedConfig
+from bertjax.devices import host_watch, hosts
+from bertjax.devices.activity import Clock
+
+def run():
+    address, rank, folder = sys.argv[1:]
+    config = DistributedConfig(
+        coordinator_address=address, num_processes=2, process_id=int(rank), timeout_seconds=100
+    )
+    hosts.connect(config, Path(folder))
+    with host_watch.watching(Clock()):
+        print("connected", flush=True)
+        hosts.on_first_patiently(lambda: time.sleep(100))
+
+signals.leave(signals.run_reporting_errors(run, trains=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_stop_signal_to_a_host_that_waits_for_the_first_one_ends_both(tmp_path):
+    address = f"localhost:{free_port()}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PATIENT, address, str(rank), str(tmp_path)],
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in started:
+            while "connected" not in process.stdout.readline():
+                assert process.poll() is None
+        time.sleep(1)
+        started[1].send_signal(signal.SIGTERM)
+        text = started[1].communicate(timeout=10)[0]
+        assert started[1].returncode == 75 and "stopped by SIGTERM" in text
+        text = started[0].communicate(timeout=30)[0]
+        assert started[0].returncode == 1 and "process 1 ended: stopped by SIGTERM" in text
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()

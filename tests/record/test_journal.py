@@ -1,5 +1,6 @@
 """The ledger of a run's time: its parts sum to the wall time, and lost steps are counted."""
 
+import contextlib
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from bertjax.base.signals import Interrupted
 from bertjax.devices import activity, host_watch
 from bertjax.record import journal
 from bertjax.record.journal import IDLE, LOST, Ledger, read_ledger, totals
@@ -150,6 +152,67 @@ def test_a_clock_that_is_set_back_adds_no_idle_time(clock, tmp_path):
     lines = read_ledger(tmp_path)
     assert [line["first_step"] for line in lines] == [0, 4, 8]
     assert totals(lines)[IDLE] == 10
+
+
+def test_steps_after_the_last_checkpoint_of_a_process_with_an_error_are_lost(clock, tmp_path):
+    cases = [(OSError("full"), 10), (Interrupted("second signal"), 10), (Interrupted("saved"), 8)]
+    for error, last in (*cases, (OSError("while saving"), 8), (None, 10)):
+        folder = tmp_path / repr(error)
+        folder.mkdir()
+        clock.activities.restart()
+        with contextlib.suppress(BaseException):
+            with host_watch.watching(clock.activities) as watch:
+                with Session(folder, clock.activities, watch) as session:
+                    session.begin_run(folder, 0)
+                    steps(clock, session, 1, last)
+                    if error is not None:
+                        raise error
+        clock.now += 5
+        clock.activities.restart()
+        resumed = 4 if str(error) == "while saving" else 8
+        Ledger(folder, resumed, clock.activities).close()
+        lines = read_ledger(folder)
+        lost = last - resumed if error is not None else 0
+        assert [line["lost_steps"] for line in lines] == [lost, 0]
+        assert bool(lines[0]["lost_seconds"]) == bool(lost) and totals(lines)[IDLE] == 5
+
+
+@pytest.mark.parametrize("jump", [86_400.0, -86_400.0, 40.0])
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_a_clock_that_is_set_changes_nothing_on_one_machine(
+    clock, tmp_path, monkeypatch, jump, same_boot
+):
+    shift = iter((0.0, jump, 0.0))
+    for first in (0, 4, 8):
+        moved = next(shift)
+        monkeypatch.setattr(clock, "time", lambda moved=moved: clock.now + moved)
+        if not same_boot:
+            monkeypatch.setattr(journal, "_boot", lambda first=first: str(first))
+        clock.activities.restart()
+        ledger = Ledger(tmp_path, first, clock.activities)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+        clock.now += 10
+    idle = totals(read_ledger(tmp_path))[IDLE]
+    # Other machines have only the clock in common; but no time is negative.
+    assert idle == 20 if same_boot else idle >= 10
+
+
+@pytest.mark.parametrize("missing", [["boot"], ["uptime"], ["boot", "uptime"]])
+def test_lines_of_versions_without_uptime_are_read(clock, tmp_path, missing):
+    for first in (0, 4):
+        clock.activities.restart()
+        ledger = Ledger(tmp_path, first, clock.activities)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+        clock.now += 10
+    file = tmp_path / journal.LEDGER
+    first, second = map(json.loads, file.read_text().splitlines())
+    for name in missing:
+        del first[name]
+    file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    lines = read_ledger(tmp_path)
+    assert len(lines) == 2 and (totals(lines)[IDLE] == 10 or "boot" not in missing)
 
 
 @pytest.mark.parametrize(
