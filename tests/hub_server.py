@@ -58,7 +58,8 @@ class Hub:
         stored: {sha256: content} of the large files that were uploaded.
         requests: how often each kind of request came.
         sent: the number of bytes of files that were sent.
-        fail: {kind of request: number of next requests that fail with status 503}.
+        fail: {kind of request: number of next requests that fail with `status`}.
+        status: the status of requests that fail.
         cut: {kind of request: number of next answers that are cut in the middle}.
         delay: the seconds that each request takes longer.
     """
@@ -66,7 +67,7 @@ class Hub:
     def __init__(self):
         self.repositories, self.stored = {}, {}
         self.requests, self.fail, self.cut = Counter(), Counter(), Counter()
-        self.sent, self.delay = 0, 0.0
+        self.sent, self.delay, self.status = 0, 0.0, 503
         self.address = ""
 
     def dataset(self, name, files, **options):
@@ -126,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
                     return self.connection.shutdown(2)
                 if self.hub.fail[kind] > 0:
                     self.hub.fail[kind] -= 1
-                    return self.answer({"error": "unavailable"}, 503)
+                    return self.answer({"error": "unavailable"}, self.hub.status)
                 return method(self, body, **match.groupdict())
         return self.answer({"error": f"no such page: {path}"}, 404)
 

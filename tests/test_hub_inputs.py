@@ -1,8 +1,10 @@
 """Datasets of the Hugging Face Hub as input equal the same files on a disk, and fail clearly."""
 
+import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -345,3 +347,56 @@ def test_memory_does_not_grow_with_the_dataset(hub, sentences, tokenizer, tmp_pa
             assert (tmp_path / f"hub{megabytes}" / shard.name).read_bytes() == shard.read_bytes()
     print("peak RSS, MB", peaks)
     assert peaks["hub", 50] < peaks["hub", 5] + 60
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 416, 451, 501])
+@pytest.mark.parametrize("kind", ["info", "resolve"])
+def test_what_the_hub_refuses_for_good_is_asked_for_once(kind, status, hub):
+    hub.dataset(name := unique(), {"train.jsonl": b'{"text": "a"}\n'})
+    hub.fail[kind], hub.status = 100, status
+    with pytest.raises((FileNotFoundError, PermissionError), match=re.escape(f"hf:{name}")):
+        local_split(f"hf:{name}")
+    assert hub.requests[kind] == 1 if kind == "resolve" else hub.requests == {"info": 1}
+
+
+def test_a_full_disk_or_an_answer_without_sense_is_no_reason_to_ask_again():
+    for error in (OSError(errno.ENOSPC, "No space left on device"), TypeError("x"), KeyError("x")):
+        asked = []
+
+        def ask(error=error, asked=asked):
+            asked.append(1)
+            raise error
+
+        with pytest.raises(type(error)):
+            addresses.repeated(ask, "x")
+        assert len(asked) == 1
+
+
+GLOBS = "data/*"
+BAD_CARDS = [
+    *("x", 5, {"configs": "x"}, {"configs": 5}, {"configs": {"a": 1}}, {"configs": [None]}),
+    {"configs": [{"data_files": 5}]},
+    {"configs": [{"data_files": [{"split": "train"}]}]},
+    {"configs": [{"data_files": [{"path": GLOBS}]}]},
+    {"configs": [{"data_files": [{"split": "train", "path": [5]}]}]},
+    {"configs": [{"data_files": ["*" * 1000] * 20}]},
+]
+
+
+@pytest.mark.parametrize("card", BAD_CARDS, ids=lambda card: str(card)[:50])
+def test_a_card_that_makes_no_sense_is_named(card, hub, monkeypatch):
+    monkeypatch.setattr("bertjax.cloud.hub.MOST_WORK", 100_000)
+    hub.dataset(name := unique(), {"data/train.jsonl": b'{"text": "a"}\n'}, card=card)
+    with pytest.raises(ValueError, match=f"The card of hf:{name} cannot be read .*download the fi"):
+        open_dataset(f"hf:{name}")
+    assert hub.requests == {"info": 1}
+
+
+def test_names_in_cards_are_cut_in_messages(hub):
+    names = ["\x1b[31m" * 1000, *(f"c{n}" for n in range(2000))]
+    card = {"configs": [{"config_name": name, "data_files": GLOBS} for name in names]}
+    hub.dataset(name := unique(), {"data/train.jsonl": b'{"text": "a"}\n'}, card=card)
+    for ending in ("", ":other", ":c1:dev"):
+        with pytest.raises(ValueError) as error:
+            open_dataset(f"hf:{name}{ending}")
+        assert len(str(error.value)) < 800 and str(error.value).isprintable()

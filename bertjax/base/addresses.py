@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertjax.base.files import is_remote
+from bertjax.base.files import MALFORMED, NO_ROOM, is_remote
 
 Result = TypeVar("Result")
 
@@ -124,16 +124,18 @@ def naming_bucket_errors(name: Any, doing: str = "read") -> Iterator[None]:
 def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> Result:
     """Calls `request` until it succeeds, at most `ATTEMPTS` times; then raises OSError.
 
-    Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
+    Where a file does not exist, rights or credentials are missing, an answer makes no sense or the
+    disk is full, nothing is asked for again.
     `what` and `doing` ("read", "written") are said in messages.
     """
     for attempt in range(ATTEMPTS):
         try:
             return request()
-        except (FileNotFoundError, PermissionError, ImportError):
+        except (FileNotFoundError, PermissionError, ImportError, *MALFORMED):
             raise
         except Exception as error:
-            if any(x in type(error).__name__ for x in ("Credentials", "Validation")):
+            full = isinstance(error, OSError) and error.errno in NO_ROOM
+            if full or any(x in type(error).__name__ for x in ("Credentials", "Validation")):
                 raise
             if attempt == ATTEMPTS - 1:
                 raise OSError(

@@ -18,8 +18,9 @@ from typing import Any
 # Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
 MAX_JSON_BYTES = 1 << 25
 MAX_MESSAGE = 400
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMOTE = re.compile(r"[a-z0-9]+://")
-_MALFORMED = (
+MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
     *(AssertionError, struct.error),
 )
@@ -64,7 +65,7 @@ def _not_written(place: str | Path, error: OSError, consequence: str = "") -> st
     reason = f"{error}; {consequence}" if consequence else f"{error}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Get the right to write there"
-    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    elif error.errno in NO_ROOM:
         remedy = "Make room"
     else:
         remedy = "Remove the cause"
@@ -142,7 +143,7 @@ def naming_read_errors(
     """
     try:
         yield
-    except _MALFORMED as error:
+    except MALFORMED as error:
         message = str(error)
         if isinstance(error, ValueError) and str(file) in message and len(message) <= MAX_MESSAGE:
             raise

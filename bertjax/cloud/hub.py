@@ -5,6 +5,7 @@ has when it is opened. Its files are downloaded one by one into the Hub's local 
 interrupted download continues.
 """
 
+import bisect
 import contextlib
 import fnmatch
 import hashlib
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.addresses import repeated
-from bertjax.base.files import brief, cache_folder, did_you_mean
+from bertjax.base.files import brief, cache_folder, did_you_mean, listed, naming_read_errors
 from bertjax.base.progress import BYTES, progress
 from bertjax.cloud.copies import glob_matcher
 
@@ -36,6 +37,8 @@ _CONVERTED_FILE = re.compile(
 # Other files of a split are named SPLIT-00000-of-00002 or SPLIT, or are in a folder SPLIT.
 _PART = re.compile(r"(?P<split>\w+?)(?P<of>-\d+-of-\d+\S*)?\.[\w.]+")
 _SPLITS = ("train", "validation", "test", "dev", "valid", "eval", "unsupervised")
+# The characters of globs in a card times files that they are compared with: a few seconds.
+MOST_WORK = 30_000_000
 # Status codes that another attempt may change.
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
 
@@ -162,22 +165,31 @@ def _by_split(
         for file in sorted(info.siblings or (), key=lambda file: file.rfilename)
         if suffix.search(file.rfilename)
     ]
-    card = info.card_data.get("configs") if info.card_data is not None else None
     found: dict[str, dict[str, list[HubFile]]] = {}
-    for config, split, file in list(_by_card(card or (), files)) or _by_name(files):
+    remedy = "download the files of the dataset, and give them"
+    with naming_read_errors(f"The card of {HUB_PREFIX}{repository}", remedy):
+        card = info.card_data.get("configs") if info.card_data is not None else None
+        named = list(_by_card(card or (), files))
+    for config, split, file in named or _by_name(files):
         found.setdefault(config, {}).setdefault(split, []).append(file)
     return found
 
 
 def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
     """Yields (config, split, file) as the `configs` of a card say."""
+    work, paths = 0, [file.path for file in files]
     for config in configs:
-        name = config.get("config_name", DEFAULT_CONFIG)
+        name = str(config.get("config_name", DEFAULT_CONFIG))
         for split, patterns in _patterns(config.get("data_files") or ()):
-            globs = [glob_matcher(pattern) for pattern in patterns]
-            for file in files:
-                if any(matches(file.path) for matches in globs):
-                    yield name, split, file
+            chosen: set[HubFile] = set()
+            for pattern in patterns:
+                start, matches = re.split(r"[*?[]", pattern)[0], glob_matcher(pattern)
+                first, end = (bisect.bisect_left(paths, x) for x in (start, f"{start}\U0010ffff"))
+                work += (end - first + 10) * (20 + len(pattern))
+                if work > MOST_WORK:
+                    raise ValueError("it has too many globs for its number of files")
+                chosen |= {file for file in files[first:end] if matches(file.path)}
+            yield from ((name, split, file) for file in sorted(chosen))
         if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
             inside = [file for file in files if file.path.startswith(f"{folder}/")]
             yield from ((name, split, file) for _, split, file in _by_name(inside))
@@ -221,13 +233,13 @@ def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> 
             return asked
         raise ValueError(
             f"{where} has no {what} {asked!r}. {did_you_mean(asked, known)}Known: "
-            f"{', '.join(known)}. The name is hf:OWNER/NAME:CONFIG:SPLIT."
+            f"{listed([*known], 300)}. The name is hf:OWNER/NAME:CONFIG:SPLIT."
         )
     if len(known) == 1 or DEFAULT_CONFIG in known:
         return DEFAULT_CONFIG if DEFAULT_CONFIG in known else next(iter(known))
     raise ValueError(
-        f"{where} has {len(known)} configurations: name one, such as {where}:{next(iter(known))}. "
-        f"Known: {', '.join(known)}."
+        f"{where} has {len(known)} configurations: name one, such as {where}:{brief([*known][0])}. "
+        f"Known: {listed([*known], 300)}."
     )
 
 
@@ -347,8 +359,11 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
             f"{what} cannot be looked up, because HF_HUB_OFFLINE is set: unset it, or download the "
             "files on a machine with a network and give their folder."
         ) from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
+        answer = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
+        if not isinstance(answer, errors.HfHubHTTPError):
+            raise TemporaryFailure(brief(answer or error, 200)) from error
+        status = answer.response.status_code
         if status in _TEMPORARY:
             raise TemporaryFailure(f"the Hub answered with status {status}") from error
         if status in (401, 403):
@@ -356,9 +371,7 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
                 f"{what} may not be accessed with this token (status {status}): log in with `hf "
                 f"auth login`, or set HF_TOKEN to a token with rights to this {kind}."
             ) from error
-        raise FileNotFoundError(f"{what} is not accessible: {brief(error, 300)}") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise TemporaryFailure(brief(error.__cause__ or error, 200)) from error
+        raise FileNotFoundError(f"{what} is not accessible: {brief(answer, 300)}") from error
 
 
 # Files that a model in the repository may have and another one, pushed later, has not: they are
