@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -21,7 +22,7 @@ from bertjax.base.lock import Locked
 from bertjax.config import PrepareConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
-from bertjax.data.preparation import chunks, prepared_dir
+from bertjax.data.preparation import chunks, prepared_dir, workers
 from bertjax.data.preparation.chunks import held_out_documents
 from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.data.records import decode_row
@@ -297,6 +298,20 @@ def test_the_unigram_entropy_is_that_of_the_held_out_text(config):
     held_out = metadata.splits["eval"]
     assert held_out.text_tokens == total
     assert held_out.unigram_entropy_nats == pytest.approx(expected, abs=1e-12)
+
+
+def test_one_process_prepares_where_several_cannot_be_started(
+    config, tmp_path, capsys, monkeypatch
+):
+    one = prepare.run(config)
+
+    def read_only(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", read_only)
+    several = dataclasses.replace(config, output=str(tmp_path / "several"), num_processes=2)
+    assert prepare.run(several) == one
+    assert "warning: one process prepares, since /dev/shm cannot be used" in capsys.readouterr().out
 
 
 def test_any_number_of_processes_and_parts_gives_the_same_bytes(config, tmp_path, capsys):

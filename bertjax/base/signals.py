@@ -330,7 +330,9 @@ def run_reporting_errors(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, ImportError) as error:
-        return _report(str(error))
+        unnamed = isinstance(error, OSError) and error.errno and not error.filename
+        where = " (BERTJAX_TRACEBACK=1 in front of the command shows where)" if unnamed else ""
+        return _report(f"{error}{where}")
     except (RuntimeError, MemoryError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:

@@ -10,6 +10,7 @@ import abc
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -231,6 +232,9 @@ def opened_run(
     use_compilation_cache()
     if config.workdir:
         refuse_links_outside(config.workdir)
+        path = os.path.abspath(config.workdir)
+        if "\\udc" in ascii(path):
+            raise ValueError(f"{path} is not UTF-8, as names of checkpoints must be: rename it.")
         with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     with (

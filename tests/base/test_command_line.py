@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import errno
 import importlib
 import inspect
 import re
@@ -286,6 +287,16 @@ def test_a_lack_of_memory_is_one_line_with_a_remedy(monkeypatch, capsys, error, 
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("error: Out of memory")
     assert message in err and "--accumulation_steps" in err
+
+
+@pytest.mark.parametrize("name", [None, "a.txt"])
+def test_an_error_of_the_file_system_says_where_it_is_or_how_to_find_out(name, capsys):
+    def run():
+        raise OSError(errno.EROFS, "Read-only file system", *([name] if name else []))
+
+    assert signals.run_reporting_errors(run) == 1
+    err = capsys.readouterr().err
+    assert ("a.txt" in err) != ("BERTJAX_TRACEBACK=1 in front of the command shows where" in err)
 
 
 def test_another_error_of_the_compiler_keeps_its_traceback():

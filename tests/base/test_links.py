@@ -149,3 +149,13 @@ def test_names_in_a_bucket_cannot_leave_their_folder(monkeypatch):
     monkeypatch.setattr(addresses, "file_system", lambda address: (System(), "bucket/a"))
     with pytest.raises(ValueError, match="leads out of gs://bucket/a"):
         addresses.listed("gs://bucket/a")
+
+
+def test_a_workdir_whose_name_is_not_utf_8_is_refused_before_the_first_step(tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for kind in ("pretrain", "finetune"):
+        with pytest.raises(ValueError, match="is not UTF-8.*rename it"):
+            use(kind, "run", tmp_path)
+    assert list(folder.iterdir()) == []

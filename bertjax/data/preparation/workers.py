@@ -40,14 +40,17 @@ class Workers:
         self._most_pending = processes + 1
         self._pool = None
         if processes > 1:
-            # Workers are not forked, because threads of jax or of the caller may hold locks.
-            self._pool = ProcessPoolExecutor(
-                processes,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_start_worker,
-                initargs=(settings,),
-            )
-        else:
+            try:
+                # Workers are not forked, because threads of jax or of the caller may hold locks.
+                self._pool = ProcessPoolExecutor(
+                    processes,
+                    mp_context=multiprocessing.get_context("spawn"),
+                    initializer=_start_worker,
+                    initargs=(settings,),
+                )
+            except OSError as error:
+                print(f"warning: one process prepares, since /dev/shm cannot be used: {error}")
+        if self._pool is None:
             self._preparer = _preparer_of(settings)
 
     def submit(self, chunk: Chunk) -> None:
