@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -22,8 +23,8 @@ from bertjax.base.printable import printable_output
 # The exit status of a command that was stopped by a signal and that resumes if it is run again
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
-# A signal whose exception was dropped is sent again after this time.
-AGAIN_SECONDS = 0.1
+# When a signal that was dropped is sent again, and when a process that handles none is ended.
+AGAIN_SECONDS, END_SECONDS = 0.1, 6.0
 # The run looks at a signal within this time, unless it starts or compiles, and Python handles one.
 GRACE_SECONDS = 2.0
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
@@ -73,11 +74,13 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     still end the process at once. A signal waits for the end of imports, because C++ code does not
     survive exceptions there. It is not lost if Python drops its exception, as it does in callbacks
     of the garbage collector and in `__del__`, or if other code catches or replaces it: it is sent
-    again while the main thread handles none, and raised again at the end of the context. The
+    again while the main thread handles none, and raised again at the end of the context. A process
+    whose main thread handles none within `END_SECONDS`, as it waits in C++ code, is ended. The
     context has no effect in a thread other than the main thread.
     """
     process, received, hook = os.getpid(), list[int](), sys.unraisablehook
     main, over = threading.main_thread().ident or 0, threading.Event()
+    reader, writer = os.pipe()
 
     def stopped(number: int) -> KeyboardInterrupt:
         kind = Interrupted if trains or number != signal.SIGINT else KeyboardInterrupt
@@ -92,10 +95,19 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def send_again() -> None:
-        while not over.wait(AGAIN_SECONDS):
-            if received and not _handles_interrupt(main):
-                signal.pthread_kill(main, received[-1])  # wakes the thread up if it sleeps
+    def watch() -> None:
+        while (number := os.read(reader, 1)) and number[0] not in before:
+            pass
+        end = time.monotonic() + END_SECONDS
+        while number and not over.wait(AGAIN_SECONDS):
+            if signal.getsignal(number[0]) is not receive or _handles_interrupt(main):
+                continue
+            if time.monotonic() > end:
+                os.write(2, f"{stopped(number[0])}; run the same command again\n".encode())
+                os._exit(_status(stopped(number[0])))
+            if received:
+                signal.pthread_kill(main, number[0])  # wakes the thread up if it sleeps
+        os.close(reader)
 
     def report(dropped: Any) -> None:
         if not isinstance(dropped.exc_value, KeyboardInterrupt):
@@ -104,7 +116,9 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     before = {number: signal.signal(number, receive) for number in stop_signals()}
     if before:
         sys.unraisablehook = report
-        threading.Thread(target=send_again, daemon=True).start()
+    os.set_blocking(writer, False)
+    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if before else -1
+    threading.Thread(target=watch, daemon=True).start()
     try:
         try:
             yield
@@ -117,8 +131,15 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         over.set()
         if sys.unraisablehook is report:  # a context of another thread has not changed it
             sys.unraisablehook = hook
+        if before:
+            signal.set_wakeup_fd(fd_before)
+        os.close(writer)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _status(interrupt: KeyboardInterrupt) -> int:
+    return STOPPED if isinstance(interrupt, Interrupted) else 128 + signal.SIGINT
 
 
 def _is_importing(frame: Any) -> bool:
@@ -343,7 +364,7 @@ def run_reporting_errors(
         resumes = isinstance(interrupt, Interrupted)
         advice = "run the same command again" + (" to resume" if resumes else "")
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
-        return STOPPED if resumes else 128 + signal.SIGINT
+        return _status(interrupt)
     return 0
 
 

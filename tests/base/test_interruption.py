@@ -116,6 +116,29 @@ def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
     assert sys.modules.pop("slow_module").is_whole
 
 
+WAITING = """
+import hashlib, os, signal, sys, threading
+from bertjax.base import signals
+signals.END_SECONDS = 0.3
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def run():
+    threading.Timer(0.05, os.kill, (os.getpid(), int(sys.argv[1]))).start()
+    try:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # Python handles no signal meanwhile
+    finally:
+        print("not reached")
+signals.leave(signals.run_reporting_errors(run))
+"""
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, STOPPED), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_command_that_waits_in_other_code(number, status):
+    command = [sys.executable, "-c", WAITING, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(f"stopped by {signals.signal_name(number)}; run the same")
+
+
 def test_an_error_after_a_signal_is_the_stop():
     with pytest.raises(Interrupted, match="stopped by SIGHUP$"), signals_raise():
         try:

@@ -5,7 +5,7 @@
 Every command is run once without a signal. Then it is started again and again, from nothing, and
 gets SIGTERM, SIGINT and SIGHUP in turn, at an instant between its start and its end: a fifth of
 them while it imports and starts, half of them at any time, and the others while something is saved,
-exported, pushed or reported. Half of the starts compile everything anew, and a third of the
+exported, pushed or reported. A third of the starts compiles everything anew, and a third of the
 fine-tunings push their model to a slow Hub on this machine. Of a run on two hosts, one or both get
 the signal.
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import hub_server
-from tests.reliability.commands import Command, commands, write_inputs
+from tests.reliability.commands import Command, commands, config_text, write_inputs
 from tests.reliability.kills import (
     HOST_SECONDS,
     Killer,
@@ -75,6 +75,8 @@ class Stopper:
         if name not in self._undisturbed:
             if not (self._folder / "text.txt").is_file():
                 write_inputs(self._folder)
+                few_steps = config_text((60, 20), 7, 25, "save_every=10")
+                (self._folder / "config.py").write_text(few_steps)
             for needed in self._commands:
                 if needed == name:
                     break
@@ -109,7 +111,7 @@ class Stopper:
         usual = self.undisturbed(name)
         command = self._stopped[name]
         rng = random.Random(f"{self._seed} {name} {index}")
-        number, is_cold = SIGNALS[index % len(SIGNALS)], rng.random() < 0.5
+        number, is_cold = SIGNALS[index % len(SIGNALS)], rng.random() < 0.3
         pushes = name == "finetune" and rng.random() < 1 / 3
         if pushes:
             flags = (*command.arguments, "--push_to_hub", REPOSITORY)
