@@ -36,8 +36,10 @@ class Interrupted(KeyboardInterrupt):
     """Raised when a stop signal ends a command; running the command again resumes its work.
 
     `on_all_hosts` is whether all hosts have agreed to end after the same step; if not, this
-    host must tell the others that it ends.
+    host must tell the others that it ends. The message begins with `BEGINNING`.
     """
+
+    BEGINNING = "stopped "
 
     def __init__(self, message: str, *, on_all_hosts: bool = False):
         super().__init__(message)
@@ -243,6 +245,7 @@ class StopSignal:
                 try:
                     self._hosts.announce(text)
                     self._at_end(Interrupted(text))
+                    self._hosts.stay(is_stop=True)
                 finally:
                     os.write(2, f"{text}; run the same command again to resume\n".encode())
                     os._exit(STOPPED)

@@ -154,6 +154,11 @@ class HostWatch:
             except Exception:  # the coordination service has ended, and so have the others
                 pass
 
+    def stay(self, *, is_stop: bool) -> None:
+        """Waits, on the first host, until the others have read the message from this process."""
+        if self.is_watching and jax.process_index() == 0:
+            time.sleep(BEAT_SECONDS + 2 + (0 if is_stop else GRACE_SECONDS))
+
     def announce_error(self, error: BaseException) -> bool:
         """Tells the other hosts that this host ends with an error; returns whether that ends them.
 
@@ -190,7 +195,8 @@ class HostWatch:
             self._stall.check({other: "" for other in range(jax.process_count())} | alive)
             for other, message in ended.items():
                 if other != rank and message != _FINISHED:
-                    self._end_with(f"process {other} ended: {message}")
+                    is_stop = message.startswith(Interrupted.BEGINNING)
+                    self._end_with(f"process {other} ended: {message}", is_stop=is_stop)
             for other, (text, at) in self._stall.seen.items():
                 if other != rank and other not in ended and now - at > SILENCE_SECONDS:
                     self._end_with(
@@ -199,15 +205,19 @@ class HostWatch:
                         f"{described(text)})"
                     )
 
-    def _end_with(self, message: str) -> None:
-        """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it."""
-        if not self.over.wait(GRACE_SECONDS):
+    def _end_with(self, message: str, *, is_stop: bool = False) -> None:
+        """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it.
+
+        It does not wait if the message `is_stop`, of a host that got a signal.
+        """
+        if not self.over.wait(0 if is_stop else GRACE_SECONDS):
+            kind = "" if is_stop else "error: "
             os.write(
                 2,
-                f"error: {message}. Process {jax.process_index()} ends, too; run the same command "
+                f"{kind}{message}. Process {jax.process_index()} ends, too; run the same command "
                 "again on all hosts to resume.\n".encode(),
             )
-            os._exit(1)
+            os._exit(STOPPED if is_stop else 1)
 
 
 @contextlib.contextmanager
@@ -227,13 +237,13 @@ def watching(clock: Clock, stall_seconds: float = 0) -> Iterator[HostWatch]:
         watch.announce(_FINISHED)
     except BaseException as error:
         if watch.announce_error(error):
-            _end(error)
+            _end(watch, error)
         raise
     finally:
         watch.over.set()
 
 
-def _end(error: BaseException) -> None:
+def _end(watch: HostWatch, error: BaseException) -> None:
     known = isinstance(error, ValueError | OSError | ImportError | KeyboardInterrupt)
     if not known or os.environ.get("BERTJAX_TRACEBACK"):
         traceback.print_exc()
@@ -241,8 +251,7 @@ def _end(error: BaseException) -> None:
     is_stop = isinstance(error, Interrupted)
     text = f"{error}; run the same command again to resume" if is_stop else f"error: {error}"
     print(text, file=sys.stderr, flush=True)
-    if jax.process_index() == 0:  # the others read the message from this process
-        time.sleep(BEAT_SECONDS + GRACE_SECONDS + 2)
+    watch.stay(is_stop=is_stop)
     os._exit(STOPPED if is_stop else 1)
 
 

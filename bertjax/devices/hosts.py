@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.base import progress
 from bertjax.base.files import is_remote
 from bertjax.cloud.copies import ahead
+from bertjax.base.signals import Interrupted
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
 
@@ -192,6 +193,7 @@ def on_all(action: Callable[[], Result]) -> Result:
 
     Raises:
         BaseException: the exception that `action` raised on this host.
+        Interrupted: a signal came to another host.
         ValueError: `action` failed on another host.
     """
     result, error = None, None
@@ -208,6 +210,8 @@ def on_all(action: Callable[[], Result]) -> Result:
         failed = np.flatnonzero(messages.any(axis=1))
         if failed.size and error is None:
             said = messages[failed[0]].tobytes().rstrip(b"\0").decode(errors="replace")
+            if said.startswith(Interrupted.BEGINNING):
+                raise Interrupted(f"stopped with process {failed[0]} ({said})", on_all_hosts=True)
             raise ValueError(f"Process {failed[0]} stopped with an error: {said}")
     if error is not None:
         raise error

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.bucket_servers import free_port
+from bertjax.base.signals import STOPPED
 
 STEPS, BATCH, DEVICES = 20, 16, 2
 CONFIG = """
@@ -176,6 +177,37 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, 
     outputs(started, status=75)
     steps = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
     assert len(steps) == 1 and steps[0] == len(losses(workdir))
+
+
+# The first process prepares the workdir while the second one waits for it in the collectives.
+STARTING = """
+import sys, time
+import bertjax.train.run as run
+from bertjax import pretrain
+from bertjax.base import signals
+
+def put_in_order(*args, **flags):
+    print("STARTS", flush=True)
+    time.sleep(60)
+
+run.put_in_order = put_in_order
+signals.leave(pretrain.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [[0], [0, 1]])
+def test_a_signal_while_a_run_of_several_processes_starts_is_a_stop_of_all(job, tmp_path, ranks):
+    started = job(tmp_path / "run", 2, 1, command=STARTING)
+    while "STARTS" not in started[0].stdout.readline():
+        assert started[0].poll() is None
+    for rank in ranks:
+        started[rank].send_signal(signal.SIGTERM)
+    since = time.monotonic()
+    texts = outputs(started, STOPPED)
+    assert time.monotonic() - since < 15
+    assert all("Traceback" not in text for text in texts)
 
 
 # The two processes have caches of their own, as on two machines, or share that of one machine.
@@ -438,7 +470,7 @@ def test_a_stop_signal_to_a_host_that_waits_for_the_first_one_ends_both(tmp_path
         text = started[1].communicate(timeout=10)[0]
         assert started[1].returncode == 75 and "stopped by SIGTERM" in text
         text = started[0].communicate(timeout=30)[0]
-        assert started[0].returncode == 1 and "process 1 ended: stopped by SIGTERM" in text
+        assert started[0].returncode == 75 and "process 1 ended: stopped by SIGTERM" in text
     finally:
         for process in started:
             process.kill()

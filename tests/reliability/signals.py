@@ -6,8 +6,8 @@ Every command is run once without a signal. Then it is started again and again, 
 gets SIGTERM, SIGINT and SIGHUP in turn, at an instant between its start and its end: a fifth of
 them while it imports and starts, half of them at any time, and the others while something is saved,
 exported, pushed or reported. A third of the starts compiles everything anew, and a third of the
-fine-tunings push their model to a slow Hub on this machine. Of a run on two hosts, one or both get
-the signal.
+fine-tunings push their model to a slow Hub on this machine. Of a run on two hosts, both get
+the signal, or one of them if the run has started.
 
 A command that has installed its handler must end within 10 seconds with status 75, or 130 after
 Ctrl-C if it does not train, without a traceback or a crash. Every fifth one is run again to its
@@ -77,6 +77,8 @@ class Stopper:
                 write_inputs(self._folder)
                 few_steps = config_text((60, 20), 7, 25, "save_every=10")
                 (self._folder / "config.py").write_text(few_steps)
+                few_steps = config_text((24, 8), 3, 10, "save_every=5")
+                (self._folder / "hosts_config.py").write_text(few_steps)
             for needed in self._commands:
                 if needed == name:
                     break
@@ -164,9 +166,8 @@ class Stopper:
         watch = Activities(command)
         with self._killer.started(command, **environment) as processes:
             since, caught = time.monotonic(), None
-            victims = processes
-            if len(processes) > 1 and rng.random() < 0.5:
-                victims = [rng.choice(processes)]
+            victims, one = processes, rng.choice(processes)
+            is_one = len(processes) > 1 and rng.random() < 0.5
             while all(process.poll() is None for process in processes):
                 now = time.monotonic() - since
                 if caught is None and _catches(victims[0]):
@@ -180,6 +181,8 @@ class Stopper:
                 time.sleep(0.001)
             if any(process.poll() is not None for process in processes):
                 return None
+            if is_one and (command.output / "processes.jsonl").is_file():
+                victims = [one]
             installed = [_catches(process) for process in victims]
             phase = self._phase(command, victims[0], watch)
             instant, sent = time.monotonic() - since, time.monotonic()
