@@ -122,13 +122,10 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if before else -1
     threading.Thread(target=watch, daemon=True).start()
     try:
-        try:
-            yield
-        except Exception:
-            if not received:
-                raise
-        if received:
-            raise stopped(received[-1])
+        yield
+    except Exception:
+        if not received:
+            raise
     finally:
         over.set()
         if sys.unraisablehook is report:  # a context of another thread has not changed it
@@ -138,6 +135,8 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         os.close(writer)
         for number, handler in before.items():
             signal.signal(number, handler)
+    if received:
+        raise stopped(received[-1])
 
 
 def _status(interrupt: KeyboardInterrupt) -> int:
@@ -146,9 +145,8 @@ def _status(interrupt: KeyboardInterrupt) -> int:
 
 def _is_importing(frame: Any) -> bool:
     """Returns whether `frame` or a frame that called it imports a module."""
-    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
-        frame = frame.f_back
-    return frame is not None
+    names = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(frame))
+    return "importlib._bootstrap" in names
 
 
 def _handles_interrupt(thread: int) -> bool:
@@ -176,12 +174,9 @@ class StopSignal:
     and `step` the number of training steps that are done.
     """
 
-    def __init__(
-        self, saved: Any, hosts: Any, at_end: Callable[[Interrupted], Any] = lambda _: None
-    ) -> None:
+    def __init__(self, saved: Any, hosts: Any, at_end: Callable[[Interrupted], Any]) -> None:
         self.received = self.agreed = False
-        self._at_end = at_end
-        self._saved, self._hosts, self.step = saved, hosts, 0
+        self._saved, self._hosts, self._at_end, self.step = saved, hosts, at_end, 0
         self._is_alone = not hosts.is_watching
         self._unread: list[Any] = []
         self._over, self._is_overdue = threading.Event(), False
@@ -242,13 +237,12 @@ class StopSignal:
                 signal.pthread_kill(threading.main_thread().ident or 0, number[0])
             else:
                 text = self._stopped_by(number[0])
-                try:
+                with contextlib.suppress(Exception):
                     self._hosts.announce(text)
                     self._at_end(Interrupted(text))
                     self._hosts.stay(is_stop=True)
-                finally:
-                    os.write(2, f"{text}; run the same command again to resume\n".encode())
-                    os._exit(STOPPED)
+                os.write(2, f"{text}; run the same command again to resume\n".encode())
+                os._exit(STOPPED)
         os.close(pipe)
 
     def __enter__(self) -> "StopSignal":
@@ -280,24 +274,23 @@ def signals_deferred() -> Iterator[None]:
     A second signal is handled at once. The context has no effect on signals without a handler in
     Python, or if a thread other than the main thread enters it.
     """
-    received: list[int] = []
+    received, before = list[int](), dict[int, Any]()
 
     def receive(number: int, frame: Any) -> None:
-        if received:
-            before[signal.Signals(number)](number, frame)
         received.append(number)
+        if len(received) > 1:
+            before[number](number, frame)
 
-    handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    before = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in before:
-        signal.signal(number, receive)
+    for number in stop_signals():
+        if callable(signal.getsignal(number)):
+            before[number] = signal.signal(number, receive)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if len(received) == 1:
-        before[signal.Signals(received[0])](received[0], None)
+        before[received[0]](received[0], None)
 
 
 def signal_name(number: int) -> str:

@@ -211,11 +211,10 @@ class HostWatch:
         It does not wait if the message `is_stop`, of a host that got a signal.
         """
         if not self.over.wait(0 if is_stop else GRACE_SECONDS):
-            kind = "" if is_stop else "error: "
             os.write(
                 2,
-                f"{kind}{message}. Process {jax.process_index()} ends, too; run the same command "
-                "again on all hosts to resume.\n".encode(),
+                f"{'error: ' * (not is_stop)}{message}. Process {jax.process_index()} ends, too; "
+                "run the same command again on all hosts to resume.\n".encode(),
             )
             os._exit(STOPPED if is_stop else 1)
 

@@ -315,7 +315,7 @@ def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
 
 
 def test_a_second_signal_ends_a_run_without_saving():
-    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock())) as stop:
+    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock()), print) as stop:
         stop.step = 3
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop() and stop.agreed
