@@ -121,11 +121,13 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     os.set_blocking(writer, False)
     fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if before else -1
     threading.Thread(target=watch, daemon=True).start()
+    error = None
     try:
         yield
-    except Exception:
+    except Exception as raised:
         if not received:
             raise
+        error = raised
     finally:
         over.set()
         if sys.unraisablehook is report:  # a context of another thread has not changed it
@@ -136,7 +138,7 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        raise stopped(received[-1])
+        raise stopped(received[-1]) from error
 
 
 def _status(interrupt: KeyboardInterrupt) -> int:
@@ -360,6 +362,7 @@ def run_reporting_errors(
         resumes = isinstance(interrupt, Interrupted)
         advice = "run the same command again" + (" to resume" if resumes else "")
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
+        sys.last_value = interrupt
         return _status(interrupt)
     return 0
 
@@ -368,7 +371,8 @@ def leave(status: int) -> NoReturn:
     """Ends the process with the exit status of a command.
 
     An interrupted process ends without Python's shutdown, in which threads of XLA, Orbax and Grain
-    that are still at work would crash. Signals that arrive from now on change nothing.
+    that are still at work would crash, as would half-made objects of C++ code in the frames of the
+    interrupt, which `sys.last_value` keeps. Signals that arrive from now on change nothing.
     """
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)

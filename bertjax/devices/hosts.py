@@ -25,8 +25,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.base import progress
 from bertjax.base.files import is_remote
-from bertjax.cloud.copies import ahead
 from bertjax.base.signals import Interrupted
+from bertjax.cloud.copies import ahead
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
 

@@ -139,6 +139,25 @@ def test_a_signal_ends_a_command_that_waits_in_other_code(number, status):
     assert done.stderr.startswith(f"stopped by {signals.signal_name(number)}; run the same")
 
 
+def test_what_an_interrupt_holds_is_not_destroyed_before_the_end(monkeypatch):
+    monkeypatch.setattr(sys, "last_value", None, raising=False)
+    destroyed = []
+
+    class HalfMade:
+        def __del__(self):
+            destroyed.append("XLA would crash")
+
+    def run():
+        half_made = HalfMade()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        return half_made
+
+    assert signals.run_reporting_errors(run) == STOPPED
+    gc.collect()
+    assert not destroyed
+
+
 def test_an_error_after_a_signal_is_the_stop():
     with pytest.raises(Interrupted, match="stopped by SIGHUP$"), signals_raise():
         try:

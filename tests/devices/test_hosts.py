@@ -17,8 +17,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from tests.bucket_servers import free_port
 from bertjax.base.signals import STOPPED
+from tests.bucket_servers import free_port
 
 STEPS, BATCH, DEVICES = 20, 16, 2
 CONFIG = """
