@@ -108,7 +108,7 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
                 os.write(2, f"{stopped(number[0])}; run the same command again\n".encode())
                 os._exit(_status(stopped(number[0])))
             if received:
-                signal.pthread_kill(main, number[0])  # wakes the thread up if it sleeps
+                signal.pthread_kill(main, number[0])
         os.close(reader)
 
     def report(dropped: Any) -> None:
