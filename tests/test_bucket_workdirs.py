@@ -25,6 +25,10 @@ from bertjax.cloud import bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.devices import host_watch
+from bertjax.devices.activity import Clock
+from bertjax.devices.host_watch import HostWatch
+from bertjax.train.workdir import opened
 from bertjax.weights import load_model
 from tests.bucket_servers import first_with
 from tests.steps import run_until
@@ -317,6 +321,23 @@ def test_a_lock_is_gone_if_a_signal_comes_while_it_is_taken(bucket, monkeypatch)
     assert names_in(bucket) == set() and not lock.held
     lock.take()
     lock.release()
+
+
+def test_a_process_that_is_ended_uploads_what_is_left_and_unlocks_the_bucket(
+    bucket, monkeypatch, cache
+):
+    address, folder = f"{bucket}/run", cache / "bertjax/workdirs" / bucket.replace("://", "/")
+    watch = HostWatch(Clock())
+    with opened(address, direct=True, watch=watch) as workdir:
+        (workdir.path / "metrics.jsonl").write_text("{}\n")
+        assert "run.lock" in names_in(address) and folder / "run" == workdir.path
+        watch.leave()
+        assert names_in(address) == {"metrics.jsonl"}
+    monkeypatch.setattr(host_watch, "GRACE_SECONDS", 0.05)
+    watch.at_end = lambda: time.sleep(60)  # a bucket that does not answer
+    begin = time.monotonic()
+    watch.leave()
+    assert time.monotonic() - begin < 30
 
 
 def test_a_run_that_has_lost_its_lock_uploads_nothing(bucket, tmp_path):

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -120,6 +120,7 @@ class HostWatch:
     """Watches the hosts of a run, and tells them why this host ends; `watching` makes one.
 
     `stall_seconds` are the seconds without progress after which this process says so; 0: never.
+    `at_end` is what `leave` calls before the process is ended in the middle of its work.
     """
 
     any = staticmethod(any_host)
@@ -128,6 +129,7 @@ class HostWatch:
         self._clock = clock
         self._stall = StallWatch(clock, stall_seconds, jax.process_index())
         self.over = threading.Event()
+        self.at_end: Callable[[], object] = lambda: None
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
         if self.is_watching or stall_seconds:
@@ -137,6 +139,12 @@ class HostWatch:
     def _watch_alone(self) -> None:
         while not self.over.wait(POLL_SECONDS):
             self._stall.check()
+
+    def leave(self) -> None:
+        """Calls `at_end`, for at most `GRACE_SECONDS`, because a bucket may not answer."""
+        thread = threading.Thread(target=self.at_end, daemon=True)
+        thread.start()
+        thread.join(GRACE_SECONDS)
 
     def announce(self, message: str) -> None:
         """Tells the other hosts by `message` why this host ends, which makes them end, too.
@@ -216,6 +224,7 @@ class HostWatch:
                 f"{'error: ' * (not is_stop)}{message}. Process {jax.process_index()} ends, too; "
                 "run the same command again on all hosts to resume.\n".encode(),
             )
+            self.leave()
             os._exit(STOPPED if is_stop else 1)
 
 

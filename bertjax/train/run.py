@@ -239,7 +239,7 @@ def opened_run(
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     with (
         host_watch.watching(clock, config.stall_seconds) as watch,
-        opened(config.workdir, direct=direct) as workdir,
+        opened(config.workdir, direct=direct, watch=watch) as workdir,
         Session(workdir.path, clock, watch) as session,
     ):
         hosts.on_first(lambda: check_installed(config.track))
@@ -350,9 +350,14 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
         metric=job.best_metric,
         higher_is_better=job.higher_is_better,
     )
+
+    def end(error: BaseException) -> None:
+        session.close(error)
+        session.watch.leave()
+
     # Trackers may wait for a server, so that the last checkpoint is finished before.
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
-        with StopSignal(checkpoints, session.watch, session.close) as stop:
+        with StopSignal(checkpoints, session.watch, end) as stop:
             # 1. Where does the run stand?
             progress: Mapping[str, Any] = {}
             if checkpoints.latest_step is None:

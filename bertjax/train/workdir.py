@@ -38,6 +38,7 @@ from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import LIST_FILE, Mirror, mirror_folder
 from bertjax.config import differences
 from bertjax.devices import hosts
+from bertjax.devices.host_watch import HostWatch
 from bertjax.record.metrics import read_lines
 
 # Config fields that may differ when a run is resumed, since no update depends on them. Data files
@@ -258,7 +259,9 @@ CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
 
 
 @contextlib.contextmanager
-def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
+def opened(
+    address: str | Path, *, direct: bool, watch: HostWatch | None = None
+) -> Iterator[Workdir]:
     """Yields the workdir at `address`, a local path or a folder in a bucket.
 
     Every host must enter this context. For a folder in a bucket, the first host has the lock of the
@@ -267,6 +270,7 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
     Args:
         address: the --workdir of a run.
         direct: whether checkpoints in gs:// buckets are read and written without local copies.
+        watch: may end the process; it then uploads what is left and unlocks the bucket before.
 
     Raises:
         Locked: another run is writing to the folder in the bucket.
@@ -291,7 +295,16 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
         without=(PENDING, *(CHECKPOINT_FOLDERS if direct else ())),
         check=lock.check,
     )
+
+    def leave() -> None:
+        with contextlib.suppress(OSError, Locked):
+            if lock.held:
+                mirror.close()
+        lock.release()
+
     failed = True
+    if watch is not None:
+        watch.at_end = leave
     try:
         hosts.on_first_patiently(lock.take)
         hosts.on_all(mirror.pull)
