@@ -331,12 +331,12 @@ def test_a_process_that_is_ended_uploads_what_is_left_and_unlocks_the_bucket(
     with opened(address, direct=True, watch=watch) as workdir:
         (workdir.path / "metrics.jsonl").write_text("{}\n")
         assert "run.lock" in names_in(address) and folder / "run" == workdir.path
-        watch.leave()
+        watch.leave(Interrupted("stopped"))
         assert names_in(address) == {"metrics.jsonl"}
     monkeypatch.setattr(host_watch, "GRACE_SECONDS", 0.05)
-    watch.at_end = lambda: time.sleep(60)  # a bucket that does not answer
+    watch.at_end.append(lambda _: time.sleep(60))  # a bucket that does not answer
     begin = time.monotonic()
-    watch.leave()
+    watch.leave(Interrupted("stopped"))
     assert time.monotonic() - begin < 30
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 import unicodedata
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax import prepare
 from bertjax.base.lock import Locked
+from bertjax.base.signals import Interrupted, signals_raise
 from bertjax.config import PrepareConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
@@ -776,3 +778,18 @@ def test_composed_text_gives_the_same_rows(config, tmp_path, capsys, text):
             assert ("unknown_tokens" in metadata.counts) == said[-1]
     assert folders[0] == folders[1] == folders[3] != folders[2]
     assert said == [False, False, True, False]
+
+
+def test_a_signal_waits_until_worker_processes_are_started():
+    started, pool = [], workers.Workers(None, 2)  # pyright: ignore[reportArgumentType]
+
+    def submit(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.001)
+        started.append("a process, which reads what it is to do")
+        return Future()
+
+    with pytest.raises(Interrupted), signals_raise():
+        pool._pool.submit = submit
+        pool.submit(None)
+    assert started

@@ -169,16 +169,16 @@ class StopSignal:
 
     `saved.saved_step` is the step of the newest complete checkpoint (0: none, None: it changes
     now). If it is the last step, a signal ends the run within seconds: by itself, or by
-    `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later, after
-    `at_end` was called with the `Interrupted`. `hosts` is the `HostWatch` of the run.
+    `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later. `hosts` is the
+    `HostWatch` of the run.
 
     `received` is whether this process got a signal, `agreed` whether all hosts have agreed to stop,
     and `step` the number of training steps that are done.
     """
 
-    def __init__(self, saved: Any, hosts: Any, at_end: Callable[[Interrupted], Any]) -> None:
+    def __init__(self, saved: Any, hosts: Any) -> None:
         self.received = self.agreed = False
-        self._saved, self._hosts, self._at_end, self.step = saved, hosts, at_end, 0
+        self._saved, self._hosts, self.step = saved, hosts, 0
         self._is_alone = not hosts.is_watching
         self._unread: list[Any] = []
         self._over, self._is_overdue = threading.Event(), False
@@ -241,7 +241,7 @@ class StopSignal:
                 text = self._stopped_by(number[0])
                 with contextlib.suppress(Exception):
                     self._hosts.announce(text)
-                    self._at_end(Interrupted(text))
+                    self._hosts.leave(Interrupted(text))
                     self._hosts.stay(is_stop=True)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())
                 os._exit(STOPPED)

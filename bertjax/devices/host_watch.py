@@ -120,7 +120,7 @@ class HostWatch:
     """Watches the hosts of a run, and tells them why this host ends; `watching` makes one.
 
     `stall_seconds` are the seconds without progress after which this process says so; 0: never.
-    `at_end` is what `leave` calls before the process is ended in the middle of its work.
+    `at_end` is what `leave` calls, the last one first, before it ends in the middle of its work.
     """
 
     any = staticmethod(any_host)
@@ -129,7 +129,7 @@ class HostWatch:
         self._clock = clock
         self._stall = StallWatch(clock, stall_seconds, jax.process_index())
         self.over = threading.Event()
-        self.at_end: Callable[[], object] = lambda: None
+        self.at_end: list[Callable[[Interrupted], object]] = []
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
         if self.is_watching or stall_seconds:
@@ -140,9 +140,15 @@ class HostWatch:
         while not self.over.wait(POLL_SECONDS):
             self._stall.check()
 
-    def leave(self) -> None:
+    def leave(self, reason: Interrupted) -> None:
         """Calls `at_end`, for at most `GRACE_SECONDS`, because a bucket may not answer."""
-        thread = threading.Thread(target=self.at_end, daemon=True)
+
+        def call() -> None:
+            for action in reversed(self.at_end):
+                with contextlib.suppress(Exception):
+                    action(reason)
+
+        thread = threading.Thread(target=call, daemon=True)
         thread.start()
         thread.join(GRACE_SECONDS)
 
@@ -224,7 +230,7 @@ class HostWatch:
                 f"{'error: ' * (not is_stop)}{message}. Process {jax.process_index()} ends, too; "
                 "run the same command again on all hosts to resume.\n".encode(),
             )
-            self.leave()
+            self.leave(Interrupted(message))
             os._exit(STOPPED if is_stop else 1)
 
 

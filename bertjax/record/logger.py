@@ -165,6 +165,7 @@ class Session:
         self._folder, self.clock, self.watch = folder, clock, watch
         self._writers: dict[Path, ReportWriter] = {}
         self._ledger: Ledger | None = None
+        watch.at_end.append(self.close)
 
     def begin_run(self, workdir: Path, step: int) -> None:
         """Opens the ledger of the run in `workdir`, or notes that the run went back to `step`.

@@ -350,14 +350,9 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
         metric=job.best_metric,
         higher_is_better=job.higher_is_better,
     )
-
-    def end(error: BaseException) -> None:
-        session.close(error)
-        session.watch.leave()
-
     # Trackers may wait for a server, so that the last checkpoint is finished before.
     with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
-        with StopSignal(checkpoints, session.watch, end) as stop:
+        with StopSignal(checkpoints, session.watch) as stop:
             # 1. Where does the run stand?
             progress: Mapping[str, Any] = {}
             if checkpoints.latest_step is None:

@@ -19,6 +19,7 @@ from bertjax.base.checksums import steps_in
 from bertjax.base.files import is_remote, naming_write_errors, set_aside
 from bertjax.base.lock import Lock, Locked
 from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
+from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import (
     CHECKPOINTS,
     DAMAGED,
@@ -296,7 +297,8 @@ def opened(
         check=lock.check,
     )
 
-    def leave() -> None:
+    def leave(reason: Interrupted) -> None:
+        del reason
         with contextlib.suppress(OSError, Locked):
             if lock.held:
                 mirror.close()
@@ -304,7 +306,7 @@ def opened(
 
     failed = True
     if watch is not None:
-        watch.at_end = leave
+        watch.at_end.append(leave)
     try:
         hosts.on_first_patiently(lock.take)
         hosts.on_all(mirror.pull)

@@ -16,6 +16,7 @@ import pytest
 
 from bertjax import report
 from bertjax.base.run_file import write_run
+from bertjax.base.signals import STOPPED
 from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
@@ -347,6 +348,25 @@ def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
             writer.write(step, {"eval/mlm_loss": 1.0})
     printed = capsys.readouterr().out
     assert printed.count("warning:") == 1 and "The run goes on" in printed
+
+
+@pytest.mark.parametrize("message, is_stop", [("no memory", False), ("stopped by SIGTERM", True)])
+def test_a_run_that_ends_because_another_host_has_ended_does_not_seem_to_run(
+    workdir, monkeypatch, message, is_stop
+):
+    statuses = []
+    monkeypatch.setattr(host_watch.os, "_exit", statuses.append)
+    watch = host_watch.HostWatch(clock := Clock())
+    watch.over = SimpleNamespace(wait=lambda seconds: False)
+    session = Session(workdir, clock, watch)
+    session.begin_run(workdir, 40)
+    session.report(workdir, "the workdir", {"step": 40, "num_steps": 60})
+    said = f"process 1 ended: {message}"
+    watch._end_with(said, is_stop=is_stop)
+    assert statuses == [STOPPED if is_stop else 1]
+    sentence = data_of((workdir / "report.html").read_text())["runs"][0]["status"]["sentence"]
+    assert sentence == f"Stopped after step 40 of 60 (67 %): {said}. {RESUMING}"
+    assert not (workdir / PRESENT).exists() and journal.read_ledger(workdir)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -49,7 +49,7 @@ STOPPED, STOPPED_BY_CTRL_C = 75, 130
 # Lines of /proc/PID/status: the signals that a process catches, and those that it ignores.
 HANDLED = CAUGHT, IGNORED = "SigCgt:", "SigIgn:"
 REPOSITORY, PUSHES = "me/model", ("preupload", "batch", "store", "commit")
-CRASHES = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
+CRASHES = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called", "leaked")
 
 
 @dataclasses.dataclass

@@ -260,7 +260,7 @@ def run():
     watch, saved = HostWatch(clock), SimpleNamespace(saved_step=step)
     with (
         Session(workdir, clock, watch) as session,
-        signals.StopSignal(saved, watch, session.close) as signal,
+        signals.StopSignal(saved, watch) as signal,
     ):
         session.begin_run(workdir, step)
         session.report(workdir, "run", {"step": step})
@@ -315,7 +315,7 @@ def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
 
 
 def test_a_second_signal_ends_a_run_without_saving():
-    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock()), print) as stop:
+    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock())) as stop:
         stop.step = 3
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop() and stop.agreed

@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from bertjax.base.addresses import read_locally
+from bertjax.base.signals import signals_deferred
 from bertjax.data.preparation.chunks import Chunk, ChunkPreparer, ChunkSettings
 from bertjax.tokenization import TOKENIZER_FILES, load_tokenizer
 
@@ -63,7 +64,7 @@ class Workers:
                 self._preparer.prepare(chunk)
             return
         self._collect(self._most_pending - 1)
-        with _ctrl_c_blocked():  # submitting starts the workers
+        with _ctrl_c_blocked(), signals_deferred():  # submitting starts the workers
             self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
