@@ -20,7 +20,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax import prepare
 from bertjax.base.lock import Locked
-from bertjax.base.signals import Interrupted, signals_raise
+from bertjax.base.signals import STOPPED, Interrupted, signals_raise
 from bertjax.config import PrepareConfig
 from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
@@ -793,3 +793,27 @@ def test_a_signal_waits_until_worker_processes_are_started():
         pool._pool.submit = submit
         pool.submit(None)
     assert started
+
+
+STOPPED_EARLY = """
+import os, signal, time
+from multiprocessing.context import SpawnContext
+from bertjax.base import signals
+from bertjax.data.preparation import workers
+
+make = SpawnContext.SimpleQueue
+def simple_queue(self):
+    queue = make(self)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.001)
+    return queue
+
+SpawnContext.SimpleQueue = simple_queue
+signals.leave(signals.run_reporting_errors(lambda: workers.Workers(None, 2)))
+"""
+
+
+def test_a_signal_while_the_pool_of_workers_is_made_leaves_no_semaphores():
+    done = subprocess.run([sys.executable, "-c", STOPPED_EARLY], capture_output=True, text=True)
+    assert done.stderr == "stopped by SIGTERM; run the same command again to resume\n"
+    assert done.returncode == STOPPED

@@ -43,12 +43,16 @@ class Workers:
         if processes > 1:
             try:
                 # Workers are not forked, because threads of jax or of the caller may hold locks.
-                self._pool = ProcessPoolExecutor(
-                    processes,
-                    mp_context=multiprocessing.get_context("spawn"),
-                    initializer=_start_worker,
-                    initargs=(settings,),
-                )
+                with signals_deferred():
+                    self._pool = ProcessPoolExecutor(
+                        processes,
+                        mp_context=multiprocessing.get_context("spawn"),
+                        initializer=_start_worker,
+                        initargs=(settings,),
+                    )
+            except KeyboardInterrupt:
+                self._pool = None  # which deletes its semaphores
+                raise
             except OSError as error:
                 print(f"warning: one process prepares, since /dev/shm cannot be used: {error}")
         if self._pool is None:
