@@ -8,7 +8,7 @@ import base64
 import io
 import math
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unicodedata import category, is_normalized
 
@@ -43,6 +43,13 @@ _TRAINING_THREADS = 4
 _LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
 """The value of `model_type` in the SentencePiece file of a unigram model."""
+# The first fields, in order of their numbers, of the messages in sentencepiece_model.proto.
+_MESSAGES = {
+    "SentencePiece": "piece=STRING score=FLOAT",
+    "TrainerSpec": "input=STRING model_prefix=STRING model_type=INT32 vocab_size=INT32",
+    "NormalizerSpec": "name=STRING precompiled_charsmap=BYTES",
+    "ModelProto": "pieces=SentencePiece trainer_spec=TrainerSpec normalizer_spec=NormalizerSpec",
+}
 
 
 class UnigramTokenizer(Tokenizer):
@@ -209,6 +216,27 @@ def check_charsmap(charsmap: bytes) -> None:
         )
 
 
+@cache
+def _model_proto() -> Any:
+    """Returns the message class of SentencePiece files, with the fields that are used here.
+
+    The class that sentencepiece ships refuses every protobuf older than the one it was made with
+    (7.36 for sentencepiece 0.2.3), also one that another package needs. Other fields are kept.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="spiece.proto")
+    for message, fields in _MESSAGES.items():
+        added = file.message_type.add(name=message).field
+        for number, (name, kind) in enumerate((field.split("=") for field in fields.split()), 1):
+            of = {"type_name": kind} if kind in _MESSAGES else {"type": f"TYPE_{kind}"}
+            label = "LABEL_REPEATED" if name in ("input", "pieces") else "LABEL_OPTIONAL"
+            added.add(name=name, number=number, label=label, **of)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("ModelProto"))
+
+
 def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple[Pieces, bytes]:
     """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
@@ -216,21 +244,20 @@ def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple
     precompiled normalization table. Raises ValueError if the file is not a unigram model of
     SentencePiece.
     """
-    # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
 
-    model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    model = _model_proto()()
     try:
         model.ParseFromString(content)
     except DecodeError as error:
         raise ValueError(
             f"{file} is not a SentencePiece model ({brief(error)}): download it again."
         ) from error
-    if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
+    model_type = model.trainer_spec.model_type or _UNIGRAM
+    if not model.pieces or model_type != _UNIGRAM:
         raise ValueError(
-            f"{file} has {len(model.pieces)} pieces and model_type="
-            f"{model.trainer_spec.model_type}: only unigram models (model_type=1) are supported."
+            f"{file} has {len(model.pieces)} pieces and model_type={model_type}: only unigram "
+            "models (model_type=1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return _in_order_of_ids(pieces, tokenizer_class), model.normalizer_spec.precompiled_charsmap
@@ -267,9 +294,7 @@ def with_pieces(tokenizer: UnigramTokenizer, pieces: Pieces) -> UnigramTokenizer
     added = [(token, least) for token in tokenizer.tokens[len(tokenizer.pieces) :]]
     extended = tokenizer.with_model(vocab=[*tokenizer.pieces, *added, *pieces])
     if tokenizer.model_file is not None and tokenizer.layout == ALBERT:
-        from sentencepiece import sentencepiece_model_pb2
-
-        model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+        model = _model_proto()()
         model.ParseFromString(tokenizer.model_file)
         for piece, score in (*added, *pieces):
             model.pieces.add(piece=piece, score=score)

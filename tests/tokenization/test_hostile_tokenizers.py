@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from bertjax.tokenization import load_tokenizer, train_unigram
+from bertjax.tokenization.unigram import _model_proto
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDPIECE = {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(SPECIAL)}}}
@@ -91,11 +92,9 @@ def test_merges_that_are_none_make_a_short_message(tmp_path):
 
 
 def test_what_the_library_refuses_in_a_sentencepiece_model_is_named(tmp_path):
-    from sentencepiece import sentencepiece_model_pb2
-
     tokenizer = train_unigram(["some words of text here"] * 20, vocab_size=30)
     assert tokenizer.model_file
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model = _model_proto()()
     model.ParseFromString(tokenizer.model_file)
     # The size of a table is not believed: the library would allocate 3.5 GB, and end the process.
     for table in (

@@ -1,6 +1,7 @@
 """Byte-level BPE and unigram: layouts, files that are found out or refused, vocabularies learnt."""
 
 import json
+import sys
 import unicodedata
 
 import numpy as np
@@ -308,3 +309,23 @@ def test_a_name_that_is_not_here_is_looked_for_on_the_hub(tmp_path, tokenizer, m
     monkeypatch.chdir(tmp_path)
     assert load_tokenizer("somebody/some-bert").fingerprint == tokenizer.fingerprint
     assert asked == [("somebody/some-bert", True)]
+
+
+def test_sentencepiece_files_do_not_need_the_protobuf_of_the_library(monkeypatch, tmp_path, texts):
+    # sentencepiece 0.2.3 refuses to import its message class with a protobuf below 7.36.1.
+    try:
+        from sentencepiece import sentencepiece_model_pb2 as shipped
+    except Exception:  # which is not of a public class
+        shipped = None
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    monkeypatch.delattr("sentencepiece.sentencepiece_model_pb2", raising=False)
+    train_unigram(texts, vocab_size=80).save(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()  # so that spiece.model is read
+    tokenizer = load_tokenizer(tmp_path)
+    extended = extend(tokenizer, ["zzyzx zzyzx"] * 20, 3).tokenizer
+    extended.save(tmp_path / "extended")
+    content = (tmp_path / "extended" / "spiece.model").read_bytes()
+    if shipped is not None:
+        model = shipped.ModelProto.FromString(content)  # type: ignore[attr-defined]
+        assert len(model.pieces) == model.trainer_spec.vocab_size == extended.vocab_size
+        assert model.SerializeToString() == content
