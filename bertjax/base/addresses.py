@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import functools
+import logging
 import os
 import shutil
 import tempfile
@@ -74,11 +75,19 @@ def remove_folder(folder: Path) -> None:
         system.rm(path, recursive=True)
 
 
+def without_traceback(record: logging.LogRecord) -> bool:
+    """A filter of a library's log, for errors that it logs and raises as well."""
+    if not os.environ.get("BERTJAX_TRACEBACK"):
+        record.exc_info = None
+    return True
+
+
 @functools.cache
 def _forget_listings() -> None:
     """Makes the clients list buckets anew each time, because other hosts write to them, too."""
     import fsspec.config
 
+    logging.getLogger("gcsfs").addFilter(without_traceback)
     for scheme in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(scheme, {})["use_listings_cache"] = False
 

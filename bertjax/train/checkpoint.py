@@ -17,7 +17,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bertjax.base.addresses import move_folder, place, remove_folder
+from bertjax.base.addresses import move_folder, place, remove_folder, without_traceback
 from bertjax.base.checksums import (
     WRITTEN_LAST,
     damage_of,
@@ -37,6 +37,7 @@ from bertjax.devices.host_watch import HostWatch
 logging.getLogger("absl").addFilter(
     lambda record: "Waiting for previous save" not in record.getMessage()
 )
+logging.getLogger("absl").addFilter(without_traceback)
 
 
 class Checkpointer:

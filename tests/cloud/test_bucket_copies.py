@@ -1,5 +1,6 @@
 """Local copies of buckets: equal to the bucket, continued, updated, and clear when they fail."""
 
+import logging
 import random
 import re
 import subprocess
@@ -16,6 +17,7 @@ from bertjax.base import addresses
 from bertjax.cloud import copies
 from bertjax.cloud.copies import LIST_FILE, glob_matcher, local_copy
 from bertjax.data.text.streams import find_files
+from bertjax.train import checkpoint  # noqa: F401 (it changes what Orbax logs)
 
 
 def put(address, content):
@@ -267,3 +269,18 @@ def test_globs_match_as_those_of_fsspec_do():
 def test_the_time_of_a_hostile_glob_is_bounded(glob):
     for path in ("a" * 400, "a/" * 200 + "c"):
         glob_matcher(glob)(path)
+
+
+@pytest.mark.parametrize("wanted", ["", "1"])
+def test_errors_that_libraries_log_and_raise_are_one_line_in_the_log(caplog, monkeypatch, wanted):
+    monkeypatch.setenv("BERTJAX_TRACEBACK", wanted)
+    addresses.place("gs://bucket/file")
+    for name in ("gcsfs", "absl"):
+        try:
+            raise OSError("503")
+        except OSError as error:
+            logging.getLogger(name).exception("out of retries on exception: %s", error)
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of retries on exception: 503"
+    ] * 2
+    assert all(bool(record.exc_info) == bool(wanted) for record in caplog.records)
