@@ -26,9 +26,10 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests import hub_server
 from tests.reliability.commands import Command, commands, run_facts, write_inputs
@@ -124,9 +125,8 @@ def hub_with(server: Server) -> Iterator[tuple[hub_server.Hub, dict[str, str]]]:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             return server.handled(self.command, lambda: original(self))
 
-    for method in ("do_GET", "do_HEAD", "do_POST", "do_PUT"):
-        setattr(hub_server.Handler, method, handle_any)
-    with hub_server.running() as hub:
+    methods = dict.fromkeys(("do_GET", "do_HEAD", "do_POST", "do_PUT"), handle_any)
+    with mock.patch.multiple(hub_server.Handler, **methods), hub_server.running() as hub:
         yield (
             hub,
             {"HF_ENDPOINT": hub.address, "HF_TOKEN": hub_server.TOKEN, "HF_HUB_DISABLE_XET": "1"},
@@ -156,15 +156,15 @@ def bucket_with(server: Server) -> Iterator[tuple[Any, dict[str, str]]]:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    os.environ.update(environment)
     import fsspec
 
-    client = fsspec.filesystem("s3", use_listings_cache=False)
-    client.mkdir(BUCKET)
-    try:
-        yield client, environment
-    finally:
-        web.shutdown()
+    with mock.patch.dict(os.environ, environment):
+        client = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
+        client.mkdir(BUCKET)
+        try:
+            yield client, environment
+        finally:
+            web.shutdown()
 
 
 @dataclasses.dataclass
@@ -191,7 +191,7 @@ class Case:
 
 
 def cases(
-    folder: Path, found: dict[str, Command], hub: hub_server.Hub, client: Any, server: Server
+    found: dict[str, Command], hub: hub_server.Hub, client: Any, server: Server
 ) -> list[Case]:
     """Returns all cases, of the commands in `found`."""
 
@@ -337,8 +337,17 @@ class Hitter:
         return kills, kills + 1
 
 
-def harness(folder: Path, kills: int, seed: int, output: Path | None = None) -> list[dict]:
-    """Kills each command its share of `kills` times; returns a dictionary for each case."""
+def harness(
+    folder: Path,
+    kills: int,
+    seed: int,
+    output: Path | None = None,
+    names: Sequence[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Kills each command its share of `kills` times; returns a dictionary for each case.
+
+    `names` are the commands; None: all.
+    """
     lines = []
     if output is not None and output.is_file():
         lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -348,11 +357,17 @@ def harness(folder: Path, kills: int, seed: int, output: Path | None = None) -> 
     with hub_with(server) as (hub, for_hub), bucket_with(server) as (client, for_bucket):
         hitter = Hitter(folder, seed, for_hub | for_bucket)
         found = commands(folder, folder)
-        for name in ("train_tokenizer", "prepare", "pretrain"):
+        earlier = ("train_tokenizer", "prepare", "pretrain")
+        for name in earlier[:1] if names == ["prepare"] else earlier:
             hitter.run(Case(name, "", 0, found[name].arguments, lambda: None, lambda: None), 0)
         # Results that later commands read are not made anew.
         (folder / "killed").mkdir()
-        everything = cases(folder, commands(folder, folder / "killed"), hub, client, server)
+        found = commands(folder, folder / "killed")
+        everything = [
+            case
+            for case in cases(found, hub, client, server)
+            if names is None or case.name in names
+        ]
         total = sum(case.share for case in everything)
         for case in everything:
             if (case.name, case.kind) in done:
@@ -387,11 +402,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kills commands within what they write.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--command", action="append", help="one command of several; all if absent")
     parser.add_argument("--output", type=Path, help="a file for a JSON line of each case")
     options = parser.parse_args()
     print(_row(("command", "kind", "events", "kills", "starts", "different")))
     with tempfile.TemporaryDirectory() as folder:
-        lines = harness(Path(folder), options.kills, options.seed, options.output)
+        lines = harness(Path(folder), options.kills, options.seed, options.output, options.command)
     return 1 if any(line["different"] for line in lines) else 0
 
 

@@ -1,7 +1,8 @@
-"""Killed commands leave what uninterrupted ones leave; the long version is `kills.py`."""
+"""Killed commands leave what uninterrupted ones leave; `kills.py` and `moments.py` are long."""
 
 import pytest
 
+from tests.reliability import moments
 from tests.reliability.kills import harness
 
 
@@ -12,3 +13,10 @@ def test_killed_commands_leave_the_same_bytes(tmp_path):
     assert list(results) == names
     assert not any(result.different for result in results.values()), results
     assert all(result.kills for result in results.values()), results
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_within_a_rename_leaves_the_same_bytes(tmp_path):
+    pytest.importorskip("moto")
+    (line,) = moments.harness(tmp_path, kills=6, seed=0, names=["prepare"])
+    assert line["kills"] >= 6 and line["events"] > 3 and not line["different"], line
