@@ -435,6 +435,32 @@ def test_a_checkpoint_that_was_uploaded_in_part_is_not_read(mirror):
     assert names_in(mirror.address) == set()
 
 
+def test_a_checkpoint_that_was_removed_in_part_is_not_read(mirror, monkeypatch):
+    names = ("checksums.json", "_CHECKPOINT_METADATA", "progress/metadata", "state/d/0")
+    for name in names:
+        for step in ("4", "deleted/2"):
+            path = mirror.folder / "checkpoints" / step / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+    mirror.sync()
+    assert names_in(mirror.address) == {f"checkpoints/4/{name}" for name in names}
+    shutil.rmtree(mirror.folder / "checkpoints" / "4")
+    remove, removed = Mirror._remove, []
+
+    def killed(self, name):
+        remove(self, name)
+        removed.append(name)
+        raise SystemExit
+
+    monkeypatch.setattr(Mirror, "_remove", killed)
+    with pytest.raises(SystemExit):
+        mirror.sync()
+    assert len(removed) == 1
+    other = Mirror(mirror.folder.with_name("other"), mirror.address)
+    other.pull()
+    assert not (other.folder / "checkpoints").exists()
+
+
 def test_a_bucket_that_does_not_exist_is_named(bucket, config):
     scheme = bucket.partition(":")[0]
     with pytest.raises(OSError, match=f"{scheme}://nothing-here"):

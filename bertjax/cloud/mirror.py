@@ -12,7 +12,7 @@ from pathlib import Path
 from bertjax.base.addresses import file_system, listed, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
 from bertjax.base.files import cache_folder, read_json_or_empty, write_json
-from bertjax.base.workdir_files import CHECKPOINTS
+from bertjax.base.workdir_files import CHECKPOINTS, DELETED
 from bertjax.cloud.copies import download
 
 UPLOAD_SECONDS = 10.0
@@ -20,7 +20,7 @@ UPLOAD_SECONDS = 10.0
 READ_WHOLE = 1 << 24
 # The list of the files that the bucket holds, in the local folder.
 LIST_FILE = ".uploaded.json"
-# A folder is incomplete without these files, so they are uploaded after all others.
+# A folder is incomplete without these files: they are uploaded last, and removed first.
 MODEL_FILE = "config.json"
 LAST_FILES = (CHECKSUMS, MODEL_FILE)
 _UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing", "-journal")
@@ -119,7 +119,7 @@ class Mirror:
                     changed.add(name)
             for name in sorted(changed, key=_order):
                 self._upload(name)
-            for name in gone:
+            for name in sorted(gone, key=_order, reverse=True):
                 self._remove(name)
             if changed or gone:
                 write_json(self.folder / LIST_FILE, self._sent)
@@ -159,6 +159,7 @@ class Mirror:
         return (
             bool(parts)
             and parts[0] not in self._without
+            and parts[:2] != (CHECKPOINTS, DELETED)
             and not any(
                 part.endswith(_UNFINISHED) or TEMPORARY in part or part == LIST_FILE
                 for part in parts

@@ -87,7 +87,7 @@ class Checkpointer:
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
             # Renamed first, as a kill while it is deleted would leave one that counts as damaged.
-            # In buckets, where folders cannot be renamed, Orbax deletes it in place.
+            # In a bucket, one request deletes 100 files, the mark of a whole checkpoint among them.
             todelete_subdir=None if is_remote(directory) else DELETED,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
