@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rich.console
 
-# Commands of terminals, marks that change the direction of the text, invisible tags, and what
-# UTF-8 cannot encode.
+# Commands of terminals, marks of direction, invisible tags, and what UTF-8 cannot encode.
 _CONTROLS = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff"
     "\U000e0000-\U000e007f]"

@@ -559,8 +559,11 @@ def prediction_lines(
         yield lines
 
 
+_LONG_TEXT = re.compile(r'"((?:[^"\\]|\\.){500})(?:[^"\\]|\\.)+"')
+
+
 class _Printed:
-    """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
+    """Writes JSON lines to standard output; on a terminal, texts end after 500 characters."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
         return iter(())
@@ -570,4 +573,7 @@ class _Printed:
 
     def write(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace").decode()
-        print(text, file=sys.stdout if sys.stdout.isatty() else unfiltered(sys.stdout))
+        if sys.stdout.isatty():
+            print(_LONG_TEXT.sub(r'"\1…"', text))
+        else:
+            print(text, file=unfiltered(sys.stdout))

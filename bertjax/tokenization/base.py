@@ -68,6 +68,20 @@ class Layout:
         return 2 + pair * self.separators
 
 
+@contextlib.contextmanager
+def explaining_the_library() -> Iterator[None]:
+    """The tokenizers library raises plain Exceptions and Rust panics, which are no Exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            "The tokenizers library cannot use the vocabulary and settings "
+            f"({type(error).__name__}: {brief(error)}): download them again."
+        ) from error
+
+
 class Tokenizer(abc.ABC):
     """Wraps a tokenizer of the `tokenizers` library, and adds the special tokens of a model family.
 
@@ -294,16 +308,19 @@ class Tokenizer(abc.ABC):
                 return f"id {index} was {brief(before, 40)!r} and {now}"
         return _first_difference(old._identity(), self._identity())
 
+    @explaining_the_library()
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, without special tokens; "[MASK]" is ordinary text."""
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    @explaining_the_library()
     def normalise(self, text: str) -> str:
         """Returns a text as it is before it is split, for example lower-cased."""
         normalizer = self._text_backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
+    @explaining_the_library()
     def words(self, text: str) -> list[str]:
         """Splits a text, as if a space preceded it, into the words that `split` takes.
 
@@ -318,6 +335,7 @@ class Tokenizer(abc.ABC):
         """Returns the ids of the pieces of a word that is written as in the vocabulary."""
         return [token.id for token in self._text_backend.model.tokenize(word)]
 
+    @explaining_the_library()
     def unknown_parts(self, texts: Sequence[str]) -> list[str]:
         """Returns the parts of the texts that are the unknown token."""
         encodings = self._text_backend.encode_batch(list(texts), add_special_tokens=False)
@@ -332,6 +350,7 @@ class Tokenizer(abc.ABC):
         """Returns the token ids of each text as if a space preceded it (for byte-level BPE)."""
         return self.encode(texts)
 
+    @explaining_the_library()
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids [n] of a text, and each token's characters, int32 [n, 2]: start and end.
 
@@ -361,7 +380,9 @@ class Tokenizer(abc.ABC):
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
-        encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        with explaining_the_library():
+            batch = self._prompt_backend.encode_batch_fast
+            encodings = batch(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(self._cut(encoding.ids, room))[0] for encoding in encodings]
 
@@ -420,8 +441,9 @@ class Tokenizer(abc.ABC):
     def _encode(
         self, backend: tokenizers.Tokenizer, text: str, pair: str | None, max_length: int | None
     ) -> tuple[list[int], list[int]]:
-        first = backend.encode(text, add_special_tokens=False).ids
-        second = None if pair is None else backend.encode(pair, add_special_tokens=False).ids
+        with explaining_the_library():
+            first = backend.encode(text, add_special_tokens=False).ids
+            second = None if pair is None else backend.encode(pair, add_special_tokens=False).ids
         if max_length is not None:
             room = self._room(max_length, pair=second is not None)
             if second is not None and len(first) + len(second) > room:
@@ -503,20 +525,6 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
             f"The ids of the vocabulary ({len(vocab)} entries, largest id "
             f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: every id needs one token."
         )
-
-
-@contextlib.contextmanager
-def explaining_the_library() -> Iterator[None]:
-    """The tokenizers library raises plain Exceptions and Rust panics, which are no Exceptions."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(
-            "The tokenizers library cannot use the vocabulary and settings "
-            f"({type(error).__name__}: {brief(error)}): download them again."
-        ) from error
 
 
 def _write_if_changed(path: Path, content: bytes) -> None:

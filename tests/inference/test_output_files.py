@@ -181,3 +181,7 @@ def test_printed_lines_hold_no_commands_for_a_terminal_and_are_whole_in_a_pipe(
     out = capsys.readouterr().out
     assert out[:-1].isprintable() and "größe 你好" in out
     assert json.loads(out) == line
+    with printable_output():
+        _Printed().write({"a": {'"' * 3000: ["x" * 3000, "x" * 500]}})
+    cut = {"a": {'"' * 500 + "…": ["x" * 500 + "…", "x" * 500]}}
+    assert json.loads(capsys.readouterr().out) == cut

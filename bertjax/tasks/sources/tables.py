@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -639,7 +640,8 @@ class Table:
 
 def _check_names(columns: Sequence[str], where: str) -> None:
     """Raises ValueError if a name is repeated or, except for the index of pandas, is missing."""
-    broken = [i for i, name in enumerate(columns) if i and (not name or columns.count(name) > 1)]
+    counts = Counter(columns)
+    broken = [i for i, name in enumerate(columns) if i and (not name or counts[name] > 1)]
     if not columns:
         problem = "is missing"
     elif broken and columns[broken[0]]:
