@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from bertjax.tokenization import load_tokenizer, train_unigram
+from bertjax.tokenization import load_tokenizer, train_unigram, train_wordpiece
 from bertjax.tokenization.unigram import _model_proto
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -114,3 +114,25 @@ def test_what_the_library_refuses_in_a_sentencepiece_model_is_named(tmp_path):
     model.pieces[7].piece = ""
     (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
     refusal(tmp_path, "spiece.model")
+
+
+@pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer"])
+def test_a_regular_expression_that_takes_too_long_is_an_error(part, tmp_path):
+    pattern = {"pattern": {"Regex": "(a+)+$"}}
+    steps = {
+        "normalizer": {"type": "Replace", **pattern, "content": ""},
+        "pre_tokenizer": {"type": "Split", **pattern, "behavior": "Isolated", "invert": False},
+    }
+    train_wordpiece(["a b"], vocab_size=20).save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text()) | {part: steps[part]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer, text = load_tokenizer(tmp_path), "a" * 40 + "!"
+    for use in (
+        lambda: tokenizer.encode([text]),
+        lambda: tokenizer.encode_pair("a", text),
+        lambda: tokenizer.encode_prompts([text], 9),
+        lambda: tokenizer.encode_with_offsets(text),
+        lambda: tokenizer.words(text),
+    ):
+        with pytest.raises(ValueError, match=r"The tokenizers library cannot .*retry-limit"):
+            use()

@@ -1,4 +1,5 @@
 import json
+import time
 import tracemalloc
 
 import pandas
@@ -585,3 +586,11 @@ def test_a_column_of_numbers_is_no_text(write):
     rows = "".join(f"{i},kurz {i % 3},lang {i % 2},{i % 5}\n" for i in range(20))
     source = TableSource("regress", train=write("a.csv", f"Nr,Satz,Rest,Ähnlichkeit\n{rows}"))
     assert (source.columns.text, source.columns.label) == ("Satz", "Ähnlichkeit")
+
+
+def test_a_hundred_thousand_columns_are_read_in_seconds(tmp_path):
+    names = [f"c{n}" for n in range(100_000)]
+    (tmp_path / "a.csv").write_text(f"text,{','.join(names)}\na{',' * 100_000}\n")
+    started = time.process_time()
+    assert Table(tmp_path / "a.csv").columns[-1] == names[-1]
+    assert time.process_time() - started < 5
