@@ -199,11 +199,13 @@ def _kill_group(process: subprocess.Popen) -> None:
 
 def is_writing(output: Path) -> bool:
     places = [output.parent, output, output / "checkpoints"]
+    # Other commands may have left theirs beside the output.
     return any(
-        next(place.glob(pattern), None) is not None
+        place != output.parent or output.name in path.name
         for place in places
         if place.is_dir()
         for pattern in TEMPORARY
+        for path in place.glob(pattern)
     )
 
 

@@ -209,7 +209,8 @@ class Stopper:
             "traceback": "Traceback" in text,
             "crash": next((words for words in CRASHES if words in text), None),
         }
-        if line["traceback"] or line["crash"] or any(x not in (0, 75, 130) for x in statuses):
+        is_usual = all(x in (0, STOPPED, STOPPED_BY_CTRL_C) for x in statuses)
+        if line["traceback"] or line["crash"] or not is_usual or seconds > END_SECONDS:
             line["log"] = text[-6000:]
         return line | {"last": text.strip().rpartition("\n")[2][-200:]}
 
