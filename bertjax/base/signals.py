@@ -98,8 +98,7 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         os.kill(os.getpid(), number)
 
     def watch() -> None:
-        while (number := os.read(reader, 1)) and number[0] not in before:
-            pass
+        number = os.read(reader, 1)
         end = time.monotonic() + END_SECONDS
         while number and not over.wait(AGAIN_SECONDS):
             if signal.getsignal(number[0]) is not receive or _handles_interrupt(main):

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.base import progress
 from bertjax.base.files import is_remote
-from bertjax.base.signals import Interrupted
+from bertjax.base.signals import END_SECONDS, Interrupted
 from bertjax.cloud.copies import ahead
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
@@ -70,12 +70,16 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             cluster_detection_method=detection,
         )
+        arrived.set()
+        if not is_first():
+            progress.hide()
+    except KeyboardInterrupt:
+        time.sleep(END_SECONDS + 1)  # jaxlib aborts the hosts that the first one leaves too early
+        raise
     finally:
         arrived.set()
         if mark is not None:
             mark.remove()
-    if not is_first():
-        progress.hide()
 
 
 def _on_tpu() -> bool:

@@ -165,7 +165,7 @@ class Session:
         self._folder, self.clock, self.watch = folder, clock, watch
         self._writers: dict[Path, ReportWriter] = {}
         self._ledger: Ledger | None = None
-        watch.at_end.append(self.close)
+        watch.at_end.append(lambda reason: self.__exit__(None, reason, None))
 
     def begin_run(self, workdir: Path, step: int) -> None:
         """Opens the ledger of the run in `workdir`, or notes that the run went back to `step`.
@@ -213,10 +213,6 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.close(error)
-
-    def close(self, error: BaseException | None) -> None:
-        """Closes the ledger and writes the last reports of a process that ends with `error`."""
         if self._ledger is not None and self._ledger.close(error):
             journal.print_table(self._ledger.workdir)
         state, reason = STOPPED, f"{type(error).__name__}: {error}"

@@ -195,11 +195,34 @@ signals.leave(pretrain.main(sys.argv[1:]))
 """
 
 
+# The first process has connected, and the second one waits for it in C++ code.
+CONNECTING = """
+import sys, time
+from bertjax import pretrain
+from bertjax.base import signals
+from bertjax.devices import hosts
+
+is_first = hosts.is_first
+def slowly():
+    if "--distributed.process_id=0" in sys.argv:
+        print("STARTS", flush=True)
+        time.sleep(60)
+    return is_first()
+
+hosts.is_first = slowly
+signals.leave(pretrain.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("ranks", [[0], [0, 1]])
-def test_a_signal_while_a_run_of_several_processes_starts_is_a_stop_of_all(job, tmp_path, ranks):
-    started = job(tmp_path / "run", 2, 1, command=STARTING)
+@pytest.mark.parametrize(
+    "program, ranks", [(STARTING, [0]), (STARTING, [0, 1]), (CONNECTING, [0, 1])]
+)
+def test_a_signal_while_a_run_of_several_processes_starts_is_a_stop_of_all(
+    job, tmp_path, program, ranks
+):
+    started = job(tmp_path / "run", 2, 1, command=program)
     while "STARTS" not in started[0].stdout.readline():
         assert started[0].poll() is None
     for rank in ranks:
