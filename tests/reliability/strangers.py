@@ -229,7 +229,7 @@ def _(s: Stranger) -> list[str]:
     shutil.copytree(s.base / "encoder", model := s.folder / "model")
     for name in ("tokenizer.json", "vocab.txt"):
         (model / name).unlink(missing_ok=True)
-    odd = [f"{ESCAPES}{n}".replace("\r", "") for n in range(200)]
+    odd = [f"{ESCAPES.lower()}{n}".replace("\r", "") for n in range(200)]
     size = json.loads((model / "config.json").read_text())["vocab_size"]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *odd][:size]
     s.write(model / "vocab.txt", "\n".join(words) + "\n")
