@@ -129,7 +129,7 @@ class HostWatch:
         self._clock = clock
         self._stall = StallWatch(clock, stall_seconds, jax.process_index())
         self.over = threading.Event()
-        self.at_end: list[Callable[[Interrupted], object]] = []
+        self.at_end: list[Callable[[BaseException], object]] = []
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
         if self.is_watching or stall_seconds:
@@ -140,7 +140,16 @@ class HostWatch:
         while not self.over.wait(POLL_SECONDS):
             self._stall.check()
 
-    def leave(self, reason: Interrupted) -> None:
+    def end(self, error: BaseException) -> None:
+        """Ends all hosts by `error`, of a thread of this one, whose main thread may wait for them.
+
+        Does nothing for a single process.
+        """
+        if self.announce_error(error):
+            self.leave(error)
+            _end(self, error)
+
+    def leave(self, reason: BaseException) -> None:
         """Calls `at_end`, for at most `GRACE_SECONDS`, because a bucket may not answer."""
 
         def call() -> None:

@@ -8,6 +8,7 @@ newest one is whole.
 import contextlib
 import logging
 import math
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -91,6 +92,7 @@ class Checkpointer:
             todelete_subdir=None if is_remote(directory) else DELETED,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
+        logging.getLogger("absl").addFilter(self._notice)
         with self._explained("Opening the checkpoints"):
             self._sweep(DELETED)
             self._manager = ocp.CheckpointManager(self._directory, options=options)
@@ -104,6 +106,16 @@ class Checkpointer:
         if hosts.is_first():
             for folder in unfinished(self._directory):
                 write_checksums(folder, without=WRITTEN_LAST)
+
+    def _notice(self, record: logging.LogRecord) -> bool:
+        """Ends all hosts if Orbax logs that a save in the background has failed on this one.
+
+        Otherwise, this host would wait for the others, and they for it, for ten minutes.
+        """
+        error = sys.exc_info()[1]
+        if error is not None and self._watch and "Failed to run" in record.getMessage():
+            self._watch.end(self._failure("Writing a checkpoint", error))
+        return True
 
     def _sweep(self, names: str) -> None:
         if not is_remote(self._directory) and hosts.is_first():
@@ -191,10 +203,13 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            raise OSError(
-                f"{what} in {self._directory} failed ({_summary(error)}): is the disk full? "
-                "Earlier checkpoints are complete; make room, then run the same command again."
-            ) from error
+            raise self._failure(what, error) from error
+
+    def _failure(self, what: str, error: BaseException) -> OSError:
+        return OSError(
+            f"{what} in {self._directory} failed ({_summary(error)}): is the disk full? "
+            "Earlier checkpoints are complete; make room, then run the same command again."
+        )
 
     def save(
         self,
@@ -293,6 +308,7 @@ class Checkpointer:
         self._is_closed = True
         with self._clock.doing(SAVING, "saving the last checkpoint"):
             self.wait()
+            logging.getLogger("absl").removeFilter(self._notice)
             with self._explained():
                 self._manager.check_for_errors()
                 self._manager.close()
@@ -322,7 +338,7 @@ def _kept(x: jax.Array) -> jax.Array:
     return x.copy() if on_cpu else x
 
 
-def _summary(error: Exception) -> str:
+def _summary(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 

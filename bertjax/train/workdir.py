@@ -19,7 +19,6 @@ from bertjax.base.checksums import steps_in
 from bertjax.base.files import is_remote, naming_write_errors, set_aside
 from bertjax.base.lock import Lock, Locked
 from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
-from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import (
     CHECKPOINTS,
     DAMAGED,
@@ -297,7 +296,7 @@ def opened(
         check=lock.check,
     )
 
-    def leave(reason: Interrupted) -> None:
+    def leave(reason: BaseException) -> None:
         del reason
         with contextlib.suppress(OSError, Locked):
             if lock.held:

@@ -498,3 +498,31 @@ def test_a_stop_signal_to_a_host_that_waits_for_the_first_one_ends_both(tmp_path
         for process in started:
             process.kill()
             process.communicate()
+
+
+FAILING_SAVE = PROGRAM.replace(
+    "status =",
+    """
+from bertjax.train import checkpoint
+def failing(*args, **kwargs):
+    raise OSError(5, "Input/output error")
+checkpoint.write_checksums = failing
+status =""",
+)
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_on_one_host_ends_all_within_a_minute(job, tmp_path):
+    started = job(tmp_path / "run", 2, 2, command=FAILING_SAVE)
+    texts = []
+    try:
+        for process in started:
+            texts.append(process.communicate(timeout=120)[0])
+    finally:
+        for process in started:
+            process.kill()
+    first, second = texts
+    assert [process.returncode for process in started] == [1, 1], texts
+    assert "error: Writing a checkpoint" in first and "Input/output error" in first
+    assert "process 0 ended: Writing a checkpoint" in second
+    assert not any("Traceback" in text for text in texts)
