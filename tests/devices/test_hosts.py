@@ -217,7 +217,9 @@ signals.leave(pretrain.main(sys.argv[1:]))
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "program, ranks", [(STARTING, [0]), (STARTING, [0, 1]), (CONNECTING, [0, 1])]
+    "program, ranks",
+    [(STARTING, [0]), (STARTING, [0, 1]), (CONNECTING, [0, 1])],
+    ids=["one of two", "both", "both while they connect"],
 )
 def test_a_signal_while_a_run_of_several_processes_starts_is_a_stop_of_all(
     job, tmp_path, program, ranks
@@ -225,6 +227,7 @@ def test_a_signal_while_a_run_of_several_processes_starts_is_a_stop_of_all(
     started = job(tmp_path / "run", 2, 1, command=program)
     while "STARTS" not in started[0].stdout.readline():
         assert started[0].poll() is None
+    time.sleep(3)  # the second process waits in C++ code
     for rank in ranks:
         started[rank].send_signal(signal.SIGTERM)
     since = time.monotonic()
