@@ -221,16 +221,17 @@ class StopSignal:
         return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:
-        """Ends the run if a signal, read from `pipe`, arrives while `nothing_to_lose` is True.
+        """Ends the run after a signal, read from `pipe`, as soon as `nothing_to_lose` is True.
 
         If the run goes on, the signal is sent again, to be raised as `Interrupted`; if the main
         thread does not handle that either, since it compiles, the process is ended.
         """
-        while not self._over.is_set():
-            number = os.read(pipe, 1)
-            if not number or self._over.wait(GRACE_SECONDS):
+        while number := os.read(pipe, 1):
+            while not self._over.wait(GRACE_SECONDS) and not self.nothing_to_lose:
+                pass
+            if self._over.is_set():
                 break
-            if not self.nothing_to_lose or number[0] not in self._before:
+            if number[0] not in self._before:
                 continue
             if self._is_alone and not self._is_overdue:
                 self._is_overdue = True

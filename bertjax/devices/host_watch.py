@@ -188,6 +188,8 @@ class HostWatch:
         Call this before any operation that waits for the other hosts, such as finishing the save of
         a checkpoint. The result is False for a single process, or if all hosts have agreed to stop.
         """
+        if self.is_watching and self.over.is_set():
+            time.sleep(SILENCE_SECONDS)  # a thread has announced a stop and ends the process
         if not self.is_watching or self.over.is_set():
             return self.is_watching
         if _STATUS.search(str(error)):

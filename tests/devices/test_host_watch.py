@@ -77,3 +77,14 @@ def test_states_are_described():
     clock.progressed(3)
     assert host_watch.described(host_watch.state(clock, 1)) == "start-up, after step 3"
     assert host_watch.described("x") == "starting"
+
+
+def test_an_error_while_a_stop_ends_the_process_is_not_printed(monkeypatch):
+    # The other host has gone, so that a collective operation fails.
+    slept = []
+    monkeypatch.setattr(host_watch.time, "sleep", slept.append)
+    watch = host_watch.HostWatch(activity.Clock())
+    watch.is_watching = True
+    watch.over.set()
+    watch.announce_error(RuntimeError("Gloo all-reduce failed"))
+    assert slept == [host_watch.SILENCE_SECONDS]

@@ -249,15 +249,18 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 WAITING = """
 import hashlib, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 from bertjax.base import signals
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
 from bertjax.record.logger import Session
 
+class Saved:  # a save is in progress, for a second
+    pass
+
 def run():
     clock, step, workdir = Clock(), int(sys.argv[1]), Path(sys.argv[2])
-    watch, saved = HostWatch(clock), SimpleNamespace(saved_step=step)
+    watch, saved, begin = HostWatch(clock), Saved(), time.monotonic()
+    Saved.saved_step = property(lambda _: step if time.monotonic() > begin + 1 else None)
     with (
         Session(workdir, clock, watch) as session,
         signals.StopSignal(saved, watch) as signal,
