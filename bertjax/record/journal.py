@@ -227,7 +227,7 @@ def print_table(workdir: Path) -> None:
     numbers = (Column(name, justify="right") for name in ("seconds", "share"))
     table = Table("activity", *numbers)
     for name, value in seconds.items():
-        if value >= 0.005 * whole or name == activity.STEPPING:
+        if value >= 0.005 * whole or name == activity.STEPPING or (name == LOST and lost):
             label = f"{name} ({lost} steps)" if name == LOST else _SHOWN.get(name, brief(name, 40))
             table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
     console = printable.console()

@@ -130,6 +130,19 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
     assert several.startswith(" 18 s in 2 processes")
 
 
+def test_the_table_names_lost_steps_even_if_they_took_little_time(clock, tmp_path, capsys):
+    clock.activities.restart()
+    clock.now += 10_000
+    killed = Ledger(tmp_path, 0, clock.activities)
+    steps(clock, killed, 1, 5)
+    killed._ended.set()
+    clock.activities.restart()
+    Ledger(tmp_path, 4, clock.activities).close()
+    journal.print_table(tmp_path)
+    out = capsys.readouterr().out
+    assert "lost steps (1 steps)" in out and "saving" not in out
+
+
 def test_damaged_lines_are_left_out(clock, tmp_path, capsys):
     (tmp_path / journal.PRESENT).write_bytes(b"\0" * 100)
     clock.activities.restart()
