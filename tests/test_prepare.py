@@ -797,23 +797,31 @@ def test_a_signal_waits_until_worker_processes_are_started():
 
 STOPPED_EARLY = """
 import os, signal, time
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import SpawnContext
 from bertjax.base import signals
 from bertjax.data.preparation import workers
 
-make = SpawnContext.SimpleQueue
-def simple_queue(self):
-    queue = make(self)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.001)
-    return queue
+def stopped(method):
+    def with_signal(*args, **named):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.001)
+        return method(*args, **named)
+    return with_signal
 
-SpawnContext.SimpleQueue = simple_queue
-signals.leave(signals.run_reporting_errors(lambda: workers.Workers(None, 2)))
+CLASS.METHOD = stopped(CLASS.METHOD)
+def run():
+    with workers.Workers(None, 2):
+        pass
+signals.leave(signals.run_reporting_errors(run))
 """
 
 
-def test_a_signal_while_the_pool_of_workers_is_made_leaves_no_semaphores():
-    done = subprocess.run([sys.executable, "-c", STOPPED_EARLY], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    "owner, method", [("SpawnContext", "SimpleQueue"), ("ProcessPoolExecutor", "shutdown")]
+)
+def test_a_signal_while_the_pool_of_workers_is_made_or_ended_leaves_no_semaphores(owner, method):
+    program = STOPPED_EARLY.replace("CLASS", owner).replace("METHOD", method)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr == "stopped by SIGTERM; run the same command again to resume\n"
     assert done.returncode == STOPPED

@@ -197,6 +197,8 @@ class HostWatch:
             time.sleep(SILENCE_SECONDS + 2 * (BEAT_SECONDS + GRACE_SECONDS))
         agreed = isinstance(error, Interrupted) and error.on_all_hosts
         self.announce(_FINISHED if agreed else _line(error) or type(error).__name__)
+        if agreed and jax.process_index() == 0:
+            time.sleep(BEAT_SECONDS)  # jaxlib aborts the hosts that the first one leaves too early
         return self.is_watching
 
     def _watch(self) -> None:

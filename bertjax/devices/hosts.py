@@ -74,7 +74,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
         if not is_first():
             progress.hide()
     except KeyboardInterrupt:
-        time.sleep(END_SECONDS + 1)  # jaxlib aborts the hosts that the first one leaves too early
+        time.sleep(END_SECONDS + 1)  # as in `HostWatch.announce_error`
         raise
     finally:
         arrived.set()

@@ -86,7 +86,8 @@ class Workers:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            with signals_deferred():
+                self._pool.shutdown(wait=True, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise OSError(
                 "A worker process died. The worker may have run out of memory, or the calling "
