@@ -272,7 +272,7 @@ def test_a_link_that_leaves_the_directory_of_a_model_is_refused(name, one_layer,
     assert f"{link} is a link to {tmp_path / 'private'}" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     for read in (load_tokenizer, bertjax.load_pretrained):
-        with pytest.raises(ValueError, match="outside of .*replace the link by a copy"):
+        with pytest.raises(ValueError, match="outside of .*replace it by a copy"):
             read(source)
 
 
