@@ -128,7 +128,7 @@ class HostWatch:
     def __init__(self, clock: Clock, stall_seconds: float = 0):
         self._clock = clock
         self._stall = StallWatch(clock, stall_seconds, jax.process_index())
-        self.over = threading.Event()
+        self.over, self._announced_by = threading.Event(), None
         self.at_end: list[Callable[[BaseException], object]] = []
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
@@ -168,6 +168,7 @@ class HostWatch:
         hosts to stop, and the other hosts end by themselves.
         """
         if self.is_watching:
+            self._announced_by = threading.get_ident()
             self.over.set()
             self.is_watching = message != _FINISHED
             try:
@@ -188,7 +189,7 @@ class HostWatch:
         Call this before any operation that waits for the other hosts, such as finishing the save of
         a checkpoint. The result is False for a single process, or if all hosts have agreed to stop.
         """
-        if self.is_watching and self.over.is_set():
+        if self.is_watching and self._announced_by not in (None, threading.get_ident()):
             time.sleep(SILENCE_SECONDS)  # a thread has announced a stop and ends the process
         if not self.is_watching or self.over.is_set():
             return self.is_watching
