@@ -85,6 +85,8 @@ def test_an_error_while_a_stop_ends_the_process_is_not_printed(monkeypatch):
     monkeypatch.setattr(host_watch.time, "sleep", slept.append)
     watch = host_watch.HostWatch(activity.Clock())
     watch.is_watching = True
-    watch.over.set()
+    thread = threading.Thread(target=watch.announce, args=("stopped by SIGTERM",))
+    thread.start()
+    thread.join()
     watch.announce_error(RuntimeError("Gloo all-reduce failed"))
     assert slept == [host_watch.SILENCE_SECONDS]
