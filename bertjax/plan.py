@@ -1,12 +1,15 @@
 """Plans a pretraining run for TPUs or GPUs that are not at hand: `python -m bertjax.plan`.
 
 The train step is compiled for the devices, so that the compiler reports the memory and
-communication of the step, and whether the step fits in the memory of a device. The command needs
-the compiler for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDIA GPUs, which
+communication of the step, and whether the step fits in the memory of a device. From a lower bound
+of its time follow the hours, the energy and the price of all phases. The command needs the compiler
+for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDIA GPUs, which
 `pip install 'bertjax[gpu-plan]'` installs.
 """
 
+import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,11 +29,12 @@ class PlanFlags(command_line.ConfigFlags):
     """Flags of `bertjax.plan` in addition to the fields of `PretrainConfig`.
 
     Raises:
-        ValueError: no devices are set, or `num_nodes` is below 1.
+        ValueError: no devices are set, `num_nodes` is below 1, or `price_per_hour` is no number
+            and does not give a number for each kind of device.
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "hardware": "topology num_nodes compare",
+        "hardware": "topology num_nodes compare price_per_hour",
         "output": "json advice",
     }
 
@@ -47,6 +51,10 @@ class PlanFlags(command_line.ConfigFlags):
     compare: str | None = None
     """Devices to plan for besides --topology, separated by commas, such as v5e:4x4,h200:8; a table
     compares all plans; None: only the devices in --topology."""
+    price_per_hour: str | None = None
+    """Price of an hour of one chip or GPU, as in the lists of clouds: a number for all devices, or
+    a number for each kind of device, such as v5e=1.2,h200=3.5; multiplied by the hours of the
+    whole config; None: no prices are printed."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
     advice: bool = True
@@ -60,11 +68,32 @@ class PlanFlags(command_line.ConfigFlags):
                 "No devices are set: give --topology, such as v3:4x4 or h200:8, or --compare, such "
                 "as v5e:4x4,h200:8."
             )
+        _ = self.prices
 
     @property
     def topologies(self) -> list[str]:
         """The names of all TPU slices and GPU nodes to plan for."""
         return [name for name in (self.topology, *(self.compare or "").split(",")) if name]
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """{kind of device, such as v5e: price of an hour of a chip or GPU}; empty if not set."""
+        if self.price_per_hour is None:
+            return {}
+        kinds = sorted({name.partition(":")[0] for name in self.topologies})
+        text = self.price_per_hour
+        entries = text.split(",") if "=" in text else [f"{kind}={text}" for kind in kinds]
+        prices = {}
+        with contextlib.suppress(ValueError):
+            pairs = [entry.split("=") for entry in entries]
+            prices = {kind.strip(): float(number) for kind, number in pairs}
+        if sorted(prices) != kinds or not all(0 < price < math.inf for price in prices.values()):
+            raise ValueError(
+                f"price_per_hour={text!r} does not give one price above 0 to each of "
+                f"{', '.join(kinds)}: give a number for all, such as 1.2, or one for each, such as "
+                f"{','.join(f'{kind}=1.2' for kind in kinds)}."
+            )
+        return prices
 
 
 def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
@@ -92,19 +121,84 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
             f"num_nodes={flags.num_nodes} counts nodes of GPUs, but "
             f"{', '.join(flags.topologies)} has none: name a slice with more chips."
         )
-    plans = []
+    plans, wholes, json = [], [], []
     console = printable.console()
     for name in flags.topologies:
         topology = get_topology(name, flags.num_nodes)
+        phases = []
         for index in range(len(config.phases)):
-            plan = plan_phase(config, index, topology, advise=flags.advice)
-            plans.append(plan)
-            console.print(describe(plan), highlight=False, soft_wrap=True)
+            phases.append(plan_phase(config, index, topology, advise=flags.advice))
+            console.print(describe(phases[-1]), highlight=False, soft_wrap=True)
+        whole = whole_config(phases, flags.prices.get(name.partition(":")[0]))
+        console.print(describe_whole_config(whole), highlight=False, soft_wrap=True)
+        wholes.append(whole)
+        plans += phases
+        json += [as_json(plan) | {"whole_config": whole} for plan in phases]
     if len(plans) > 1:
         console.print(comparison(plans))
+    if len(wholes) > 1:
+        console.print(whole_config_table(wholes))
     if flags.json is not None:
-        command_line.write_json([as_json(plan) for plan in plans], flags.json)
+        command_line.write_json(json, flags.json)
     return plans
+
+
+def whole_config(plans: "Sequence[Plan]", price: float | None) -> dict[str, Any]:
+    """Returns what all phases take on one topology, whose `plans` these are, as JSON values.
+
+    `price` is the price of an hour of a chip or GPU. Bounds are None if they are not known, and if
+    a phase does not fit.
+    """
+    chips, watts = plans[0].chips, plans[0].watts_per_chip
+    hours = sum(plan.hours for plan in plans) if all(plan.fits for plan in plans) else None
+    whole = {
+        "topology": plans[0].topology,
+        "chips": chips,
+        "unit": "GPU" if plans[0].device.startswith("NVIDIA") else "chip",
+        "steps": sum(plan.num_steps for plan in plans),
+        "tokens": sum(plan.num_rows * plan.max_length for plan in plans),
+        "phases_that_do_not_fit": [plan.phase for plan in plans if not plan.fits],
+        "watts_per_chip": watts,
+        "price_per_chip_hour": price,
+    }
+    per_hour = {"hours": 1, "chip_hours": chips}
+    per_hour |= {"kwh": watts and chips * watts / 1000, "price": price and chips * price}
+    for name, amount in per_hour.items():
+        bound = hours and amount and hours * amount
+        whole[f"{name}_at_bound"] = bound
+        whole[f"{name}_at_half_of_bound"] = bound and 2 * bound
+    return whole
+
+
+def describe_whole_config(whole: dict[str, Any]) -> str:
+    """Returns the lines of text that describe a value of `whole_config`, joined by newlines."""
+    tokens, unit = _rounded(whole["tokens"] / 1e9), whole["unit"]
+    line = f"{whole['topology']}, whole config: {whole['steps']:,} steps, {tokens} billion tokens; "
+    if unfit := whole["phases_that_do_not_fit"]:
+        return f"{line}no hours, because phase {', '.join(map(str, unfit))} does not fit"
+    words = {
+        "hours": f"hours on {whole['chips']} {unit}s",
+        "chip_hours": f"{unit}-hours",
+        "kwh": f"kWh at the maximum power of {whole['watts_per_chip']} W per {unit}",
+        "price": f"to pay at {whole['price_per_chip_hour']} per {unit}-hour",
+    }
+    bounds = {name: whole[f"{name}_at_bound"] for name in words}
+    known = [
+        f"{_rounded(bounds[name])} and {_rounded(2 * bounds[name])} {text}"
+        for name, text in words.items()
+        if bounds[name] is not None
+    ]
+    unknown = "" if bounds["kwh"] else "; energy unknown, because no maximum power is published"
+    return (
+        f"{line}at the lower bound of the step time and at half of that speed, without "
+        f"evaluations, checkpoints and start-up:\n  {'; '.join(known)}{unknown}"
+    )
+
+
+def _rounded(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def describe(plan: "Plan") -> str:
@@ -133,27 +227,21 @@ def describe(plan: "Plan") -> str:
         f"{memory['outputs']:.2f}, of which {memory['aliased']:.2f} reuse donated arguments"
     )
     lines.append(f"  computation: {plan.flops / 1e12:.3f} TFLOP per device and step")
-    if plan.traffic:
-        kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
-        lines.append(
-            f"  memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
-            f"counted from the kernels of the program: {kinds}"
-        )
+    kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
+    lines.append(
+        f"  memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
+        f"counted from the kernels of the program: {kinds}"
+    )
     for c in plan.collectives:
         lines.append(
             f"  {c.kind} over {c.group} devices: {c.times} per step, which process "
             f"{c.payload / 1e6:,.2f} MB"
         )
     low, high = (1e3 * seconds for seconds in plan.step_seconds)
-    memory_time = (
-        f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
-        if plan.traffic
-        else ""
-    )
     lines.append(
         f"  step: at least {low:.1f} ms if communication and computation overlap, {high:.1f} ms if "
         f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
-        f"{memory_time}"
+        f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
         f"{1e3 * plan.communication_seconds:.1f} ms of communication at the links' peak bandwidth)"
     )
     lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
@@ -181,12 +269,31 @@ def comparison(plans: "Sequence[Plan]") -> "Table":
     return table
 
 
+def whole_config_table(wholes: Sequence[dict[str, Any]]) -> "Table":
+    """Returns a table for the terminal of values of `whole_config`, which names the best ones."""
+    from rich.table import Table
+
+    table = Table("whole config", "chips", "hours >=", "kWh", "price >=", "")
+    best = {"fastest": "hours_at_bound", "cheapest": "price_at_bound"}
+    keys = ("hours_at_bound", "kwh_at_bound", "price_at_bound")
+    least = {key: min((w[key] for w in wholes if w[key] is not None), default=None) for key in keys}
+    for whole in wholes:
+        is_best = (w for w, key in best.items() if whole[key] == least[key] is not None)
+        values = (_rounded(whole[key]) for key in keys)
+        table.add_row(whole["topology"], str(whole["chips"]), *values, ", ".join(is_best))
+    return table
+
+
 def as_json(plan: "Plan") -> dict[str, Any]:
     """Converts a plan to a dict of JSON values: its fields in their units, and step times in s."""
     values = dataclasses.asdict(plan)
     values["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
     low, high = plan.step_seconds
-    return values | {"step_seconds_hidden": low, "step_seconds_unhidden": high}
+    return values | {
+        "step_seconds_hidden": low,
+        "step_seconds_unhidden": high,
+        "hours_at_bound": plan.hours if plan.fits else None,
+    }
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
@@ -198,9 +305,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         command="plan",
         description="Compiles the train step of a pretraining for TPUs or GPUs that are not at "
         "hand, and reports its memory, its communication and a lower bound of its time for each "
-        "phase. It "
-        "takes the flags of bertjax.pretrain that concern the train step. With --config FILE, "
-        "--help also shows the flags of its phases.",
+        "phase, and the hours and the price of the whole config. It takes the flags of "
+        "bertjax.pretrain that concern the train step. With --config FILE, --help also shows the "
+        "flags of its phases.",
         hidden=(
             *command_line.NO_STEP_FLAGS,
             *("data", "data_cache", "init", "reader_threads", "peak_tflops"),

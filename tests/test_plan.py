@@ -12,6 +12,8 @@ from bertjax import plan
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
+from bertjax.planning import compile, hardware
+from bertjax.planning.compile import Plan
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
 from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.program import PretrainingProgram, batch_shapes
@@ -75,6 +77,158 @@ def test_several_nodes_without_gpus_are_refused():
     )
     with pytest.raises(ValueError, match=r"num_nodes=2 counts nodes of GPUs, but v3:4x4 has none"):
         plan.run(config, flags)
+
+
+def plan_of(phase: Phase, index: int = 0, *, seconds: float = 0.036, **fields) -> Plan:
+    """A plan of a step that takes at least `seconds`, on two nodes or slices of four devices."""
+    values = {
+        "topology": "v5e:2x2",
+        "device": "TPU v5e",
+        "devices": 4,
+        "chips": 4,
+        "phase": index,
+        "max_length": phase.max_length,
+        "batch_size": phase.batch_size,
+        "num_steps": phase.num_steps,
+        "num_rows": phase.num_rows,
+        "accumulation_steps": phase.accumulation_steps,
+        "remat": "selective",
+        "attention": "xla",
+        "mesh": {"data": 4},
+        "fits": True,
+        "memory": dict.fromkeys(
+            ("arguments", "temporaries", "outputs", "aliased", "peak", "available"), 1e9
+        ),
+        "flops": 1e12,
+        "collectives": (),
+        "compile_seconds": 1.0,
+        "compute_seconds": seconds / 4,
+        "communication_seconds": seconds / 2,
+        "memory_seconds": seconds,
+    }
+    return Plan(**values | fields)
+
+
+PHASES = (
+    Phase(num_steps=100_000, max_length=128, batch_size=256),
+    Phase(num_steps=50_000, max_length=512, batch_size=256),
+)
+H200 = {"topology": "h200:4", "device": "NVIDIA H200", "watts_per_chip": 700}
+
+
+def test_a_whole_config_takes_the_hours_energy_and_price_of_its_phases():
+    plans = [plan_of(PHASES[0], **H200), plan_of(PHASES[1], 1, seconds=0.072, **H200)]
+    whole = plan.whole_config(plans, price=3.0)
+    assert whole["steps"] == 150_000
+    assert whole["tokens"] == 256 * (100_000 * 128 + 50_000 * 512)
+    # 100,000 x 0.036 s and 50,000 x 0.072 s are an hour each.
+    bounds = {"hours": 2.0, "chip_hours": 8.0, "kwh": 5.6, "price": 24.0}
+    for name, value in bounds.items():
+        assert whole[f"{name}_at_bound"] == pytest.approx(value)
+        assert whole[f"{name}_at_half_of_bound"] == pytest.approx(2 * value)
+    assert plan.describe_whole_config(whole) == (
+        "h200:4, whole config: 150,000 steps, 9.83 billion tokens; at the lower bound of the step "
+        "time and at half of that speed, without evaluations, checkpoints and start-up:\n"
+        "  2 and 4 hours on 4 GPUs; 8 and 16 GPU-hours; 5.6 and 11.2 kWh at the maximum power of "
+        "700 W per GPU; 24 and 48 to pay at 3.0 per GPU-hour"
+    )
+
+
+def test_smaller_batches_at_the_start_take_the_time_of_their_rows():
+    phase = Phase(
+        num_steps=100_000,
+        max_length=128,
+        batch_size=64,
+        warmup_batch_sizes=(16, 32),
+        batch_size_warmup_steps=20_000,
+    )
+    # 10,000 steps of a quarter of the rows, 10,000 of half of them, and 80,000 of all.
+    assert plan_of(phase).hours == pytest.approx(0.875)
+    whole = plan.whole_config([plan_of(phase)], price=None)
+    assert whole["steps"] == 100_000
+    assert whole["tokens"] == 128 * 64 * 87_500
+
+
+def test_what_is_unknown_is_not_guessed():
+    whole = plan.whole_config([plan_of(PHASES[0])], price=None)
+    assert whole["kwh_at_bound"] is whole["price_at_half_of_bound"] is None
+    text = plan.describe_whole_config(whole)
+    assert "4 chip-hours; " not in text and "to pay" not in text
+    assert text.endswith(
+        "4 and 8 chip-hours; energy unknown, because no maximum power is published"
+    )
+
+
+def test_a_config_of_which_a_phase_does_not_fit_has_no_hours():
+    plans = [plan_of(PHASES[0]), plan_of(PHASES[1], 1, fits=False, memory={})]
+    whole = plan.whole_config(plans, price=3.0)
+    assert {whole[name] for name in whole if "bound" in name} == {None}
+    assert plan.describe_whole_config(whole) == (
+        "v5e:2x2, whole config: 150,000 steps, 9.83 billion tokens; no hours, because phase 1 does "
+        "not fit"
+    )
+
+
+def test_the_table_names_the_fastest_and_the_cheapest():
+    one = PHASES[:1]
+    wholes = [
+        plan.whole_config([plan_of(p) for p in one], price=1.0),
+        plan.whole_config([plan_of(p, seconds=0.018, **H200) for p in one], price=3.0),
+        plan.whole_config([plan_of(p, seconds=0.001, fits=False) for p in one], price=0.1),
+    ]
+    table = plan.whole_config_table(wholes)
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[2:] == [
+        ["1", "0.5", ""],
+        ["", "1.4", ""],
+        ["4", "6", ""],
+        ["cheapest", "fastest", ""],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "prices"),
+    [
+        (None, {}),
+        ("1.2", {"v5e": 1.2, "h200": 1.2}),
+        ("v5e=1.2,h200=3.5", {"v5e": 1.2, "h200": 3.5}),
+        ("h200=3, v5e=.5", {"v5e": 0.5, "h200": 3.0}),
+    ],
+)
+def test_prices_are_one_number_or_one_for_each_kind_of_device(text, prices):
+    flags = plan.PlanFlags(compare="v5e:4x4,h200:8,v5e:8x8", price_per_hour=text)
+    assert flags.prices == prices
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "dear", "0", "-1", "nan", "inf", "1,2", "v5e=1", "v5e=1,2", "v5e=1,h100=2", "v5e=1,h200="],
+)
+def test_prices_that_leave_out_a_device_or_are_no_prices_are_refused(text):
+    message = rf"price_per_hour='{text}' does not give one price above 0 to each of h200, v5e: .*"
+    with pytest.raises(ValueError, match=message + "such as h200=1.2,v5e=1.2"):
+        plan.PlanFlags(compare="v5e:4x4,h200:8", price_per_hour=text)
+
+
+def test_every_plan_in_json_has_the_bounds_of_its_phase_and_of_the_whole_config(
+    monkeypatch, tmp_path, capsys
+):
+    def plan_phase(config, index, topology, *, advise):
+        return plan_of(config.phases[index], index, **H200 | {"topology": topology})
+
+    monkeypatch.setattr(compile, "plan_phase", plan_phase)
+    monkeypatch.setattr(hardware, "get_topology", lambda name, num_nodes: name)
+    file = tmp_path / "plan.json"
+    flags = plan.PlanFlags(compare="h200:4,h100:4", price_per_hour="h200=3,h100=2", json=str(file))
+    plans = plan.run(PretrainConfig(model=SMALL.model, phases=PHASES), flags)
+    written = json.loads(file.read_text())
+    assert [(p["topology"], p["phase"]) for p in written] == [(p.topology, p.phase) for p in plans]
+    assert [p["hours_at_bound"] for p in written] == pytest.approx([1.0, 0.5] * 2)
+    assert [p["whole_config"]["hours_at_bound"] for p in written] == pytest.approx([1.5] * 4)
+    prices = [p["whole_config"]["price_at_bound"] for p in written]
+    assert prices == pytest.approx([18.0, 18.0, 12.0, 12.0])
+    output = capsys.readouterr().out
+    assert "h100:4, whole config: 150,000 steps" in output and "cheapest" in output
 
 
 @needs_libtpu

@@ -41,6 +41,8 @@ class Plan:
         device: the kind of the devices, as jax names it.
         chips: the number of chips, of which each has one or two devices.
         phase: the index of the phase in the config.
+        num_rows: the rows of all `num_steps` steps of the phase, with those of a batch-size
+            warm-up.
         mesh: {axis of the mesh: number of devices}.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
@@ -50,8 +52,9 @@ class Plan:
         compute_seconds: `flops` over the peak FLOP/s of a device.
         communication_seconds: the bytes that a device sends per step, over its link bandwidth.
         traffic: {kind of kernel: bytes read from and written to device memory per step}, counted by
-            `memory_traffic`; empty for TPUs, and if the train step does not fit.
+            `memory_traffic`; empty if the train step does not fit.
         memory_seconds: the bytes of `traffic` over the bandwidth of the memory.
+        watts_per_chip: the maximum power of a chip or GPU; None if its maker has not published it.
         advice: flags with which the train step would fit, each verified by compiling the step; or
             one sentence that says that none of the tried flags suffices. Empty if the step fits,
             or if no advice was requested.
@@ -64,6 +67,8 @@ class Plan:
     phase: int
     max_length: int
     batch_size: int
+    num_steps: int
+    num_rows: int
     accumulation_steps: int
     remat: str
     attention: str
@@ -77,6 +82,7 @@ class Plan:
     communication_seconds: float
     traffic: dict[str, int] = dataclasses.field(default_factory=dict)
     memory_seconds: float = 0.0
+    watts_per_chip: float | None = None
     advice: tuple[str, ...] = ()
 
     @property
@@ -85,6 +91,11 @@ class Plan:
         compute, communication = self.compute_seconds, self.communication_seconds
         compute = max(compute, self.memory_seconds)
         return max(compute, communication), compute + communication
+
+    @property
+    def hours(self) -> float:
+        """A lower bound of the hours of the phase, whose rows take as long in smaller batches."""
+        return self.num_rows / self.batch_size * self.step_seconds[0] / 3600
 
 
 class DoesNotFit(Exception):
@@ -127,8 +138,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     else:
         text = compiled.as_text()
         found = collectives(text, devices)
-        if topology.memory_bytes_per_s is not None:
-            traffic = memory_traffic(text)
+        traffic = memory_traffic(text)
     return Plan(
         topology=topology.name,
         device=topology.kind,
@@ -137,6 +147,8 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         phase=index,
         max_length=phase.max_length,
         batch_size=phase.batch_size,
+        num_steps=phase.num_steps,
+        num_rows=phase.num_rows,
         accumulation_steps=phase.accumulation_steps,
         remat=program.remat,
         attention=program.attention.kernel,
@@ -149,7 +161,8 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         compute_seconds=flops / (topology.tflops * 1e12),
         communication_seconds=sum(c.sent for c in found) / topology.link_bytes_per_s,
         traffic=traffic,
-        memory_seconds=sum(traffic.values()) / (topology.memory_bytes_per_s or 1.0),
+        memory_seconds=sum(traffic.values()) / topology.memory_bytes_per_s,
+        watts_per_chip=topology.watts,
     )
 
 

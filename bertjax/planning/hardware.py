@@ -1,8 +1,8 @@
 """The hardware to plan for, found by its name: slices of TPUs and nodes of NVIDIA GPUs.
 
 TPUs: the numbers are from Google's pages on each version, Norrie et al. 2021 for v2, and Jouppi et
-al. 2023, table 4, for the links of v3 and v4. GPUs: numbers of processors, clocks, caches and
-bandwidths are from NVIDIA's data sheets, limits per processor from the table of compute
+al. 2023, table 4, for the links of v3 and v4. GPUs: numbers of processors, clocks, caches,
+bandwidths and power are from NVIDIA's data sheets, limits per processor from the table of compute
 capabilities in the CUDA programming guide; the memory is what the driver reports. Peak FLOP/s are
 taken from `devices.flops`.
 """
@@ -33,8 +33,8 @@ class Topology(NamedTuple):
         link_bytes_per_s: the bandwidth in one direction at which a device exchanges data with the
             others.
         tflops: the peak dense bfloat16 TFLOP/s of one device.
-        memory_bytes_per_s: the bandwidth of the memory of one device; None for TPUs, whose programs
-            keep arrays in on-chip memory, so that their traffic is not counted.
+        memory_bytes_per_s: the bandwidth of the memory of one device.
+        watts: the maximum power of a chip or GPU; None if its maker has not published it.
     """
 
     name: str
@@ -44,7 +44,8 @@ class Topology(NamedTuple):
     memory_bytes: int
     link_bytes_per_s: float
     tflops: float
-    memory_bytes_per_s: float | None = None
+    memory_bytes_per_s: float
+    watts: float | None
 
 
 MOST_PER_NODE = 16
@@ -61,7 +62,7 @@ class Gpu(NamedTuple):
     multiprocessors, `clock_ghz` the highest clock rate. `link_gb_per_s` is the bandwidth of NVLink
     or PCIe within a node, and `network_gb_per_s` the bandwidth of all network cards of a node, both
     in GB/s and in one direction. The cards are eight of 400 Gbit/s (H100, H200) or 200 Gbit/s
-    (A100), as in NVIDIA's own nodes, or one of 100 Gbit/s.
+    (A100), as in NVIDIA's own nodes, or one of 100 Gbit/s. `watts` is the maximum power.
     """
 
     kind: str
@@ -73,17 +74,18 @@ class Gpu(NamedTuple):
     memory_gb_per_s: int
     link_gb_per_s: float
     network_gb_per_s: float
+    watts: int
 
 
 GPUS = {
-    "h200": Gpu("NVIDIA H200", (9, 0), 132, 1.98, 50, 139.7, 4800, 450, 400),
-    "h100": Gpu("NVIDIA H100", (9, 0), 132, 1.98, 50, 79.1, 3350, 450, 400),
-    "a100": Gpu("NVIDIA A100", (8, 0), 108, 1.41, 40, 79.1, 2039, 300, 200),
-    "a100-40": Gpu("NVIDIA A100", (8, 0), 108, 1.41, 40, 39.4, 1555, 300, 200),
-    "l40s": Gpu("NVIDIA L40S", (8, 9), 142, 2.52, 96, 44.5, 864, 32, 12.5),
-    "l4": Gpu("NVIDIA L4", (8, 9), 58, 2.04, 48, 22.0, 300, 32, 12.5),
-    "a10": Gpu("NVIDIA A10", (8, 6), 72, 1.695, 6, 22.0, 600, 32, 12.5),
-    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 72, 23.6, 1008, 32, 12.5),
+    "h200": Gpu("NVIDIA H200", (9, 0), 132, 1.98, 50, 139.7, 4800, 450, 400, 700),
+    "h100": Gpu("NVIDIA H100", (9, 0), 132, 1.98, 50, 79.1, 3350, 450, 400, 700),
+    "a100": Gpu("NVIDIA A100", (8, 0), 108, 1.41, 40, 79.1, 2039, 300, 200, 400),
+    "a100-40": Gpu("NVIDIA A100", (8, 0), 108, 1.41, 40, 39.4, 1555, 300, 200, 400),
+    "l40s": Gpu("NVIDIA L40S", (8, 9), 142, 2.52, 96, 44.5, 864, 32, 12.5, 350),
+    "l4": Gpu("NVIDIA L4", (8, 9), 58, 2.04, 48, 22.0, 300, 32, 12.5, 72),
+    "a10": Gpu("NVIDIA A10", (8, 6), 72, 1.695, 6, 22.0, 600, 32, 12.5, 150),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 72, 23.6, 1008, 32, 12.5, 450),
 }
 EXAMPLES = ("h200:8", "h100:8", "a100:8", "a100-40:8", "l40s:1", "l4:1", "a10:1", "rtx4090:1")
 
@@ -134,6 +136,7 @@ def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
         link_bytes_per_s=link * 1e9,
         tflops=PEAK_TFLOPS[gpu.kind],
         memory_bytes_per_s=gpu.memory_gb_per_s * 1e9,
+        watts=gpu.watts,
     )
 
 
@@ -215,24 +218,29 @@ class Chip(NamedTuple):
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
         examples: shapes of slices that exist, as the number of chips along each dimension.
+        watts: the highest power that Google measured, of those versions whose page states it.
     """
 
     kind: str
     devices: int
     hbm_gib: float
+    hbm_gb_per_s: int
     ici_gb_per_s: float
     megacore: bool
     examples: tuple[str, ...]
+    watts: int | None = None
 
 
 CHIPS = {
-    "v2": Chip("TPU v2", 2, 16, 248, False, ("2x2", "4x4", "8x8", "16x16")),
-    "v3": Chip("TPU v3", 2, 32, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32")),
-    "v4": Chip("TPU v4", 1, 32, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
-    "v5e": Chip("TPU v5e", 1, 16, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "v5p": Chip("TPU v5p", 1, 95, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
-    "v6e": Chip("TPU v6e", 1, 32, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "tpu7x": Chip("TPU7x", 2, 192, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
+    "v2": Chip("TPU v2", 2, 16, 700, 248, False, ("2x2", "4x4", "8x8", "16x16")),
+    "v3": Chip("TPU v3", 2, 32, 900, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32"), 262),
+    "v4": Chip(
+        "TPU v4", 1, 32, 1200, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8"), 192
+    ),
+    "v5e": Chip("TPU v5e", 1, 16, 819, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "v5p": Chip("TPU v5p", 1, 95, 2765, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
+    "v6e": Chip("TPU v6e", 1, 32, 1638, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "tpu7x": Chip("TPU7x", 2, 192, 7380, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
 }
 
 
@@ -283,6 +291,8 @@ def tpu_slice(name: str) -> Topology:
         memory_bytes=int(chip.hbm_gib * GIB) // chip.devices,
         link_bytes_per_s=chip.ici_gb_per_s * 1e9 / chip.devices,
         tflops=PEAK_TFLOPS[chip.kind],
+        memory_bytes_per_s=chip.hbm_gb_per_s * 1e9 / chip.devices,
+        watts=chip.watts,
     )
 
 

@@ -5,8 +5,9 @@ loop only once, and there is none of programs for GPUs that are not at hand. Her
 loop counts once per iteration.
 
 Each kernel reads its operands and writes its results once. Of an operand that a kernel only slices,
-and of a result that it only updates, the bytes of the slice count. Caches, and kernels that read an
-operand several times, are not considered.
+and of a result that it only updates, the bytes of the slice count. Arrays that the compiler for a
+TPU keeps in the memory on the chip do not count. Caches, and kernels that read an operand several
+times, are not considered.
 """
 
 import math
@@ -19,7 +20,7 @@ _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
 _COMMENT = re.compile(r"/\*.*?\*/")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
-_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^}]*\})?")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
     r"(?:\{([^}]*)\}|(%?[\w.\-]+))"
@@ -48,12 +49,6 @@ class Instruction(NamedTuple):
         return [name.removeprefix("%") for name in names]
 
     @property
-    def trips(self) -> int:
-        """The number of iterations of a loop ("while") if the compiler knows it, else 1."""
-        known = _TRIPS.search(self.rest) if self.opcode == "while" else None
-        return int(known[1]) if known else 1
-
-    @property
     def operands(self) -> list[str]:
         """The names of the operands."""
         depth = 1
@@ -62,6 +57,9 @@ class Instruction(NamedTuple):
             if depth == 0:
                 return _OPERAND.findall(self.rest[:end])
         return []
+
+
+Computations = Mapping[str, list[Instruction]]
 
 
 def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
@@ -86,16 +84,24 @@ def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
     return computations, entry
 
 
-def sizes(result: str) -> list[int]:
-    """Returns the size in bytes of each array in an HLO result type, which may be a tuple."""
+def sizes(result: str, *, on_chip: bool = True) -> list[int]:
+    """Returns the size in bytes of each array in an HLO result type, which may be a tuple.
+
+    Without `on_chip`, arrays that a TPU keeps in other memory than the HBM have the size 0.
+    """
     found = []
-    for dtype, shape in _ARRAY.findall(result):
+    for dtype, shape, layout in _ARRAY.findall(result):
         width = _BYTES.get(dtype)
         if width is None:
             bits = re.search(r"\d+", dtype)
             width = max(1, int(bits[0]) // 8) if bits else 1
+        width *= on_chip or "S(" not in layout
         found.append(math.prod(int(size) for size in shape.split(",") if size) * width)
     return found
+
+
+def _stored(instruction: Instruction) -> int:
+    return sum(sizes(instruction.result, on_chip=False))
 
 
 MATRIX_MULTIPLICATIONS = "matrix multiplications"
@@ -121,59 +127,80 @@ _SCOPES = (
 
 
 def memory_traffic(text: str) -> dict[str, int]:
-    """Returns {kind of kernel: bytes read and written} of the HLO `text` of a program for a GPU.
+    """Returns {kind of kernel: bytes read and written} of the HLO `text` of a program.
 
     The first kind is MATRIX_MULTIPLICATIONS, with what is fused into them; kernels without a known
     scope count as "optimizer and metrics". Kinds are sorted by bytes. Errors are as in `parse`.
     """
     computations, entry = parse(text)
     written = {
-        name: {instruction.name: sum(sizes(instruction.result)) for instruction in body}
+        name: {instruction.name: _stored(instruction) for instruction in body}
         for name, body in computations.items()
     }
     bytes_of: Counter[str] = Counter()
     for instruction, times, name in _executed(computations, entry):
-        if instruction.opcode not in _FREE:
+        if not _is_free(instruction):
             moved = _moved(instruction, written[name], computations)
             bytes_of[_kind(instruction, computations)] += times * moved
     matrices = bytes_of.pop(MATRIX_MULTIPLICATIONS, 0)
     return {MATRIX_MULTIPLICATIONS: matrices} | dict(bytes_of.most_common())
 
 
+def _is_free(instruction: Instruction) -> bool:
+    """Returns whether nothing is moved, or counted already where the kernel started."""
+    is_buffer = 'custom_call_target="AllocateBuffer"' in instruction.rest
+    return instruction.opcode in _FREE or instruction.opcode.endswith("-done") or is_buffer
+
+
 def _executed(
-    computations: Mapping[str, list[Instruction]], name: str, times: int = 1
+    computations: Computations, name: str, times: int = 1
 ) -> Iterator[tuple[Instruction, int, str]]:
     """Yields (instruction, how often a step executes it, its computation), without control flow."""
     for instruction in computations.get(name, ()):
         if instruction.opcode in _CONTROL or instruction.opcode.startswith("async"):
+            trips = _trips(instruction, computations)
             for inner in instruction.called:
-                yield from _executed(computations, inner, times * instruction.trips)
+                yield from _executed(computations, inner, times * trips)
         else:
             yield instruction, times, name
 
 
-def _moved(
-    instruction: Instruction,
-    written: Mapping[str, int],
-    computations: Mapping[str, list[Instruction]],
-) -> int:
+def _trips(loop: Instruction, computations: Computations) -> int:
+    """Returns the number of iterations of a loop if it is known, else 1.
+
+    Programs for TPUs do not state it: it is the constant below which the counter stays.
+    """
+    if (known := _TRIPS.search(loop.rest)) is not None:
+        return int(known[1])
+    for body in (computations[name] for name in loop.called if loop.opcode == "while"):
+        limits = [inner.rest.partition(")")[0] for inner in body if inner.opcode == "constant"]
+        if body[-1].opcode == "compare" and "direction=LT" in body[-1].rest and len(limits) == 1:
+            return int(limits[0])
+    return 1
+
+
+def _moved(instruction: Instruction, written: Mapping[str, int], computations: Computations) -> int:
     operands = instruction.operands
+    if instruction.opcode in ("copy-start", "slice-start"):
+        copied = min(sizes(instruction.result)[:2])
+        return copied * sum(map(bool, sizes(instruction.result, on_chip=False)[:2]))
     if instruction.opcode != "fusion":
         return sum(written.get(name, 0) for name in {*operands}) + written[instruction.name]
     body = computations[instruction.called[0]]
-    parameters = {
-        int(inner.rest.partition(")")[0]): inner.name
-        for inner in body
-        if inner.opcode == "parameter"
-    }
     # An operand that is passed twice is read once.
-    read = {name: parameters[index] for index, name in enumerate(operands)}
-    return sum(_read(name, body) for name in read.values()) + _written(body[-1].name, body)
+    read = dict(zip(operands, _parameters(body), strict=True))
+    written_here = _written(body[-1].name, body, computations)
+    return sum(_read(name, body, computations) for name in read.values()) + written_here
 
 
-def _read(name: str, body: list[Instruction]) -> int:
+def _parameters(body: list[Instruction]) -> list[str]:
+    found = (inner for inner in body if inner.opcode == "parameter")
+    return [inner.name for inner in sorted(found, key=lambda i: int(i.rest.partition(")")[0]))]
+
+
+def _read(name: str, body: list[Instruction], computations: Computations) -> int:
     """Returns how many bytes of its parameter `name` a fusion reads."""
-    whole = next(sum(sizes(inner.result)) for inner in body if inner.name == name)
+    whole = next(_stored(inner) for inner in body if inner.name == name)
     total = 0
     for user in body:
         if name not in user.operands:
@@ -181,29 +208,37 @@ def _read(name: str, body: list[Instruction]) -> int:
         if user.opcode in ("dynamic-slice", "gather") and user.operands[0] == name:
             total += sum(sizes(user.result))
         elif user.opcode == "bitcast":
-            total += _read(user.name, body)
+            total += _read(user.name, body, computations)
+        elif user.opcode == "fusion":
+            inner = computations[user.called[0]]
+            total += _read(_parameters(inner)[user.operands.index(name)], inner, computations)
         elif user.opcode != "dynamic-update-slice" or user.operands[0] != name:
             return whole
     return min(total, whole)
 
 
-def _written(name: str, body: list[Instruction]) -> int:
+def _written(name: str, body: list[Instruction], computations: Computations) -> int:
     """Returns how many bytes a fusion writes whose root is the instruction `name`."""
     found = next(inner for inner in body if inner.name == name)
+    if not _stored(found):
+        return 0
     if found.opcode == "tuple":
-        return sum(_written(part, body) for part in found.operands)
+        return sum(_written(part, body, computations) for part in found.operands)
     if found.opcode == "bitcast":
-        return _written(found.operands[0], body)
+        return _written(found.operands[0], body, computations)
+    if found.opcode == "fusion":
+        inner = computations[found.called[0]]
+        return _written(inner[-1].name, inner, computations)
     if found.opcode == "dynamic-update-slice":
         name = found.operands[1]
         found = next(inner for inner in body if inner.name == name)
     return sum(sizes(found.result))
 
 
-def _kind(instruction: Instruction, computations: Mapping[str, list[Instruction]]) -> str:
+def _kind(instruction: Instruction, computations: Computations) -> str:
     opcodes = {i.opcode for name in instruction.called for i in computations.get(name, ())}
     is_library_call = "gemm" in instruction.name or "__cublas$" in instruction.rest
-    if "dot" in opcodes | {instruction.opcode} or is_library_call:
+    if {"dot", "convolution"} & (opcodes | {instruction.opcode}) or is_library_call:
         return MATRIX_MULTIPLICATIONS
     if "erf" in opcodes:
         return "GELU"
