@@ -33,6 +33,7 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products
+from bertjax.inference.predictor import for_inference, inference_params, stacked
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.train.program import random_rows
@@ -76,14 +77,17 @@ def our_block(args: argparse.Namespace, kind: str) -> Block:
             return subject.block(steps)["seconds"], roofline.seconds()
 
         return step
-    model, params = subject.program.model, subject.state.params
+    model = for_inference(subject.program.model)
+    params = inference_params(subject.state.params, model)
     if kind.endswith("-stored"):
         params = jax.tree.map(lambda p: p.astype(config.dtype), params)
 
     @jax.jit
     def outputs(params, batch):
         inputs = [batch[key] for key in MODEL_INPUTS]
-        return model.apply({"params": params}, *inputs, masked_positions=batch["masked_positions"])
+        return model.apply(
+            {"params": stacked(params)}, *inputs, masked_positions=batch["masked_positions"]
+        )
 
     batch = next(subject.batches)
 

@@ -8,13 +8,15 @@ Programs read the parameters in the form of `inference_params`. A model stacks t
 layers in arrays [groups, ...]. A program whose layers are unrolled, as on CPUs, takes slices of
 these arrays, and XLA copies every slice, in every call: for BERT-base 340 MB. In the form for
 inference, the parameters of each layer are then arrays of their own, and kernels have the data type
-in which the model multiplies. `stacked` restores the form of the model inside of the program, where
-the compiler removes the stacking and slicing.
+in which the model multiplies; in bfloat16, their output axes come first, because instructions for
+bfloat16 read neighbours along the contracted axis. `stacked` restores the form of the model inside
+of the program, where the compiler removes the stacking, slicing and transposing.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -535,28 +537,49 @@ def inference_params(params: Any, model: BertWithHead) -> Any:
     """Returns the parameters of a model on the device, in the form for inference.
 
     If `for_inference` unrolls the layers, each array of the layers becomes a tuple with one array
-    for each group of layers; kernels get `model.dtype`. `params` may have either form.
+    for each group of layers. Kernels get `model.dtype`. `params` may have either form.
     """
     # In a loop over the layers, the compiler could not remove the stacking.
     splits = for_inference(model).unroll > 1
 
     def convert(path: tuple[Any, ...], x: Any) -> Any:
-        keys = [part.key for part in path if isinstance(part, jax.tree_util.DictKey)]
+        keys = _keys(path)
         if keys[-1] == KERNEL:
             x = jnp.asarray(x, model.dtype)
-        is_whole = splits and LAYERS in keys and not isinstance(path[-1], jax.tree_util.SequenceKey)
-        return jax.device_put(tuple(x) if is_whole else x)
+        if splits and LAYERS in keys and not isinstance(path[-1], jax.tree_util.SequenceKey):
+            x = tuple(x)
+            if keys[-1] == KERNEL and model.dtype == jnp.bfloat16:
+                x = tuple(_turned(keys, kernel, outputs_first=True) for kernel in x)
+        return jax.device_put(x)
 
     return jax.tree_util.tree_map_with_path(convert, params)
 
 
+def _keys(path: tuple[Any, ...]) -> list[str]:
+    return [part.key for part in path if isinstance(part, jax.tree_util.DictKey)]
+
+
+def _turned(keys: list[str], kernel: jax.Array, *, outputs_first: bool) -> jax.Array:
+    """Moves the output axes of a kernel [*K, *N] to the front, or back."""
+    # All kernels but this one have one input axis.
+    one_output = keys[-3:-1] == ["attention", "output"]
+    split = -1 if one_output == outputs_first else 1
+    first, second = kernel.shape[:split], kernel.shape[split:]
+    return kernel.reshape(math.prod(first), -1).mT.reshape(*second, *first)
+
+
 def stacked(params: Any) -> Any:
     """Returns `params`, of either form, with stacked layers; for use inside of a program."""
-    return jax.tree.map(
-        lambda x: jnp.stack(x) if isinstance(x, tuple) else x,
-        params,
-        is_leaf=lambda x: isinstance(x, tuple),
-    )
+
+    def stack(path: tuple[Any, ...], x: Any) -> Any:
+        if not isinstance(x, tuple):
+            return x
+        keys = _keys(path)
+        if keys[-1] == KERNEL and x[0].dtype == jnp.bfloat16:
+            x = [_turned(keys, kernel, outputs_first=False) for kernel in x]
+        return jnp.stack(x)
+
+    return jax.tree_util.tree_map_with_path(stack, params, is_leaf=lambda x: isinstance(x, tuple))
 
 
 def for_inference(model: BertWithHead) -> BertWithHead:

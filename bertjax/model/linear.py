@@ -3,10 +3,11 @@
 On XLA's CPU backend, a bfloat16 matrix multiplication is faster than a float32 one only if the
 multiplication and its gradients accumulate in float32 (`preferred_element_type`) and the operands
 have a row-major layout. The fast path therefore copies a transposed left operand to row-major
-layout, and contracts a transposed right operand over its last axis without a copy.
+layout, and contracts a transposed right operand over its last axis without a copy. In float32, it
+contracts a transposed left operand over its rows: JAX's own gradient would be a transposed product.
 
-Accelerators always accumulate in float32, and their compilers choose the layouts. On accelerators
-and for float32 matrices, `matmul` and `project` just call `jax.lax.dot_general`.
+Accelerators always accumulate in float32, and their compilers choose the layouts. On accelerators,
+`matmul` and `project` just call `jax.lax.dot_general`.
 """
 
 import functools
@@ -29,7 +30,7 @@ def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.A
     `*S` are batch axes. If `transposed` is True, `rhs` is `[*S, N, K]`. The result has the dtype of
     the operands, or float32 on the fast path, which is used for bfloat16 on a CPU.
     """
-    if _is_slow(lhs):
+    if lhs.dtype == jnp.bfloat16 and _on_cpu():
         return _fast(lhs, rhs, transposed)
     return jax.lax.dot_general(lhs, rhs, _dimensions(lhs, transposed))
 
@@ -45,21 +46,20 @@ def project(
     """Computes `x @ kernel`, `[..., *K] @ [*K, *N] -> [..., *N]`, where K stands for `axes` axes.
 
     The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
-    The result has the dtype of x. If `float32` is True, and on the fast path, which is used for
-    bfloat16 on a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
+    The result has the dtype of x. If `float32` is True, and on the fast path, which is used on
+    a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
     of x before it is multiplied.
     """
-    if not _is_slow(x) and not (float32 and x.dtype != jnp.float32):
+    if not _on_cpu() and not (float32 and x.dtype != jnp.float32):
         last = tuple(range(x.ndim - axes, x.ndim))
         dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
     return _projected(x, kernel, axes, transposed)
 
 
-def _is_slow(x: jax.Array) -> bool:
+def _on_cpu() -> bool:
     device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
-    return x.dtype == jnp.bfloat16 and platform == "cpu"
+    return (jax.default_backend() if device is None else device.platform) == "cpu"
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -77,7 +77,7 @@ def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
     left, right = (gradient, lhs) if transposed else (lhs, gradient)
-    rhs_gradient = _dot(left.mT, right, False)
+    rhs_gradient = _dot_of_rows(left, right)
     return lhs_gradient.astype(lhs.dtype), rhs_gradient.astype(rhs.dtype)
 
 
@@ -86,15 +86,13 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    features = kernel.shape[:1] if transposed else kernel.shape[axes:]
-    rows, matrix = _as_matrices(x, kernel, axes, transposed)
-    y = _dot(rows, matrix.astype(x.dtype), transposed)
-    return y.reshape(*x.shape[: x.ndim - axes], *features)
+    # Without gradients, the fast path reads kernels as `inference_params` stores them.
+    return _product(x, kernel, axes, transposed, x.dtype == jnp.bfloat16 and _on_cpu())
 
 
 def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
     # The residual is x itself and not a reshaped x, so that several projections of x share it.
-    return _projected(x, kernel, axes, transposed), (x, kernel)
+    return _product(x, kernel, axes, transposed, False), (x, kernel)
 
 
 def _project_gradients(
@@ -110,6 +108,15 @@ def _project_gradients(
 _projected.defvjp(_project_forward, _project_gradients)
 
 
+def _product(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool, turn: bool) -> jax.Array:
+    features = kernel.shape[:1] if transposed else kernel.shape[axes:]
+    rows, matrix = _as_matrices(x, kernel, axes, transposed)
+    matrix = matrix.astype(x.dtype)
+    if turn and not transposed:
+        matrix, transposed = matrix.mT, True
+    return _dot(rows, matrix, transposed).reshape(*x.shape[: x.ndim - axes], *features)
+
+
 def _as_matrices(
     x: jax.Array, kernel: jax.Array, axes: int, transposed: bool
 ) -> tuple[jax.Array, jax.Array]:
@@ -119,11 +126,23 @@ def _as_matrices(
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    if _is_slow(lhs):
+    if lhs.dtype == jnp.bfloat16 and _on_cpu():
         row_major = Layout(tuple(range(lhs.ndim)))
-        lhs, rhs = (with_layout_constraint(x, row_major) for x in (lhs, rhs))
-    dimensions = _dimensions(lhs, transposed)
-    return jax.lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.float32)
+        lhs = with_layout_constraint(lhs, row_major)
+        if transposed or lhs.ndim > 2:
+            rhs = with_layout_constraint(rhs, row_major)
+    result = jnp.promote_types(lhs.dtype, jnp.float32)
+    return jax.lax.dot_general(
+        lhs, rhs, _dimensions(lhs, transposed), preferred_element_type=result
+    )
+
+
+def _dot_of_rows(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    """Computes `lhs.mT @ rhs`, `[*S, M, K], [*S, M, N] -> [*S, K, N]`."""
+    if lhs.dtype == jnp.bfloat16:
+        return _dot(lhs.mT, rhs, False)
+    *shared, rows = range(lhs.ndim - 1)
+    return jax.lax.dot_general(lhs, rhs, (((rows,), (rows,)), (shared, shared)))
 
 
 def _dimensions(lhs: jax.Array, transposed: bool) -> jax.lax.DotDimensionNumbers:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -271,7 +272,7 @@ def with_sharding(shapes: Any, shardings: Any) -> Any:
 def make_train_step(
     loss_fn: LossFn,
     weights_fn: WeightsFn,
-    tx: optax.GradientTransformation,
+    tx: optax.GradientTransformationExtraArgs,
     schedule: Schedule,
     *,
     mesh: Mesh,
@@ -302,6 +303,13 @@ def make_train_step(
             masks do depend on how the rows are split.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
+    on_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
+    apart = _computed_apart if on_one_cpu else lambda f, *args: f(*args)
+
+    def update(grads: Any, norm: Any, opt_state: Any, params: Any, is_good: Any) -> tuple[Any, Any]:
+        updates, new = tx.update(grads, opt_state, params, norm=norm)
+        updated = optax.apply_updates(params, updates)
+        return _where(is_good, updated, params), _where(is_good, new, opt_state)
 
     def train_step(state: TrainState, batch: Batch, seed: jax.Array, *constants: dict[str, Any]):
         key = jax.random.fold_in(jax.random.key(seed, impl=dropout_prng), state.step)
@@ -309,8 +317,6 @@ def make_train_step(
         params = _with_constants(state.params, constants)
         loss, sums, grads = compute(params, batch, weights_fn(batch), key, rows)
         trained, fixed = split_params(state.params, frozen)
-        updates, opt_state = tx.update(grads, state.opt_state, trained)
-        updated: Any = optax.apply_updates(trained, updates)
         grad_norm = optax.tree.norm(grads)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_good = is_finite & ~is_spike(state.history, loss, grad_norm)
@@ -323,14 +329,25 @@ def make_train_step(
             "tokens": jnp.sum(batch["sequence_ids"] > 0),
             "skipped": ~is_good,
         }
+        arguments = grads, grad_norm, state.opt_state, trained, is_good
+        trained, is_good = apart(lambda *args: (update(*args)[0], args[-1]), *arguments)
+        opt_state = apart(lambda *args: update(*args)[1], *arguments[:-1], is_good)
         return TrainState(
             step=state.step + 1,
-            params=fixed | _where(is_good, updated, trained),
-            opt_state=_where(is_good, opt_state, state.opt_state),
+            params=fixed | trained,
+            opt_state=opt_state,
             history=recorded(state.history, loss, grad_norm, is_finite),
         ), metrics
 
     return train_step
+
+
+def _computed_apart(f: Callable[..., Any], *args: Any) -> Any:
+    """Calls `f` such that XLA fuses nothing across the call.
+
+    The fusion that updates the parameters would otherwise read copies of the old moments.
+    """
+    return set_xla_metadata(jax.jit(f)(*args), inlineable="false")
 
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:

@@ -183,10 +183,14 @@ def test_outputs_are_equal(tiny_config, shared, dtype):
     np.testing.assert_array_equal(found(split, ids), whole(params, ids))
 
 
-def test_no_parameters_of_layers_are_copied(tiny_config):
-    model = HEADS["encoder"](tiny_config)
+@pytest.mark.parametrize(
+    ("dtype", "kernel"),
+    [("float32", r"f32\[(1,)?32,64\]"), ("bfloat16", r"bf16\[(32|64),(32|64)\]")],
+)
+def test_no_parameters_of_layers_are_copied(tiny_config, dtype, kernel):
+    model = HEADS["encoder"](tiny_config, jnp.dtype(dtype))
     params = init_params(model, 0)
-    kernels = re.compile(r"= f32\[(1,)?32,64\]\S* (fusion|slice|copy)\(")
+    kernels = re.compile(rf"= {kernel}\S* (fusion|slice|copy)\(")
     whole, _ = outputs(model, params, split=False)
     found, _ = outputs(model, inference_params(params, model), split=True)
     assert kernels.search(whole.as_text()) and not kernels.search(found.as_text())

@@ -1,5 +1,7 @@
 """Linear layers: those of flax."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -20,6 +22,16 @@ def test_a_layer_and_its_parameters_are_those_of_flax(dtype, axes, features):
     params = ours.init(key, x)
     jax.tree.map(np.testing.assert_array_equal, params, theirs.init(key, x))
     params = jax.tree.map(lambda p: p + 0.1, params)  # a bias begins at 0
+    weights = jax.random.normal(jax.random.key(2), jax.eval_shape(ours.apply, params, x).shape)
+
+    def weighted(layer, params, x):
+        return (weights * layer.apply(params, x)).sum()
+
+    gradients = [jax.grad(weighted, (1, 2))(layer, params, x) for layer in (ours, theirs)]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0.02, atol=0.02), *gradients)
+    if dtype == "float32":
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+        jax.tree.map(close, *gradients)
     found, expected = (layer.apply(params, x) for layer in (ours, theirs))
     assert found.dtype == expected.dtype == dtype
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]  # flax rounds twice

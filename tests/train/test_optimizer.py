@@ -70,6 +70,11 @@ def test_gradients_are_clipped_by_their_global_norm():
     # With b1 = 0 the first moment is the gradient as Adam got it: divided by the norm of 5.
     np.testing.assert_allclose(state[1].mu["a"], [0.6, 0.0], rtol=1e-6)
     np.testing.assert_allclose(state[1].mu["b"], [0.0, 0.8], rtol=1e-6)
+    _, same = tx.update(grads, tx.init(params), params, norm=jnp.asarray(5.0))
+    jax.tree.map(np.testing.assert_array_equal, same, state)
+    small = jax.tree.map(lambda grad: grad / 8, grads)
+    _, state = tx.update(small, tx.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, state[1].mu, small)
 
 
 def rates(schedule, steps):

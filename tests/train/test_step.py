@@ -264,8 +264,11 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
     assert elements == sum(x.size for x in jax.tree.leaves(trained))
 
 
-def test_the_state_is_donated(tiny, tiny_config, batch):
-    step, state, placed = Setup(tiny_config, 8).put(tiny[1], batch)
+@pytest.mark.parametrize("devices", [1, 8])
+def test_the_state_is_donated(tiny, tiny_config, batch, devices):
+    step, state, placed = Setup(tiny_config, devices).put(tiny[1], batch)
     compiled = step.lower(state, placed, np.uint32(0)).compile()
     parameters = sum(x.nbytes for x in jax.tree.leaves(state))
     assert compiled.memory_analysis().alias_size_in_bytes >= parameters
+    copied = re.findall(r"copy\(%state_opt_state\S*(mu|nu)\S*kernel", compiled.as_text())
+    assert not copied
