@@ -20,13 +20,15 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
-from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, residual_stddev
+from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -47,13 +49,14 @@ _ACTIVATIONS = {
 }
 
 
-# Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
-# ("none"), only the results of its linear layers and of attention ("selective", Korthikanti et al.
-# 2022, 4), only the results of matrix multiplications with parameters ("dots"), or none ("full").
+RESIDUAL = "residual_sum"
+# Rematerialisation policies: what a layer stores for the backward pass. All intermediate results
+# ("none"), what it needs of linear layers, attention and residual sums ("selective", Korthikanti et
+# al. 2022, 4), results of matrix multiplications with parameters ("dots"), or nothing ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "selective": jax.checkpoint_policies.save_only_these_names(
-        PROJECTION, CONTEXT, OUTPUT, NORMALIZER
+        PROJECTION, RESIDUAL, CONTEXT, OUTPUT, NORMALIZER
     ),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -86,12 +89,14 @@ class EncoderLayer(nn.Module):
         )
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         attended = Dropout(rate)(attended, dropout_rows)
-        x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
+        x = checkpoint_name(x + attended, RESIDUAL)
+        x = layer_norm(config, self.dtype, "attention_layer_norm")(x)
         inner = Linear(config, config.intermediate_size, self.dtype, name="intermediate")(x)
         inner = activation(config.hidden_act, inner)
         outer = Linear(config, config.hidden_size, self.dtype, name="output")(inner)
         outer = Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
-        return layer_norm(config, self.dtype, "output_layer_norm")(x + outer)
+        x = checkpoint_name(x + outer, RESIDUAL)
+        return layer_norm(config, self.dtype, "output_layer_norm")(x)
 
 
 class Encoder(nn.Module):
@@ -130,9 +135,11 @@ class Encoder(nn.Module):
         The latter are None unless `output_hidden_states` is set. `position_ids` is not used.
         """
 
-        def body(layer: EncoderLayer, x: jax.Array, _):
-            x = layer(x, sequence_ids, dropout_rows)
-            return x, x if output_hidden_states else None
+        biases, following = self._biases()
+
+        def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], following: Any):
+            x = _with_biases(layer, carry[1])(carry[0], sequence_ids, dropout_rows)
+            return (x, following), x if output_hidden_states else None
 
         if self.remat != "none":
             # Without a loop, common subexpression elimination would undo the recomputation.
@@ -156,9 +163,39 @@ class Encoder(nn.Module):
             unroll=min(self.unroll, groups) if repeats == 1 else 1,
         )
         layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, name="layers")
-        x, layers = scan(layer, x, None)
+        (x, _), layers = scan(layer, (x, biases), following)
         # [groups, repeats, ...] -> [layers, ...]
         return x, None if layers is None else layers.reshape(-1, *x.shape)
+
+    def _biases(self) -> tuple[Any, Any]:
+        """Returns the biases of layer 0, and for each layer the biases of the next one.
+
+        On GPUs, they are passed from layer to layer: XLA adds a bias within the kernel of the
+        matrix multiplication if it is a variable of the loop, but not if the loop slices it.
+        """
+        shared = self.config.groups < self.config.num_hidden_layers
+        if self.is_initializing() or shared or platform() in ("cpu", "tpu"):
+            return None, None
+        params = flatten_dict(self.variables["params"]["layers"])
+        biases = {
+            path: params[path].astype(self.dtype)
+            for path in params
+            if path[-1] == "bias" and (*path[:-1], "kernel") in params
+        }
+        first = {path: bias[0] for path, bias in biases.items()}
+        return first, {path: jnp.roll(bias, -1, 0) for path, bias in biases.items()}
+
+
+def _with_biases(layer: EncoderLayer, biases: Any) -> Callable[..., jax.Array]:
+    """Returns `layer` with other biases, {path in its parameters: array}; None: with its own."""
+    if biases is None:
+        return layer
+
+    def replaced(collections: Any) -> Any:
+        return {"params": unflatten_dict(flatten_dict(collections["params"]) | biases)}
+
+    apply = nn.map_variables(lambda layer, *args: layer(*args), "params", replaced)
+    return functools.partial(apply, layer)
 
 
 class PreNormLayer(EncoderLayer):
@@ -189,7 +226,7 @@ class PreNormLayer(EncoderLayer):
         attended = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")(
             normed, sequence_ids, dropout_rows, rotation
         )
-        x += Dropout(rate)(attended, dropout_rows)
+        x = checkpoint_name(x + Dropout(rate)(attended, dropout_rows), RESIDUAL)
         normed = layer_norm(config, dtype, "mlp_norm")(x)
         linear = functools.partial(Linear, config, dtype=dtype, use_bias=config.mlp_bias)
         inner = linear(config.intermediate_size, name="intermediate")(normed)

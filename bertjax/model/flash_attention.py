@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 
 from bertjax.model.dropout import drop_threshold, keep_scale, split_words, threefry2x32
-from bertjax.model.linear import LANES, NORMALIZER, OUTPUT
+from bertjax.model.linear import LANES, NORMALIZER, OUTPUT, platform
 
 QUARTERS = 4
 # Masked scores. The difference of two of them is finite.
@@ -312,8 +312,7 @@ def local_flash_attention(
 
 
 def _platform() -> Literal["gpu", "tpu"]:
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return "tpu" if (device.platform if device else jax.default_backend()) == "tpu" else "gpu"
+    return "tpu" if platform() == "tpu" else "gpu"
 
 
 def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int]:

@@ -57,9 +57,14 @@ def project(
     return _projected(x, kernel, axes, transposed)
 
 
-def _on_cpu() -> bool:
+def platform() -> str:
+    """Returns the platform of the current mesh or, without one, of jax's default device."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return (jax.default_backend() if device is None else device.platform) == "cpu"
+    return jax.default_backend() if device is None else device.platform
+
+
+def _on_cpu() -> bool:
+    return platform() == "cpu"
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
