@@ -176,7 +176,7 @@ class Encoder(nn.Module):
         shared = self.config.groups < self.config.num_hidden_layers
         if self.is_initializing() or shared or platform() in ("cpu", "tpu"):
             return None, None
-        params = flatten_dict(self.variables["params"]["layers"])
+        params: dict[Any, Any] = flatten_dict(self.variables["params"]["layers"])
         biases = {
             path: params[path].astype(self.dtype)
             for path in params
