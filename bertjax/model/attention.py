@@ -12,6 +12,7 @@ coordinates of a rotation.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -257,14 +258,24 @@ class SelfAttention(nn.Module):
 def attend_by_head(
     query: jax.Array, key: jax.Array, value: jax.Array, sequence_ids: jax.Array, causal: bool
 ) -> jax.Array:
-    """Computes the attention [B, L, N, H] head by head, in the memory of one head's scores."""
+    """Computes the attention [B, L, N, H] with a loop over heads, which needs little memory.
 
-    def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        query, key, value = head  # [B, 1, L, H]
-        scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
+    An iteration computes two heads, each by operations of its own, so that two cores share them.
+    """
+    length, count, size = query.shape[1:]
+    together = math.gcd(count, 2)
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:  # [B, 1, L, H]
+        scores = matmul(query, key, transposed=True) * size**-0.5
         probs = masked_softmax(scores, sequence_ids, causal).astype(query.dtype)
         return matmul(probs, value).astype(query.dtype)
 
-    heads = [x.transpose(2, 0, 1, 3)[:, :, None] for x in (query, key, value)]
-    context = jax.lax.map(attend, tuple(heads))  # [N, B, 1, L, H]
-    return context[:, :, 0].transpose(1, 2, 0, 3)
+    def attend_together(heads: tuple[jax.Array, ...]) -> jax.Array:
+        return jnp.stack([attend(*(x[i] for x in heads)) for i in range(together)])
+
+    heads = [
+        x.transpose(2, 0, 1, 3).reshape(-1, together, len(x), 1, length, size)
+        for x in (query, key, value)
+    ]
+    context = jax.lax.map(attend_together, tuple(heads))  # [N / 2, 2, B, 1, L, H]
+    return context.reshape(count, -1, length, size).transpose(1, 2, 0, 3)
