@@ -11,7 +11,7 @@ import pytest
 from bertjax import plan
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
-from bertjax.model import BertConfig
+from bertjax.model import BertConfig, named_config
 from bertjax.planning import compile, hardware
 from bertjax.planning.compile import Plan
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
@@ -336,6 +336,37 @@ def test_flash_attention_with_dropout_compiles_for_tpus(topology, mesh):
         assert found.attention == "flash"
         temporaries.append(found.memory["temporaries"])
     assert temporaries[1] < 1.3 * temporaries[0]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("topology", "kernel", "mesh"),
+    [
+        ("v5e:2x2", "splash", MeshConfig(fsdp=2, tensor=2)),
+        ("v5e:2x2", "flash", MeshConfig(fsdp=2, tensor=2)),
+        pytest.param("v6e:2x2", "splash", MeshConfig(), marks=pytest.mark.exhaustive),
+        pytest.param("v6e:2x2", "flash", MeshConfig(), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_local_attention_compiles_for_tpus_and_needs_less_memory(topology, kernel, mesh):
+    model = named_config(
+        "modernbert-base",
+        vocab_size=4096,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+        pad_token_id=0,
+        attention_probs_dropout_prob=0.1 if kernel == "flash" else 0.0,
+    )
+    phase = Phase(num_steps=100_000, max_length=2048, batch_size=8)
+    config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh, remat="none")
+    flags = plan.PlanFlags(topology=topology, advice=False)
+    (fused,) = plan.run(config, flags)
+    (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
+    assert (fused.attention, plain.attention) == (kernel, "xla")
+    assert fused.memory["temporaries"] < 0.8 * plain.memory["temporaries"]
 
 
 def test_a_program_for_a_mesh_that_does_not_divide_is_refused():

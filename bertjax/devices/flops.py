@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.attention import block_size, is_in_blocks
+from bertjax.model.fused_attention import block_size, is_in_blocks
 from bertjax.model.linear import matmul
 
 # Peak dense bfloat16 TFLOP/s per jax device, from the data sheets. (A device of TPU v2, v3 or 7x
@@ -71,7 +71,7 @@ def train_flops_per_row(
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + (3 if config.gated_linear_unit else 2) * d * f)
     attended = row_length if attended is None else attended
-    window = attended if config.local_attention is None else config.local_attention + 1
+    window = attended if config.local_attention is None else config.local_attention // 2 * 2 + 1
     everywhere = sum(map(config.is_global, range(layers)))
     attention = 12 * d * (everywhere * attended + (layers - everywhere) * min(attended, window))
     e = config.embedding_size or d

@@ -35,7 +35,8 @@ def choose_attention(
     (GPUs), or "auto". "auto" means, for a model without attention dropout, "splash" if it is
     supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest row
     has fewer than `LONG_ROW` tokens. Only "flash" has attention dropout, with Threefry keys, so
-    "xla" replaces a requested kernel that cannot draw the dropout of the model.
+    "xla" replaces a requested kernel that cannot draw the dropout of the model. Layers with local
+    attention use "xla" if the chosen kernel has no windows; the reason says so.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
@@ -68,8 +69,12 @@ def choose_attention(
         elif rate and dropout_prng != THREEFRY:
             obstacles.append(f"{name} draws dropout masks with {THREEFRY}, not {dropout_prng}")
         if not obstacles:
-            dropout = f"dropout {rate}" if rate else "no dropout"
-            return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, {dropout}")
+            parts = [device_kind, f"rows of {list(row_lengths)} tokens"]
+            parts.append(f"dropout {rate}" if rate else "no dropout")
+            if not all(map(model.is_global, range(model.num_hidden_layers))):
+                window = f"windows of {model.local_attention} tokens"
+                parts.append(window if fused.windows else f"{window} by xla")
+            return Choice(name, ", ".join(parts))
         reasons.append(obstacles[0])
     return Choice("xla", "; ".join(reasons))
 

@@ -2,9 +2,9 @@
 
 It is the scaled dot-product attention of Vaswani et al. 2017, 3.2. In local attention, the sliding
 window of Longformer (Beltagy et al. 2020, 3.1) and of ModernBERT (Warner et al. 2024, 2.1.2), every
-token attends to the tokens of its sequence within a window around it. It is computed in blocks as
-long as half of the window: the queries of a block attend to the keys of three blocks. So memory and
-FLOP grow with L times the window instead of L squared.
+token attends to the tokens of its sequence within a window around it. Without a fused kernel, it is
+computed in blocks as long as half of the window: the queries of a block attend to the keys of three
+blocks. So memory and FLOP grow with L times the window instead of L squared.
 
 Rotary position embeddings rotate queries and keys by their positions (Su et al. 2021, 3.2). As in
 transformers, element i of the first half of a head and element i of its second half are the two
@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.fused_attention import FUSED
+from bertjax.model.fused_attention import FUSED, block_size, is_in_blocks
 from bertjax.model.linear import Linear, matmul, residual_stddev
 
 
@@ -46,6 +46,7 @@ def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
+@jax.named_scope("rotate")
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:
     """Rotates queries or keys x [B, L, N, H] in float32; the result has the dtype of x."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -54,6 +55,7 @@ def rotate(x: jax.Array, by: Rotation) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@jax.named_scope("softmax")
 def _softmax(mask_of: Callable[..., jax.Array], scores: jax.Array, *ids: jax.Array) -> jax.Array:
     """Computes the float32 softmax of scores [B, ..., keys] where `mask_of(*ids)` is True."""
     # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
@@ -67,6 +69,7 @@ def _softmax(mask_of: Callable[..., jax.Array], scores: jax.Array, *ids: jax.Arr
 
 
 @_softmax.defjvp
+@jax.named_scope("softmax")
 def _softmax_jvp(mask_of: Callable[..., jax.Array], primals: tuple, tangents: tuple):
     probs = _softmax(mask_of, *primals)
     # Masked probabilities are 0, and so are their tangents.
@@ -96,17 +99,6 @@ def masked_softmax(
         return mask
 
     return _softmax(mask_of, scores, sequence_ids)
-
-
-def is_in_blocks(length: int, window: int) -> bool:
-    """Returns whether rows of `length` tokens are computed in blocks for a `window` in tokens."""
-    # Each query has the keys of three blocks, so shorter rows take less without blocks.
-    return length > 3 * block_size(window)
-
-
-def block_size(window: int) -> int:
-    """Returns the number of tokens of a block for a window of `window` tokens."""
-    return max(window // 2, 1)
 
 
 def attend_locally(
@@ -178,13 +170,13 @@ class SelfAttention(nn.Module):
 
     `kernel` selects the attention kernel: "xla", `BY_HEAD` (without gradients and dropout, the
     fastest on CPUs) or a key of `fused_attention.FUSED`. The kernel "xla" replaces a fused kernel
-    if the attention probabilities are sown, or if the fused kernel does not support the row length
-    or the dropout of the probabilities ("splash" and "cudnn" support no dropout, "flash" all but
-    the dropout of jax's PRNG "rbg"). The module sows `attention_probs` [B, N, L, L] into the
-    collection "intermediates" if the collection is mutable.
+    if the attention probabilities are sown, or if the fused kernel does not support the row length,
+    local attention ("cudnn") or the dropout of the probabilities ("splash" and "cudnn" support no
+    dropout, "flash" all but the dropout of jax's PRNG "rbg"). The module sows `attention_probs`
+    [B, N, L, L] into the collection "intermediates" if the collection is mutable.
 
-    `window` is the window of local attention in tokens, which replaces every kernel except in short
-    rows; None: global attention. `dtype` is the dtype of the activations; parameters are float32.
+    `window` is the window of local attention in tokens; None: global attention. `dtype` is the
+    dtype of the activations; parameters are float32.
     """
 
     config: BertConfig
@@ -221,13 +213,15 @@ class SelfAttention(nn.Module):
         drops = dropout_rows is not None and dropout.rate > 0
         sown, length = self.is_mutable_collection("intermediates"), x.shape[1]
         fused = FUSED.get(self.kernel)
-        if fused and (sown or self.window is not None or length % fused.tokens):
+        if fused and (sown or length % fused.tokens or not (fused.windows or self.window is None)):
             fused = None
         if fused and drops and not (fused.dropout and dropout.has_row_keys()):
             fused = None
         by_head = self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and self.window is None
         if fused:
             options: dict[str, Any] = {"causal": config.is_decoder}
+            if self.window is not None:
+                options["window"] = self.window
             if dropout_rows is not None and drops:
                 options |= {"row_keys": dropout.row_keys(dropout_rows), "rate": dropout.rate}
             context = fused.attend(query, key, value, sequence_ids, **options)

@@ -244,8 +244,7 @@ class PreNormEncoder(Encoder):
     The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of "attention_norm"
     is not used and not exported, and has no gradient: so axis 0 of all arrays is the layer.
 
-    The attributes are as in `Encoder`; `unroll` is rounded down to whole periods, and only
-    global layers use `attention_kernel`.
+    The attributes are as in `Encoder`; `unroll` is rounded down to whole periods.
     """
 
     @nn.compact

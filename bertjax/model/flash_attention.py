@@ -9,6 +9,11 @@ two axes, whose sizes Triton wants to be powers of two. A number per query is st
 [1, Q], because the last axis of a TPU's memory is padded to 128 elements. The kernel for keys and
 values computes with transposed matrices [K, Q]: Triton takes minutes to compile a multiplication by
 the transpose of a matrix that depends on the dropout mask.
+
+A hash of the dropout mask is for four keys, one in each quarter of a row, so that the kernels read
+keys as P = 4 parts of W keys. In local attention in blocks (`attend_locally`), these four keys are
+no blocks of a row. There, P is 1, every key has a hash of its own, and the loops over keys and
+queries leave out the blocks outside of the window.
 """
 
 import functools
@@ -32,24 +37,33 @@ class KernelPlan(NamedTuple):
     """What the kernels know when they are compiled.
 
     `length` is L, the tokens of a row, `head_size` H, before padding, `queries` Q, the queries of a
-    block, and `keys` K, the keys of each quarter of a block. `threshold` is the rate of dropout, as
+    block, and `keys` K, the keys of each part of a block. `threshold` is the rate of dropout, as
     `model.dropout.drop_threshold` returns it, and `platform` the platform for whose compiler the
-    kernels are written. If `interpret`, they are interpreted, on any device.
+    kernels are written. If `interpret`, they are interpreted, on any device. `window`, `size` (S)
+    and `heads` are as in `local_flash_attention`.
     """
 
     causal: bool
     threshold: int
     platform: Literal["gpu", "tpu"]
     interpret: bool
+    window: int | None
+    size: int
+    heads: int
     head_size: int
     length: int
     queries: int
     keys: int
 
     @property
-    def quarter(self) -> int:
-        """W, the number of keys per quarter."""
-        return self.length // QUARTERS
+    def parts(self) -> int:
+        """P, the number of parts of the keys."""
+        return 1 if self.size else QUARTERS
+
+    @property
+    def part(self) -> int:
+        """W, the number of keys per part."""
+        return self.length // self.parts
 
     @property
     def scale(self) -> float:
@@ -77,18 +91,33 @@ class KernelPlan(NamedTuple):
         """Returns the index, among all heads of the model, of the head of this program."""
         return seeds[0, 2].astype(jnp.int32) + pl.program_id(self.axes[1])
 
-    def _part(self, index: jax.Array, size: int, total: int) -> Any:
+    def _slice(self, index: jax.Array, size: int, total: int) -> Any:
         if size == total:  # which may be less than the number of lanes
             return slice(None)
         return pl.ds(pl.multiple_of(index * size, size), size)
 
     def queries_part(self, index: jax.Array) -> Any:
         """Returns the slice of a row's queries that the block number `index` holds."""
-        return self._part(index, self.queries, self.length)
+        return self._slice(index, self.queries, self.length)
 
     def keys_part(self, index: jax.Array) -> Any:
-        """Returns the slice, in each quarter, of the keys in the block number `index`."""
-        return self._part(index, self.keys, self.quarter)
+        """Returns the slice, in each part, of the keys in the block number `index`."""
+        return self._slice(index, self.keys, self.part)
+
+    def near_queries(self) -> tuple[Any, Any]:
+        """Returns the first block of queries that see this program's keys, and the end."""
+        return self._near(self.keys, self.queries, self.length)
+
+    def near_keys(self) -> tuple[Any, Any]:
+        """Returns the first block of keys that this program's queries see, and the end."""
+        return self._near(self.queries, self.keys, self.part)
+
+    def _near(self, size: int, other: int, total: int) -> tuple[Any, Any]:
+        if not self.size or self.window is None:
+            return 0, total // other
+        first, reach = self.block() * size, self.window // 2
+        last = jnp.minimum(first + size - 1 + reach, total - 1)
+        return jnp.maximum(first - reach, 0) // other, last // other + 1
 
 
 def forward_kernel(
@@ -96,8 +125,8 @@ def forward_kernel(
 ) -> None:
     """Computes the output of a block of queries: a loop over the keys with a running softmax.
 
-    The references are: seeds uint32 [1, 3], ids [1, L], key_ids [4, W], query [Q, H], key and value
-    [4, W, H], out [Q, H], normalizer float32 [1, Q]: the logarithms of the sums of exp(score).
+    The references are: seeds uint32 [1, 3], ids [1, L], key_ids [P, W], query [Q, H], key and value
+    [P, W, H], out [Q, H], normalizer float32 [1, Q]: the logarithms of the sums of exp(score).
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
@@ -107,7 +136,7 @@ def forward_kernel(
         highest, total, weighted = carry
         part, columns = plan.keys_part(index), tile.columns(index)
         scores = []
-        for i in range(QUARTERS):
+        for i in range(plan.parts):
             visible = query_ids == key_ids[i : i + 1, part]
             scores.append(tile.scores(q, key[i, part, :], visible, i, columns))
         maxima = [score.max(1, keepdims=True) for score in scores]
@@ -124,7 +153,7 @@ def forward_kernel(
 
     highest = jnp.full((plan.queries, 1), LOWEST, jnp.float32)
     start = (highest, jnp.zeros_like(highest), jnp.zeros(q.shape, jnp.float32))
-    highest, total, weighted = jax.lax.fori_loop(0, plan.quarter // plan.keys, step, start)
+    highest, total, weighted = jax.lax.fori_loop(*plan.near_keys(), step, start)
     out[...] = (weighted / total).astype(out.dtype)
     normalizer[...] = _transpose(plan, highest + jnp.log(total))
 
@@ -145,7 +174,7 @@ def query_gradient_kernel(
     def step(index: jax.Array, total: jax.Array) -> jax.Array:
         part, columns = plan.keys_part(index), tile.columns(index)
         kept = tile.kept(columns)
-        for i in range(QUARTERS):
+        for i in range(plan.parts):
             k = key[i, part, :]
             visible = query_ids == key_ids[i : i + 1, part]
             probs = jnp.exp(tile.scores(q, k, visible, i, columns) - log_total)
@@ -154,7 +183,7 @@ def query_gradient_kernel(
         return total
 
     zero = jnp.zeros(q.shape, jnp.float32)
-    total = jax.lax.fori_loop(0, plan.quarter // plan.keys, step, zero)
+    total = jax.lax.fori_loop(*plan.near_keys(), step, zero)
     out[...] = (total * plan.scale).astype(out.dtype)
 
 
@@ -164,25 +193,25 @@ def key_gradient_kernel(
     """Computes the gradients of a block of keys and values: a loop over the queries.
 
     The references are as in `query_gradient_kernel`, but query and gradient are [L, H],
-    normalizer and mean [1, L], and key, value and their gradients, `out`, [4, K, H].
+    normalizer and mean [1, L], and key, value and their gradients, `out`, [P, K, H].
     """
     key_gradient, value_gradient = out
     block = plan.block()
     head = plan.head(seeds)
-    keys = [key[i] for i in range(QUARTERS)]
-    values = [value[i] for i in range(QUARTERS)]
+    keys = [key[i] for i in range(plan.parts)]
+    values = [value[i] for i in range(plan.parts)]
     part = plan.keys_part(block)
-    ids_of_keys = [_transpose(plan, key_ids[i : i + 1, part]) for i in range(QUARTERS)]
+    ids_of_keys = [_transpose(plan, key_ids[i : i + 1, part]) for i in range(plan.parts)]
 
     def step(index: jax.Array, totals: tuple) -> tuple:
-        of_keys, of_values = list(totals[:QUARTERS]), list(totals[QUARTERS:])
+        of_keys, of_values = list(totals[: plan.parts]), list(totals[plan.parts :])
         rows = plan.queries_part(index)
         tile = _Tile(plan, seeds, index, head, key_axis=0)
         columns = tile.columns(block)
         q, of_out, query_ids = query[rows, :], gradient[rows, :], ids[:, rows]
         log_total, average = normalizer[:, rows], mean[:, rows]
         kept = tile.kept(columns)
-        for i in range(QUARTERS):
+        for i in range(plan.parts):
             visible = query_ids == ids_of_keys[i]
             probs = jnp.exp(tile.scores(keys[i], q, visible, i, columns) - log_total)
             dropped = _drop(plan, probs, kept, i).astype(of_out.dtype)
@@ -191,11 +220,11 @@ def key_gradient_kernel(
             of_keys[i] += _dot((probs * (of_probs - average)).astype(q.dtype), q)
         return (*of_keys, *of_values)
 
-    zeros = (jnp.zeros(keys[0].shape, jnp.float32),) * (2 * QUARTERS)
-    totals = jax.lax.fori_loop(0, plan.length // plan.queries, step, zeros)
-    for i in range(QUARTERS):
+    zeros = (jnp.zeros(keys[0].shape, jnp.float32),) * (2 * plan.parts)
+    totals = jax.lax.fori_loop(*plan.near_queries(), step, zeros)
+    for i in range(plan.parts):
         key_gradient[i] = (totals[i] * plan.scale).astype(key_gradient.dtype)
-        value_gradient[i] = totals[QUARTERS + i].astype(value_gradient.dtype)
+        value_gradient[i] = totals[plan.parts + i].astype(value_gradient.dtype)
 
 
 class _Tile:
@@ -215,27 +244,43 @@ class _Tile:
         return block * self.plan.keys + self._range(self.plan.keys, self.key_axis)
 
     def scores(
-        self, lhs: jax.Array, rhs: jax.Array, visible: jax.Array, quarter: int, columns: jax.Array
+        self, lhs: jax.Array, rhs: jax.Array, visible: jax.Array, part: int, columns: jax.Array
     ) -> jax.Array:
-        """Computes the scores float32 [Q, K] of queries [Q, H] and keys [K, H] of a quarter.
+        """Computes the scores float32 [Q, K] of queries [Q, H] and keys [K, H] of a part.
 
         `lhs` and `rhs` are the queries and the keys, or the keys and the queries if the matrix is
-        transposed. Scores that are not `visible`, and causal ones of later keys, are `LOWEST`.
+        transposed. Scores that are not `visible`, causal ones of later keys, and those of keys
+        outside of the window are `LOWEST`.
         """
-        scores = _dot(lhs, rhs, transposed=True) * self.plan.scale
-        if self.plan.causal:
-            visible &= self.positions >= quarter * self.plan.quarter + columns
+        plan = self.plan
+        scores = _dot(lhs, rhs, transposed=True) * plan.scale
+        if plan.causal:
+            visible &= self.positions >= part * plan.part + columns
+        if plan.window is not None:
+            distance = self.positions - (part * plan.part + columns)
+            visible &= abs(distance) <= plan.window // 2
         return jnp.where(visible, scores, LOWEST)
 
     def kept(self, columns: jax.Array) -> list[jax.Array] | None:
-        """Returns which probabilities of each quarter are kept, four bool [Q, K]; None: all."""
+        """Returns which probabilities of each part are kept, P bool [Q, K]; None: all."""
         plan = self.plan
         if not plan.threshold:
             return None
-        # The count is the same as in `model.dropout.random_halves` for the shape (N, L, L).
-        before = (self.head * plan.length + self.positions) * plan.quarter
-        words = threefry2x32(self.key, (jnp.uint32(0), (before + columns).astype(jnp.uint32)))
-        return [half.astype(jnp.int32) >= plan.threshold for half in split_words(words)]
+        # The counts are those of `random_halves` for shape (N, L, L), or (blocks, N, S, 3 S).
+        if plan.size:
+            width = -(-3 * plan.size // QUARTERS)
+            block, place = _divide(self.positions, plan.size)
+            quarter, column = _divide(columns - (block - 1) * plan.size, width)
+            before = ((block * plan.heads + self.head) * plan.size + place) * width
+        else:
+            quarter, column = None, columns
+            before = (self.head * plan.length + self.positions) * plan.part
+        words = threefry2x32(self.key, (jnp.uint32(0), (before + column).astype(jnp.uint32)))
+        halves = split_words(words)
+        if quarter is not None:
+            for i in range(1, QUARTERS):
+                halves[0] = jnp.where(quarter == i, halves[i], halves[0])
+        return [half.astype(jnp.int32) >= plan.threshold for half in halves[: plan.parts]]
 
     @staticmethod
     def _range(size: int, axis: int) -> jax.Array:
@@ -243,10 +288,14 @@ class _Tile:
         return jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
 
-def _drop(plan: KernelPlan, x: jax.Array, kept: list[jax.Array] | None, quarter: int) -> jax.Array:
+def _divide(x: jax.Array, by: int) -> tuple[jax.Array, jax.Array]:
+    return jax.lax.div(x, jnp.int32(by)), jax.lax.rem(x, jnp.int32(by))
+
+
+def _drop(plan: KernelPlan, x: jax.Array, kept: list[jax.Array] | None, part: int) -> jax.Array:
     if kept is None:
         return x
-    return jnp.where(kept[quarter], x * keep_scale(plan.threshold), 0.0)
+    return jnp.where(kept[part], x * keep_scale(plan.threshold), 0.0)
 
 
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool = False) -> jax.Array:
@@ -278,6 +327,9 @@ def local_flash_attention(
     seeds: jax.Array,
     *,
     causal: bool,
+    window: int | None = None,
+    size: int = 0,
+    heads: int | None = None,
     rate: float = 0.0,
     platform: Literal["gpu", "tpu"] | None = None,
     interpret: bool = False,
@@ -293,6 +345,10 @@ def local_flash_attention(
         seeds: uint32 [B, 3]: the two words of the row's dropout key (`Dropout.row_keys`), and the
             index, among all heads of the model, of the first of the N heads.
         causal: whether a token attends only to itself and to earlier tokens.
+        window: a token attends only to tokens at most `window // 2` tokens away; None: to all.
+        size: S, the tokens of a block of `attend_locally`, whose dropout mask is drawn; 0: the mask
+            is that of attention to whole rows.
+        heads: the number of heads of the model; None: N.
         rate: the rate of the dropout of the probabilities.
         platform: the platform for whose compiler the kernels are written; None: the platform of the
             current mesh or, without one, of jax's default device.
@@ -305,9 +361,10 @@ def local_flash_attention(
             f"{LANES}. Use attention='xla' or other row lengths."
         )
     platform = platform or _platform()
-    blocks = _block_sizes(platform, length, head_size * query.dtype.itemsize)
+    blocks = _block_sizes(platform, length, head_size * query.dtype.itemsize, local=size > 0)
+    local = (window, size, heads or query.shape[2])
     threshold = drop_threshold(rate)
-    plan = KernelPlan(causal, threshold, platform, interpret, head_size, length, *blocks)
+    plan = KernelPlan(causal, threshold, platform, interpret, *local, head_size, length, *blocks)
     return _attention(query, key, value, sequence_ids, seeds, plan)
 
 
@@ -315,12 +372,18 @@ def _platform() -> Literal["gpu", "tpu"]:
     return "tpu" if platform() == "tpu" else "gpu"
 
 
-def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int]:
-    """Returns the number of queries, and the number of keys of each quarter, of a block."""
+def _block_sizes(platform: str, length: int, token_bytes: int, local: bool) -> tuple[int, int]:
+    """Returns the number of queries, and the number of keys of each part, of a block.
+
+    For `local` attention in blocks, they are small: a part of a block may be outside of the window.
+    """
     if platform == "gpu":
         # Powers of two, and at least 16 for tensor cores. A block is in shared memory, of which
         # consumer GPUs have 99 KiB per block of threads.
-        return (64, 32) if token_bytes <= 128 else (64, 16) if token_bytes <= 256 else (32, 16)
+        sizes = (64, 32) if token_bytes <= 128 else (64, 16) if token_bytes <= 256 else (32, 16)
+        return (sizes[0], 2 * sizes[1]) if local else sizes
+    if local:
+        return LANES, LANES
     queries = next(size for size in (256, LANES) if length % size == 0)
     # Along the lanes, a block starts at a multiple of their number, or is the only one.
     quarter = length // QUARTERS
@@ -328,9 +391,9 @@ def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int
 
 
 # What a program of the grid sees of the tokens of an array [B, L, N, H]: all tokens of a row, a
-# block of queries, all keys as quarters, or a block of keys from each quarter. Of an array
+# block of queries, all keys in their parts, or a block of keys from each part. Of an array
 # [B, N, 1, L] with a number per query, it sees the numbers of a block of queries or of all queries.
-Part = Literal["rows", "queries", "quarters", "keys", "numbers", "all numbers"]
+Part = Literal["rows", "queries", "all keys", "keys", "numbers", "all numbers"]
 NUMBERS = ("numbers", "all numbers")
 Inputs = list[tuple[Part, jax.Array]]  # the parts and the arrays
 Outputs = list[tuple[Part, Any]]  # the parts and the dtypes
@@ -342,7 +405,7 @@ def _attention(query, key, value, ids, seeds, plan: KernelPlan) -> jax.Array:
 
 
 def _forward(query, key, value, ids, seeds, plan: KernelPlan):
-    arrays: Inputs = [("queries", query), ("quarters", key), ("quarters", value)]
+    arrays: Inputs = [("queries", query), ("all keys", key), ("all keys", value)]
     outputs: Outputs = [("queries", query.dtype), ("numbers", jnp.float32)]
     out, normalizer = _call(forward_kernel, plan, ids, seeds, arrays, outputs)
     out, normalizer = checkpoint_name(out, OUTPUT), checkpoint_name(normalizer, NORMALIZER)
@@ -355,7 +418,7 @@ def _backward(plan: KernelPlan, residuals: tuple, gradient: jax.Array):
     # product of the output and its gradient (Dao et al. 2022, B.2), with dropout as well.
     mean = (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
     mean = mean.swapaxes(1, 2)[:, :, None]  # [B, N, 1, L]
-    arrays: Inputs = [("queries", query), ("quarters", key), ("quarters", value)]
+    arrays: Inputs = [("queries", query), ("all keys", key), ("all keys", value)]
     arrays += [("queries", gradient), ("numbers", normalizer), ("numbers", mean)]
     outputs: Outputs = [("queries", query.dtype)]
     (of_query,) = _call(query_gradient_kernel, plan, ids, seeds, arrays, outputs)
@@ -389,9 +452,9 @@ def _axes(plan: KernelPlan, part: Part, batch: int, heads: int) -> list[_Axis]:
     moving = part in ("queries", "keys", "numbers")
     block = 2 if moving else None
     tokens = [_Axis(plan.length, plan.queries if moving else plan.length, block)]
-    if part in ("quarters", "keys"):
-        keys = _Axis(plan.quarter, plan.keys if moving else plan.quarter, block)
-        tokens = [_Axis(QUARTERS, QUARTERS), keys]
+    if part in ("all keys", "keys"):
+        keys = _Axis(plan.part, plan.keys if moving else plan.part, block)
+        tokens = [_Axis(plan.parts, plan.parts), keys]
     row, head, width = _Axis(batch, None, 0), _Axis(heads, None, 1), _Axis(plan.width, plan.width)
     if part in NUMBERS:
         return [row, head, _Axis(1, 1), *tokens]
@@ -408,7 +471,7 @@ def _spec(plan: KernelPlan, axes: list[_Axis], **options: Any) -> pl.BlockSpec:
 def _buffering(plan: KernelPlan, part: Part, item_size: int) -> dict[str, Any]:
     # On TPUs, a vector fills at least the lanes of a tile.
     size = plan.length * max(plan.head_size, LANES) * item_size
-    large = part in ("rows", "quarters") and size > DOUBLE_BUFFERED
+    large = part in ("rows", "all keys") and size > DOUBLE_BUFFERED
     return {"pipeline_mode": pl.Buffered(1)} if large and plan.platform == "tpu" else {}
 
 
@@ -423,7 +486,7 @@ def _call(
     """Calls a kernel for every row, head and block; returns [B, L, N, H] or [B, N, 1, L] each."""
     batch, _, heads, _ = arrays[0][1].shape
     gpu, item_size = plan.platform == "gpu", arrays[0][1].dtype.itemsize
-    blocks = plan.quarter // plan.keys if outputs[0][0] == "keys" else plan.length // plan.queries
+    blocks = plan.part // plan.keys if outputs[0][0] == "keys" else plan.length // plan.queries
     sizes = dict(zip(plan.axes, (batch, heads, blocks), strict=True))
     compiler_params, scalars = _options(plan)
 
@@ -460,7 +523,7 @@ def _call(
         in_specs=[
             per_row(1, 3, **scalars),
             per_row(1, plan.length),
-            per_row(QUARTERS, plan.quarter),
+            per_row(plan.parts, plan.part),
             *(spec(part) for part, _ in arrays),
         ],
         out_specs=[spec(part) for part, _ in outputs],
@@ -471,7 +534,7 @@ def _call(
     )(
         seeds[:, None],
         ids[:, None],
-        ids.reshape(batch, QUARTERS, plan.quarter),
+        ids.reshape(batch, plan.parts, plan.part),
         *(pack(part, array) for part, array in arrays),
     )
     return [unpack(part, x) for (part, _), x in zip(outputs, results, strict=True)]

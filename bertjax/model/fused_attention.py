@@ -26,6 +26,17 @@ AMPERE_OR_NEWER = (
 )
 
 
+def is_in_blocks(length: int, window: int) -> bool:
+    """Returns whether rows of `length` tokens are computed in blocks for a `window` in tokens."""
+    # Each query has the keys of three blocks, so shorter rows take less without blocks.
+    return length > 3 * block_size(window)
+
+
+def block_size(window: int) -> int:
+    """Returns the number of tokens of a block for a window of `window` tokens."""
+    return max(window // 2, 1)
+
+
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
 
@@ -56,25 +67,33 @@ def splash_attention(
     sequence_ids: jax.Array,
     *,
     causal: bool,
+    window: int | None = None,
     interpret: bool = False,
 ) -> jax.Array:
     """Computes the attention of every token to the tokens of its sequence with jax's TPU kernel.
 
     query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H], where
     L is a multiple of `LANES`; `sequence_ids` is int [B, L], 0 for padding, which attends to
-    padding. If `causal`, a token attends only to itself and to earlier tokens. `interpret` selects
-    Pallas's interpret mode, which is slow and works on any device.
+    padding. If `causal`, a token attends only to itself and to earlier tokens; with `window`, only
+    to tokens at most `window // 2` tokens away, and the backward pass is two kernels: the fused one
+    stores a gradient of the queries for each block of keys, in the window or not. `interpret`
+    selects Pallas's interpret mode, which is slow and works on any device.
     """
     # This is imported only when it is used, because the import takes a second.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, heads, head_size = query.shape[1:]
-    mask = splash.CausalMask if causal else splash.FullMask
-    block = next(block for block in BLOCKS if length % block == 0)
-    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv")
+    mask: Any = (splash.CausalMask if causal else splash.FullMask)((length, length))
+    names = ["block_q", "block_kv", "block_q_dkv", "block_kv_dkv"]
+    if window is not None:
+        local = splash.LocalMask((length, length), (window // 2, window // 2), 0)
+        mask = mask & local if causal else local
+        names += ["block_q_dq", "block_kv_dq"]
+    blocks = BLOCKS if window is None else [size for size in BLOCKS if size <= max(window, LANES)]
+    sizes: Any = dict.fromkeys(names, next(size for size in blocks if length % size == 0))
     kernel: Any = splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([mask((length, length)) for _ in range(heads)]),
-        block_sizes=splash.BlockSizes(**dict.fromkeys(names, block), use_fused_bwd_kernel=True),
+        splash.MultiHeadMask([mask] * heads),
+        block_sizes=splash.BlockSizes(**sizes, use_fused_bwd_kernel=window is None),
         interpret=interpret,
     )
 
@@ -121,6 +140,10 @@ def flash_attention(
     """
     if row_keys is None:
         row_keys = jnp.zeros((len(query), 2), jnp.uint32)
+    window = options.get("window")
+    if window is not None and is_in_blocks(query.shape[1], window):
+        options["size"] = block_size(window)
+    options["heads"] = query.shape[2]
     return _flash(query, key, value, sequence_ids, row_keys, **options)
 
 
@@ -145,6 +168,7 @@ class Kernel(NamedTuple):
         devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.
         dropout: whether `attend` has the arguments `row_keys` and `rate` of `flash_attention`.
+        windows: whether `attend` has the argument `window` of `splash_attention`.
     """
 
     attend: Callable[..., jax.Array]
@@ -152,13 +176,18 @@ class Kernel(NamedTuple):
     devices: tuple[str, ...]
     types: tuple[str, ...]
     dropout: bool = False
+    windows: bool = False
 
 
 FUSED = {
     # These TPUs were verified by compiling ahead of time. For earlier TPUs, the kernel does not
     # compile in bfloat16.
     "splash": Kernel(
-        splash_attention, LANES, ("TPU v5", "TPU v6", "TPU7"), ("float32", "bfloat16")
+        splash_attention,
+        LANES,
+        ("TPU v5", "TPU v6", "TPU7"),
+        ("float32", "bfloat16"),
+        windows=True,
     ),
     "cudnn": Kernel(cudnn_attention, 2, ("NVIDIA",), ("bfloat16",)),
     "flash": Kernel(
@@ -167,5 +196,6 @@ FUSED = {
         (*AMPERE_OR_NEWER, "TPU v4", "TPU v5", "TPU v6", "TPU7"),
         ("float32", "bfloat16"),
         dropout=True,
+        windows=True,
     ),
 }

@@ -113,13 +113,14 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # the modules in `bertjax.model`.
 _SCOPES = (
     ("pallas_call", "flash attention"),
-    ("layer_norm", "LayerNorm"),
-    ("attention._probs", "attention softmax and dropout"),
+    ("_norm/", "LayerNorm"),
+    ("attention/softmax", "attention softmax and dropout"),
     ("attention/Dropout", "attention softmax and dropout"),
     ("dynamic_update_index_in_dim", "activations stored for the backward pass"),
     ("dynamic_index_in_dim", "activations stored for the backward pass"),
     ("/encoder/broadcast_in_dim", "activations stored for the backward pass"),
     ("Dropout", "dropout"),
+    ("attention/rotate", "rotary positions"),
     ("embeddings", "embeddings"),
     ("/encoder/", "biases, residual additions and casts"),
     ("jvp(", "heads and losses"),

@@ -12,9 +12,10 @@ import pytest
 from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention
-from bertjax.model import BertConfig
-from bertjax.model.attention import BY_HEAD, SelfAttention
-from bertjax.model.dropout import drop_threshold, random_halves
+from bertjax.model import BertConfig, named_config
+from bertjax.model.attention import BY_HEAD, SelfAttention, attend_locally
+from bertjax.model.dropout import Dropout, drop_threshold, random_halves
+from bertjax.model.encoder import PreNormEncoder
 from bertjax.model.fused_attention import (
     FUSED,
     cudnn_attention,
@@ -289,3 +290,139 @@ def test_dropout_of_attention_is_not_given_up_for_a_kernel(asked, device, prng, 
 def test_a_kernel_that_cannot_be_is_refused(asked, lengths, device, dtype):
     with pytest.raises(ValueError, match=rf"attention='{asked}': .*Use attention='auto'"):
         choose_attention(asked, PLAIN, lengths, device, dtype)
+
+
+def local_dropout(rate: float, rows: jax.Array):
+    """Returns the row keys of a dropout of probabilities, and the dropout as XLA draws it."""
+    rngs = {"dropout": jax.random.key(2)}
+    keys = Dropout(rate).apply({}, rows, rngs=rngs, method="row_keys")
+    return keys, lambda probs: Dropout(rate).apply({}, probs, rows, rngs=rngs)
+
+
+@pytest.mark.parametrize(
+    ("platform", "window"),
+    [("gpu", 90), *(pytest.param(*x, marks=pytest.mark.slow) for x in (("tpu", 90), ("tpu", 2)))],
+)
+def test_the_bits_of_local_flash_attention_are_those_of_blocks(platform, window):
+    """With one-hot values, the outputs are the probabilities of the first 128 keys."""
+    zeros = jnp.zeros((1, LENGTH, 2, 128))
+    values = jnp.broadcast_to(jnp.eye(LENGTH, 128, -60)[None, :, None], zeros.shape)
+    ids = jnp.repeat(jnp.array([[1, 2, 0]]), jnp.array([100, 120, 36]), axis=1)
+    keys, drop = local_dropout(0.3, jnp.array([9]))
+    expected = attend_locally(zeros, zeros, values, ids, window, drop)
+    found = FLASH[platform](
+        *(zeros, zeros, values, ids), causal=False, window=window, row_keys=keys, rate=0.3
+    )
+    np.testing.assert_array_equal(found > 0, expected > 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+# Rows and windows in tokens: a window that is no multiple of a block, one that is, one as wide as a
+# block, one wider than it, and rows that are not in blocks.
+LOCAL = [(384, 40), (512, 128), (256, 1), (512, 300), (256, 200), (128, 1000)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["gpu", "tpu", "splash"])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("length", "window"), LOCAL)
+def test_local_attention_and_its_gradients_are_those_of_the_compilers_attention(
+    length, window, dtype, rate, kernel, monkeypatch
+):
+    """Packed rows with padding, a head size that is no power of two."""
+    if kernel == "splash" and rate:
+        pytest.skip("splash attention has no dropout")
+    name = "splash" if kernel == "splash" else "flash"
+    attend = (ANYWHERE | FLASH)[kernel]
+    monkeypatch.setitem(FUSED, name, FUSED[name]._replace(attend=attend))
+    config = BertConfig(hidden_size=72, num_attention_heads=3, attention_probs_dropout_prob=rate)
+    sizes = jnp.array([length // 3, length // 6, length // 4, length // 4])
+    ids = jnp.repeat(jnp.array([[1, 2, 3, 0]]), sizes, axis=1, total_repeat_length=length)
+    ids = jnp.concatenate([ids, jnp.ones_like(ids)])
+    x = jax.random.normal(jax.random.key(0), (2, length, 72), dtype)
+    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = jax.tree.map(lambda p: 8 * p, params)
+    weights = jax.random.normal(jax.random.key(2), x.shape) * (ids > 0)[..., None]
+
+    def total(params, x, kernel):
+        module = SelfAttention(config, jnp.dtype(dtype), kernel, window)
+        rngs = {"dropout": jax.random.key(7)}
+        out = module.apply(params, x, ids, jnp.array([5, 3]), rngs=rngs)
+        return jnp.sum(out * weights) / x.size, out * (ids > 0)[..., None]
+
+    with jax.default_matmul_precision("highest"):
+        gradient = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True), static_argnums=2)
+        (_, outputs), expected = gradient(params, x, "xla")
+        (_, fused), found = gradient(params, x, name)
+    exact = dtype == "float32"
+    assert_close_trees(*jax.tree.map(jnp.float32, (fused, outputs)), 1e-6 if exact else 1e-2)
+    assert_close_trees(*jax.tree.map(jnp.float32, (found, expected)), 1e-5 if exact else 2e-2)
+
+
+@pytest.mark.slow
+def test_local_flash_attention_on_a_mesh_drops_what_that_of_one_device_drops():
+    """The bits of a head depend on the number of all heads."""
+    shape, ids = (2, LENGTH, 4, 16), jnp.ones((2, LENGTH), jnp.int32)
+    inputs = [jax.random.normal(jax.random.key(i), shape) for i in range(3)]
+    keys, drop = local_dropout(0.3, jnp.array([4, 9]))
+    expected = jax.jit(functools.partial(attend_locally, window=64, dropout=drop))(*inputs, ids)
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=4))
+
+    def attend(query, key, value, ids, keys):
+        options = {"causal": False, "window": 64, "row_keys": keys, "rate": 0.3}
+        return ANYWHERE["flash"](query, key, value, ids, **options)
+
+    placed = jax.device_put((*inputs, ids, keys), sharding.batch_sharding(mesh))
+    found = jax.jit(sharding.within(mesh, attend))(*placed)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "selective"])
+@pytest.mark.parametrize("kernel", ["flash", "splash"])
+def test_modernbert_with_a_kernel_equals_modernbert_without(kernel, remat, monkeypatch):
+    monkeypatch.setitem(FUSED, kernel, FUSED[kernel]._replace(attend=ANYWHERE[kernel]))
+    rate = 0.1 if kernel == "flash" else 0.0
+    config = named_config(
+        "modernbert-base",
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=32,
+        local_attention=48,
+        pad_token_id=0,
+        attention_probs_dropout_prob=rate,
+    )
+    rows, places = jnp.array([0, 1]), jnp.arange(LENGTH)[None]
+    ids = jnp.concatenate([places // 100 + 1, jnp.where(places < 200, 1, 0)])
+    x = jax.random.normal(jax.random.key(0), (2, LENGTH, 32))
+    positions = jnp.concatenate([places % 100, places])
+    params = PreNormEncoder(config).init(jax.random.key(1), x, ids, None, positions)
+
+    def total(params, kernel):
+        module = PreNormEncoder(config, remat=remat, attention_kernel=kernel)
+        rngs = {"dropout": jax.random.key(3)}
+        out, _ = module.apply(params, x, ids, rows, positions, rngs=rngs)
+        return jnp.sum((out * (ids > 0)[..., None]) ** 3) / x.size
+
+    with jax.default_matmul_precision("highest"):
+        gradient = jax.jit(jax.value_and_grad(total), static_argnums=1)
+        expected, gradients = gradient(params, "xla")
+        found, fused = gradient(params, kernel)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert_close_trees(fused, gradients, 1e-5)
+
+
+def test_the_reason_says_which_kernel_has_the_windows():
+    config = named_config("modernbert-base")
+    reasons = [
+        choose_attention(asked, config, [1024], device, "bfloat16").reason
+        for asked, device in (("auto", "TPU v5p"), ("flash", "TPU v4"), ("cudnn", "NVIDIA H100"))
+    ]
+    assert [reason.rpartition(", ")[2] for reason in reasons] == [
+        "windows of 128 tokens",
+        "windows of 128 tokens",
+        "windows of 128 tokens by xla",
+    ]

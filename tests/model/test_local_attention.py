@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.attention import attend_locally, is_in_blocks, masked_softmax
+from bertjax.model.attention import attend_locally, masked_softmax
 from bertjax.model.dropout import Dropout
+from bertjax.model.fused_attention import is_in_blocks
 
 
 def attend_to_whole_rows(query, key, value, sequence_ids, window):

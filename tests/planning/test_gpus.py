@@ -8,7 +8,7 @@ import pytest
 from bertjax import plan
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices.flops import PEAK_TFLOPS
-from bertjax.model import BertConfig
+from bertjax.model import BertConfig, named_config
 from bertjax.planning import hardware
 from bertjax.planning.hardware import EXAMPLES, FRACTION_VARIABLE, GPUS, get_topology, gpu_nodes
 
@@ -115,3 +115,37 @@ def test_flash_attention_with_dropout_compiles_and_its_memory_is_that_of_the_tok
         assert found.traffic["flash attention"] > 0
         temporaries.append(found.memory["temporaries"])
     assert temporaries[1] < 1.3 * temporaries[0]
+
+
+LOCAL = dataclasses.replace(
+    SMALL,
+    model=named_config(
+        "modernbert-base",
+        vocab_size=4096,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+        pad_token_id=0,
+        attention_probs_dropout_prob=0.1,
+    ),
+    phases=(Phase(num_steps=100_000, max_length=8192, batch_size=4),),
+)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h200:1", "a100:2", "rtx4090:1"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_local_attention_compiles_and_stores_no_more_than_global_attention(name, dtype):
+    everywhere = dataclasses.replace(LOCAL.model, global_attn_every_n_layers=1)
+    local, whole = (
+        plan.run(
+            dataclasses.replace(LOCAL, model=model, dtype=dtype),
+            plan.PlanFlags(topology=name, advice=False),
+        )[0]
+        for model in (LOCAL.model, everywhere)
+    )
+    assert (local.attention, whole.attention) == ("flash", "flash")
+    assert local.traffic.get("attention softmax and dropout", 0) < 1e6
+    assert local.memory["temporaries"] < 1.05 * whole.memory["temporaries"]
