@@ -238,7 +238,7 @@ class SelfAttention(nn.Module):
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
             context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
-        if not (fused and fused.dropout):  # which names its result itself
+        if not fused:  # which names its result itself
             context = checkpoint_name(context, CONTEXT)
         return Linear(
             *(config, config.hidden_size, self.dtype),

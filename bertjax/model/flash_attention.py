@@ -40,7 +40,7 @@ class KernelPlan(NamedTuple):
     block, and `keys` K, the keys of each part of a block. `threshold` is the rate of dropout, as
     `model.dropout.drop_threshold` returns it, and `platform` the platform for whose compiler the
     kernels are written. If `interpret`, they are interpreted, on any device. `window`, `size` (S)
-    and `heads` are as in `local_flash_attention`.
+    and `heads` are as in `flash_attention_on_device`.
     """
 
     causal: bool
@@ -319,7 +319,7 @@ DOUBLE_BUFFERED = 2 << 20
 TPU_MEMORY = 64 << 20
 
 
-def local_flash_attention(
+def flash_attention_on_device(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,

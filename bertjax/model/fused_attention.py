@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
-from bertjax.model.linear import LANES
+from bertjax.model.linear import LANES, OUTPUT
 
-# The largest block that divides the row length is used: larger blocks need fewer grid steps.
+# The largest block that divides the row, up to two windows, is used: it needs fewer grid steps.
 BLOCKS = (512, 256, 128)
 # The beginnings of the names of GPUs with compute capability 8.0 or higher, which Triton needs.
 AMPERE_OR_NEWER = (
@@ -89,11 +90,13 @@ def splash_attention(
         local = splash.LocalMask((length, length), (window // 2, window // 2), 0)
         mask = mask & local if causal else local
         names += ["block_q_dq", "block_kv_dq"]
-    blocks = BLOCKS if window is None else [size for size in BLOCKS if size <= max(window, LANES)]
-    sizes: Any = dict.fromkeys(names, next(size for size in blocks if length % size == 0))
+    widest = length if window is None else max(2 * window, LANES)
+    size = next(size for size in BLOCKS if length % size == 0 and size <= widest)
+    sizes: Any = dict.fromkeys(names, size)
     kernel: Any = splash.make_splash_mha_single_device(
         splash.MultiHeadMask([mask] * heads),
         block_sizes=splash.BlockSizes(**sizes, use_fused_bwd_kernel=window is None),
+        residual_checkpoint_name=OUTPUT,
         interpret=interpret,
     )
 
@@ -119,9 +122,10 @@ def cudnn_attention(
     With implementation="xla", it works on any device and with any float dtype.
     """
     mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]  # [B, 1, L, L]
-    return jax.nn.dot_product_attention(
+    context = jax.nn.dot_product_attention(
         query, key, value, mask=mask, is_causal=causal, implementation=implementation
     )
+    return checkpoint_name(context, OUTPUT)
 
 
 def flash_attention(
@@ -136,7 +140,7 @@ def flash_attention(
     """Computes the same attention as `splash_attention` with our kernels, and with dropout.
 
     `row_keys` uint32 [B, 2] are the dropout keys of the rows (`Dropout.row_keys`); the other
-    `options` are arguments of `local_flash_attention`.
+    `options` are arguments of `flash_attention_on_device`.
     """
     if row_keys is None:
         row_keys = jnp.zeros((len(query), 2), jnp.uint32)
@@ -150,13 +154,13 @@ def flash_attention(
 @_on_each_device
 def _flash(query, key, value, ids, row_keys, **options: Any) -> jax.Array:
     # This is imported only when it is used, because the import of Pallas takes a while.
-    from bertjax.model.flash_attention import local_flash_attention
+    from bertjax.model.flash_attention import flash_attention_on_device
 
     manual = jax.sharding.get_abstract_mesh().manual_axes
     first = jax.lax.axis_index("tensor") * query.shape[2] if "tensor" in manual else 0
     heads = jnp.full((len(row_keys), 1), first, jnp.uint32)
     seeds = jnp.concatenate([row_keys, heads], axis=1)
-    return local_flash_attention(query, key, value, ids, seeds, **options)
+    return flash_attention_on_device(query, key, value, ids, seeds, **options)
 
 
 class Kernel(NamedTuple):

@@ -157,7 +157,7 @@ def _dimensions(lhs: jax.Array, transposed: bool) -> jax.lax.DotDimensionNumbers
 
 
 # The names by which rematerialisation policies know the result of a linear layer, bias included,
-# and the results of flash attention: its output, and the logarithms of the sums of exp(score).
+# and the results of fused attention: its output, and the logarithms of the sums of exp(score).
 PROJECTION = "projection"
 OUTPUT = "flash_attention_output"
 NORMALIZER = "flash_attention_normalizer"

@@ -29,7 +29,7 @@ def compute() -> dict:
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         one_h200 = row.get("target") == "NVIDIA H200" or row.get("topology") == "h200:1"
-        if one_h200:
+        if one_h200 and row["model"].startswith("bert-"):
             model = row["model"].removesuffix("-uncased")
             bars.append([model, row["remat"], row.get("attention", "xla"), row["temporaries_gb"]])
     reserved = GPUS["h200"].memory_gib * 2**30 / 1e9 * MEMORY_FRACTION

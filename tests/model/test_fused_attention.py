@@ -15,7 +15,7 @@ from bertjax.devices.kernels import choose_attention
 from bertjax.model import BertConfig, named_config
 from bertjax.model.attention import BY_HEAD, SelfAttention, attend_locally
 from bertjax.model.dropout import Dropout, drop_threshold, random_halves
-from bertjax.model.encoder import PreNormEncoder
+from bertjax.model.encoder import REMAT_POLICIES, PreNormEncoder
 from bertjax.model.fused_attention import (
     FUSED,
     cudnn_attention,
@@ -320,19 +320,22 @@ def test_the_bits_of_local_flash_attention_are_those_of_blocks(platform, window)
 # Rows and windows in tokens: a window that is no multiple of a block, one that is, one as wide as a
 # block, one wider than it, and rows that are not in blocks.
 LOCAL = [(384, 40), (512, 128), (256, 1), (512, 300), (256, 200), (128, 1000)]
+RATES = {"gpu": 0.3, "tpu": 0.3, "splash": 0.0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["gpu", "tpu", "splash"])
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("length", "window"), LOCAL)
+@pytest.mark.parametrize(
+    ("kernel", "rate", "dtype", "length", "window"),
+    [
+        *((*kernel, "float32", *sizes) for kernel in RATES.items() for sizes in LOCAL),
+        *((*kernel, "bfloat16", 512, 128) for kernel in RATES.items()),
+        *((kernel, 0.0, "float32", 512, 128) for kernel in FLASH),
+    ],
+)
 def test_local_attention_and_its_gradients_are_those_of_the_compilers_attention(
-    length, window, dtype, rate, kernel, monkeypatch
+    kernel, rate, dtype, length, window, monkeypatch
 ):
     """Packed rows with padding, a head size that is no power of two."""
-    if kernel == "splash" and rate:
-        pytest.skip("splash attention has no dropout")
     name = "splash" if kernel == "splash" else "flash"
     attend = (ANYWHERE | FLASH)[kernel]
     monkeypatch.setitem(FUSED, name, FUSED[name]._replace(attend=attend))
@@ -413,6 +416,21 @@ def test_modernbert_with_a_kernel_equals_modernbert_without(kernel, remat, monke
         found, fused = gradient(params, kernel)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert_close_trees(fused, gradients, 1e-5)
+
+
+@pytest.mark.parametrize(("window", "calls"), [(None, 2), (128, 3)])
+def test_the_backward_pass_of_selective_remat_calls_no_forward_kernel(packed, window, calls):
+    config = BertConfig(hidden_size=256, num_attention_heads=2)
+    attention = SelfAttention(config, kernel="splash", window=window)
+    x = jnp.zeros((ROWS, LENGTH, 256))
+    params = attention.clone(kernel="xla").init(jax.random.key(1), x, packed, None)
+
+    def total(params):
+        return attention.apply(params, x, packed, None).sum()
+
+    total = jax.checkpoint(total, policy=REMAT_POLICIES["selective"])
+    lowered = jax.jit(jax.grad(total)).trace(params).lower(lowering_platforms=("tpu",))
+    assert lowered.as_text().count("@tpu_custom_call") == calls
 
 
 def test_the_reason_says_which_kernel_has_the_windows():
