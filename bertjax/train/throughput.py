@@ -12,7 +12,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any
 
@@ -31,12 +31,20 @@ ROUNDS = 5
 
 
 def measure(
-    config: PretrainConfig, index: int, steps: int, profile: str | None = None
+    config: PretrainConfig,
+    index: int,
+    steps: int,
+    profile: str | None = None,
+    *,
+    rounds: int | None = None,
+    with_roofline: bool = True,
+    devices: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """Measures the train step of one phase in `ROUNDS` rounds of `steps` steps.
+    """Measures the train step of one phase in `rounds` rounds of `steps` steps.
 
     Without data in the config, the batches are rows of random token ids without padding. `profile`
-    is the directory for a profiler trace of one additional round; None: no trace.
+    is the directory for a profiler trace of one additional round; None: no trace. `rounds` None
+    means `ROUNDS`, and `devices` None all devices.
 
     Returns:
         A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second", are
@@ -51,42 +59,46 @@ def measure(
             "and one of its phases, which are numbered from 0."
         )
     phase = config.phases[index]
-    subject = Subject(config, index)
+    subject = Subject(config, index, devices)
     with no_compilation_cache():
         first = subject.block(1)["seconds"]
-    roofline, shape = None, subject.program.mesh.shape
-    if shape["tensor"] == 1 and config.distillation.teacher is None:
+    roofline, program = None, subject.program
+    shape = program.mesh.shape
+    if with_roofline and shape["tensor"] == 1 and config.distillation.teacher is None:
         rows = phase.batch_size // (shape["data"] * shape["fsdp"])
         products = forward_products(config.model, rows, phase.max_length, subject.predictions)
         roofline = Roofline(products, jnp.dtype(config.dtype))
-    rounds = []
-    for _ in range(ROUNDS):
+    blocks = []
+    for _ in range(rounds or ROUNDS):
         alone = roofline and roofline.seconds()
-        rounds.append(subject.block(steps) | {"alone": alone})
+        blocks.append(subject.block(steps) | {"alone": alone})
     if profile is not None:
         with jax.profiler.trace(profile):
             subject.block(steps)
 
     def median(key: str) -> float:
-        return statistics.median(values[key] for values in rounds)
+        return statistics.median(values[key] for values in blocks)
 
     seconds = median("seconds")
     flops = subject.flops_per_row * phase.batch_size
-    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
+    peak = peak_flops(config.peak_tflops) * program.mesh.size / jax.device_count()
+    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in blocks]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # on CPUs
     memory = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", memory)
     return {
         "batch": [phase.batch_size, phase.max_length],
         "dtype": config.dtype,
+        "attention": program.attention.kernel,
+        "remat": program.remat,
         "input": config.data or "random full rows",
         "step_seconds": seconds,
         "tokens_per_second": median("tokens") / seconds,
-        "mfu": flops / seconds / peak_flops(config.peak_tflops),
+        "mfu": flops / seconds / peak,
         "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
         "input_stall": median("waited") if config.data else None,
         "compile_seconds": first - seconds,
         "peak_memory_bytes": int(memory),
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "device": f"{program.mesh.size} x {jax.devices()[0].device_kind}",
         "cores": os.cpu_count(),
         "date": date.today().isoformat(),
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
@@ -94,9 +106,12 @@ def measure(
 
 
 class Subject:
-    """The compiled train step, training state and batches of phase `index`, which is measured."""
+    """The compiled train step, training state and batches of phase `index`, which is measured.
 
-    def __init__(self, config: PretrainConfig, index: int):
+    `devices` are those of the mesh; None: all. With data, the mesh always has all devices.
+    """
+
+    def __init__(self, config: PretrainConfig, index: int, devices: Sequence[Any] | None = None):
         phase = config.phases[index]
         if config.data:
             with tempfile.TemporaryDirectory() as empty:
@@ -113,7 +128,8 @@ class Subject:
                 "data: give --data."
             )
         config = with_head(config, config.model.type_vocab_size > 1)
-        program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
+        mesh = sharding.make_mesh(config.mesh, devices)
+        program = self.program = PretrainingProgram(config, mesh)
         self.flops_per_row = program.flops_per_row(phase)
         self.state = program.new_state()
         self.step = program.seeded_step(phase)
