@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +45,26 @@ def ratios(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> dict
     }
 
 
+def processor() -> str:
+    """Returns the name of the processor, and which of the fast instructions it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return platform.processor() or platform.machine()
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = {name.strip(): value.split() for name, value in values.items()}
+    flags = fields.get("flags", [])
+    fast = ", ".join(name for name in ("avx512f", "avx512_bf16", "amx_bf16") if name in flags)
+    name = " ".join(fields.get("model name", [platform.machine()]))
+    return f"{name} ({fast})" if fast else name
+
+
 def facts(*packages: str) -> dict[str, Any]:
     """Returns device, date, and the versions of jax and `packages`."""
     kind = jax.devices()[0].device_kind
+    cores = f"{os.cpu_count()} cores of {processor()}"
     return {
-        "device": f"{os.cpu_count()} cores" if kind == "cpu" else f"{jax.device_count()} x {kind}",
+        "device": cores if kind == "cpu" else f"{jax.device_count()} x {kind}",
         "date": date.today().isoformat(),
         "versions": {name: importlib.metadata.version(name) for name in ("jax", *packages)},
     }

@@ -561,9 +561,8 @@ def _keys(path: tuple[Any, ...]) -> list[str]:
 
 def _turned(keys: list[str], kernel: jax.Array, *, outputs_first: bool) -> jax.Array:
     """Moves the output axes of a kernel [*K, *N] to the front, or back."""
-    # All kernels but this one have one input axis.
-    one_output = keys[-3:-1] == ["attention", "output"]
-    split = -1 if one_output == outputs_first else 1
+    two_inputs = keys[-3:-1] == ["attention", "output"]  # the others have one
+    split = -1 if two_inputs == outputs_first else 1
     first, second = kernel.shape[:split], kernel.shape[split:]
     return kernel.reshape(math.prod(first), -1).mT.reshape(*second, *first)
 

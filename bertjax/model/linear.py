@@ -91,7 +91,7 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    # Without gradients, the fast path reads kernels as `inference_params` stores them.
+    """Computes `project`; without gradients, it reads kernels as `inference_params` stores them."""
     return _product(x, kernel, axes, transposed, x.dtype == jnp.bfloat16 and _on_cpu())
 
 
