@@ -169,7 +169,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArg
         factor = jnp.where(norm < max_norm, 1.0, max_norm / norm)
         return jax.tree.map(lambda grad: grad * factor, updates), state
 
-    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    return optax.GradientTransformationExtraArgs(optax.identity().init, update)
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
