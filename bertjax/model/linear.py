@@ -30,7 +30,7 @@ def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.A
     `*S` are batch axes. If `transposed` is True, `rhs` is `[*S, N, K]`. The result has the dtype of
     the operands, or float32 on the fast path, which is used for bfloat16 on a CPU.
     """
-    if lhs.dtype == jnp.bfloat16 and _on_cpu():
+    if _is_slow(lhs):
         return _fast(lhs, rhs, transposed)
     return jax.lax.dot_general(lhs, rhs, _dimensions(lhs, transposed))
 
@@ -50,7 +50,7 @@ def project(
     a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
     of x before it is multiplied.
     """
-    if not _on_cpu() and not (float32 and x.dtype != jnp.float32):
+    if platform() != "cpu" and not (float32 and x.dtype != jnp.float32):
         last = tuple(range(x.ndim - axes, x.ndim))
         dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
@@ -63,8 +63,8 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def _on_cpu() -> bool:
-    return platform() == "cpu"
+def _is_slow(x: jax.Array) -> bool:
+    return x.dtype == jnp.bfloat16 and platform() == "cpu"
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -92,7 +92,7 @@ _fast.defvjp(_forward, _gradients)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
     """Computes `project`; without gradients, it reads kernels as `inference_params` stores them."""
-    return _product(x, kernel, axes, transposed, x.dtype == jnp.bfloat16 and _on_cpu())
+    return _product(x, kernel, axes, transposed, _is_slow(x))
 
 
 def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
@@ -131,7 +131,7 @@ def _as_matrices(
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    if lhs.dtype == jnp.bfloat16 and _on_cpu():
+    if _is_slow(lhs):
         row_major = Layout(tuple(range(lhs.ndim)))
         lhs = with_layout_constraint(lhs, row_major)
         if transposed or lhs.ndim > 2:

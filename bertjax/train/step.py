@@ -304,7 +304,6 @@ def make_train_step(
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
     on_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
-    apart = _computed_apart if on_one_cpu else lambda f, *args: f(*args)
 
     def update(grads: Any, norm: Any, opt_state: Any, params: Any, is_good: Any) -> tuple[Any, Any]:
         updates, new = tx.update(grads, opt_state, params, norm=norm)
@@ -330,24 +329,29 @@ def make_train_step(
             "skipped": ~is_good,
         }
         arguments = grads, grad_norm, state.opt_state, trained, is_good
-        trained, is_good = apart(lambda *args: (update(*args)[0], args[-1]), *arguments)
-        opt_state = apart(lambda *args: update(*args)[1], *arguments[:-1], is_good)
+        updated = _updated_apart(update, arguments) if on_one_cpu else update(*arguments)
         return TrainState(
             step=state.step + 1,
-            params=fixed | trained,
-            opt_state=opt_state,
+            params=fixed | updated[0],
+            opt_state=updated[1],
             history=recorded(state.history, loss, grad_norm, is_finite),
         ), metrics
 
     return train_step
 
 
-def _computed_apart(f: Callable[..., Any], *args: Any) -> Any:
-    """Calls `f` such that XLA fuses nothing across the call.
+def _updated_apart(update: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Computes `update` such that XLA fuses nothing of its first result with its second one.
 
     The fusion that updates the parameters would otherwise read copies of the old moments.
     """
-    return set_xla_metadata(jax.jit(f)(*args), inlineable="false")
+
+    def called(f: Callable[..., Any], *args: Any) -> Any:
+        return set_xla_metadata(jax.jit(f)(*args), inlineable="false")
+
+    *others, last = arguments
+    first, last = called(lambda *args: (update(*args)[0], args[-1]), *others, last)
+    return first, called(lambda *args: update(*args)[1], *others, last)
 
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:
