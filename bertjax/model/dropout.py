@@ -32,7 +32,7 @@ class Dropout(nn.Module):
         if rows is None or self.rate == 0.0:
             return x
         threshold = drop_threshold(self.rate)
-        keep = random_halves(self.make_rng("dropout"), rows, x.shape[1:]) >= threshold
+        keep = keep_mask(self.make_rng("dropout"), rows, x.shape[1:], threshold)
         # A bfloat16 scale would be off by up to .4 %, in every layer in the same direction.
         scale = jnp.float32(keep_scale(threshold))
         scaled = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
@@ -71,10 +71,11 @@ def keep_scale(threshold: int) -> float:
     return 2**16 / (2**16 - threshold)
 
 
-def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform integers in [0, 2^16), uint32 `[B, *shape]`, for the B rows of an array.
+def keep_mask(key: jax.Array, rows: jax.Array, shape: Sequence[int], threshold: int) -> jax.Array:
+    """Draws which elements of the B rows of an array are kept, bool `[B, *shape]`.
 
-    They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
+    Those are kept whose random integer, uniform in [0, 2^16), is at least `threshold`. The integers
+    depend on `key` and on the rows' indices in the global batch, `rows` int [B].
     """
     *lead, last = shape
     if _is_rbg(key):  # vmap does not support these keys
@@ -87,7 +88,8 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
         key_words = jnp.moveaxis(jax.random.key_data(keys), -1, 0)
         first, second = key_words.reshape(2, -1, *(1 for _ in row_shape))
         words = threefry2x32((first, second), (jnp.zeros_like(counts), counts))
-    return jnp.concatenate(split_words(words), axis=-1)[..., :last]
+    kept = [half >= threshold for half in split_words(words)]
+    return jnp.concatenate(kept, axis=-1)[..., :last]
 
 
 def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:

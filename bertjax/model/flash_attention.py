@@ -266,7 +266,7 @@ class _Tile:
         plan = self.plan
         if not plan.threshold:
             return None
-        # The counts are those of `random_halves` for shape (N, L, L), or (blocks, N, S, 3 S).
+        # The counts are those of `keep_mask` for shape (N, L, L), or (blocks, N, S, 3 S).
         if plan.size:
             width = -(-3 * plan.size // QUARTERS)
             block, place = _divide(self.positions, plan.size)

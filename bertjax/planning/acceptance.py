@@ -41,7 +41,7 @@ from bertjax.devices import compilation, flops
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import HEADS, named_config
 from bertjax.model.bert import MODEL_INPUTS
-from bertjax.model.dropout import random_halves
+from bertjax.model.dropout import drop_threshold, keep_mask
 from bertjax.model.fused_attention import FUSED
 from bertjax.pages.templates import fill
 from bertjax.planning import compile, hardware
@@ -215,7 +215,8 @@ class Acceptance:
 
     def dropout_bits(self) -> Line:
         """Compares the bits of dropout with the CPU's."""
-        bits = jax.jit(lambda rows: random_halves(jax.random.key(2), rows, (12, 256, 256)))
+        key, shape, threshold = jax.random.key(2), (12, 256, 256), drop_threshold(0.1)
+        bits = jax.jit(lambda rows: keep_mask(key, rows, shape, threshold))
         found, expected = (
             bits(jax.device_put(np.arange(2), device)) for device in (self._device, self._cpu)
         )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, random_halves, threefry2x32
+from bertjax.model.dropout import Dropout, keep_mask, threefry2x32
 
 SHAPE = (6, 40, 33)  # an odd last axis
 
@@ -54,10 +54,11 @@ def test_without_rows_or_rate_nothing_is_dropped_and_no_key_is_needed():
 
 
 def test_halves_of_words_are_uniform():
-    found = np.asarray(random_halves(jax.random.key(7), jnp.arange(50), SHAPE))
-    assert found.max() < 2**16
-    counts = np.bincount(found.ravel() >> 12, minlength=16)
-    expected = found.size / 16
+    key, rows = jax.random.key(7), jnp.arange(50)
+    at_least = [keep_mask(key, rows, SHAPE, i << 12).sum() for i in range(17)]
+    size = len(rows) * np.prod(SHAPE)
+    assert at_least[0] == size and at_least[-1] == 0
+    counts, expected = -np.diff(at_least), size / 16
     assert ((counts - expected) ** 2 / expected).sum() < 40  # chi square, 15 degrees: 1 in 2,000
 
 

@@ -14,7 +14,7 @@ from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import BertConfig, named_config
 from bertjax.model.attention import BY_HEAD, SelfAttention, attend_locally
-from bertjax.model.dropout import Dropout, drop_threshold, random_halves
+from bertjax.model.dropout import Dropout, drop_threshold, keep_mask
 from bertjax.model.encoder import REMAT_POLICIES, PreNormEncoder
 from bertjax.model.fused_attention import (
     FUSED,
@@ -159,7 +159,7 @@ def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
             )
         )
     probs = jnp.concatenate(found, -1).swapaxes(1, 2)  # [B, N, L, L]
-    kept = random_halves(key, rows, (heads, length, length)) >= drop_threshold(rate)
+    kept = keep_mask(key, rows, (heads, length, length), drop_threshold(rate))
     np.testing.assert_array_equal(probs > 0, kept)
     np.testing.assert_allclose(probs, kept / (1 - rate) / length, rtol=1e-4)
 
