@@ -29,7 +29,8 @@ from bertjax.inference.predictor import (
     read_behind,
 )
 from bertjax.model import BertWithHead
-from bertjax.model.sentence_embedding import Poolings, pooled, unit
+from bertjax.model.embedding_losses import unit
+from bertjax.model.sentence_embedding import Poolings, pooled
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,

@@ -29,8 +29,8 @@ from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention, choose_remat, choose_unroll
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
+from bertjax.model.embedding_losses import GLOBAL
 from bertjax.model.losses import Objective
-from bertjax.model.sentence_embedding import GLOBAL
 from bertjax.train.optimizer import Schedule, make_optimizer, make_peak, make_schedule
 from bertjax.weights import init_params
 
