@@ -86,10 +86,11 @@ class FinetuneConfig(TrainingConfig):
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows test text_column "
-        "pair_column label_column id_column choice_columns negative_columns label_separator "
-        "max_length doc_stride max_query_length max_answer_length null_threshold reader_threads",
+        "pair_column label_column id_column choice_columns negative_columns score_columns "
+        "label_separator max_length doc_stride max_query_length max_answer_length "
+        "null_threshold reader_threads",
         "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
-        "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
+        "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights teacher "
         "temperature soft_weight matryoshka patience seed seeds sweep folds shots optimizer "
         "max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
@@ -158,6 +159,10 @@ class FinetuneConfig(TrainingConfig):
     """embed: columns of the hard negatives, texts that are like the positive but wrong, or the one
     column of JSON or Parquet that holds a list of them; empty: the columns are guessed from the
     column names."""
+    score_columns: tuple[str, ...] = ()
+    """embed: columns of a teacher's scores of the positive and of each hard negative, in this
+    order, or the one column of JSON or Parquet that holds a list of them; empty: the list in a
+    column named scores, if there are hard negatives."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""
@@ -188,6 +193,12 @@ class FinetuneConfig(TrainingConfig):
     soft_weight: Annotated[float, "(0, 1]"] | None = None
     """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
     minus soft_weight; None: 0.5."""
+    loss: Literal["binary", "listwise", "margin", "kl"] | None = None
+    """rerank: binary is the binary cross entropy of each passage; listwise the cross entropy of the
+    positive among the passages of a query; margin and kl learn from a teacher's scores (margin: the
+    squared error of the differences between the positive and each negative; kl: the divergence of
+    the softmaxes over the passages of a query); None: listwise if there are negatives, else
+    binary."""
     pooling: Literal["mean", "cls"] | None = None
     """embed: the embedding is the mean of the hidden states of all tokens, or the hidden state of
     [CLS]; None: as the files of sentence-transformers in --init say, or mean."""

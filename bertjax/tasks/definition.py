@@ -38,6 +38,7 @@ class TaskOptions:
             folder of the predictions.
         doc_stride: maximum number of tokens between the starts of two consecutive windows; None:
             the default of the task.
+        loss: the name of the training objective; None: the default of the task and its data.
         span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
         embedding_options: the same for the fields of `EmbeddingTask` and `ContrastiveTask`.
     """
@@ -54,6 +55,7 @@ class TaskOptions:
     label_separator: str | None = None
     submission: str | None = None
     doc_stride: int | None = None
+    loss: str | None = None
     span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     embedding_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -79,6 +81,7 @@ class TaskDefinition:
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
         own_files: whether the task reads the user's own files instead of official files.
         columns: the fields of `Columns` that the user may set for the task.
+        losses: the training objectives that the user may choose from; empty: there is only one.
         score_files: function (gold file, predictions file) -> official metrics; None if the task
             has no official file format.
         scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the
@@ -92,6 +95,7 @@ class TaskDefinition:
     metric: Metric | None = None
     own_files: bool = False
     columns: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     label_separator: bool = False
     submission: bool = False
     score_files: Callable[..., dict[str, float]] | None = None
@@ -107,6 +111,12 @@ class TaskDefinition:
             unused = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
         else:
             unused["--skip_bad_rows"] = options.skip_bad_rows
+        if self.losses and options.loss not in (None, *self.losses):
+            raise ValueError(
+                f"--loss {options.loss}: --task={self.name} has {', '.join(self.losses)}; choose "
+                "one of them."
+            )
+        unused["--loss"] = None if self.losses else options.loss
         for name in ("label_separator", "submission"):
             if not getattr(self, name):
                 unused[f"--{name}"] = getattr(options, name)

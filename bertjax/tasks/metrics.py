@@ -235,6 +235,52 @@ def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
         raise ValueError("There is nothing to score: no example has a label. Add labels.")
 
 
+# A document is relevant from this gain on: the grades 1, 2 and so on, and 1 of scores from 0 to 1.
+RELEVANT = 0.5
+
+
+def ranked_gains(scores: Mapping[str, float], gains: Mapping[str, float]) -> list[float]:
+    """Returns the gains of one query's documents, {id: score}, in the order of their scores.
+
+    Documents without a gain have 0. As in trec_eval, scores are compared in float32, and of equal
+    ones, the document with the greater id, as a text, comes first.
+    """
+    order = sorted(((np.float32(x), name) for name, x in scores.items()), reverse=True)
+    return [max(gains.get(name, 0.0), 0.0) for _, name in order]
+
+
+def ndcg(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
+    """Computes the nDCG of the first `k` gains of a ranking (Jarvelin and Kekalainen 2002).
+
+    It is that of trec_eval's ndcg_cut: a gain is divided by log2(1 + rank). `gains` are those of
+    all judged documents of the query, in any order, from which the best ranking follows.
+    """
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    best = np.array(sorted((max(gain, 0.0) for gain in gains), reverse=True)[:k])
+    ideal = float(best @ discounts[: len(best)])
+    return float(np.array(ranked[:k]) @ discounts[: len(ranked[:k])]) / ideal if ideal else 0.0
+
+
+def mrr(ranked: Sequence[float], k: int) -> float:
+    """Returns 1 / the rank of the first relevant one of the first `k` gains of a ranking, or 0."""
+    return next((1 / rank for rank, x in enumerate(ranked[:k], 1) if x >= RELEVANT), 0.0)
+
+
+def average_precision(ranked: Sequence[float], gains: Iterable[float]) -> float:
+    """Computes the mean of the precisions at the ranks of all relevant documents of a query."""
+    ranks = [rank for rank, gain in enumerate(ranked, 1) if gain >= RELEVANT]
+    return sum(i / rank for i, rank in enumerate(ranks, 1)) / max(_relevant(gains), 1)
+
+
+def recall(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
+    """Computes the fraction of a query's relevant documents that are among the first `k`."""
+    return _relevant(ranked[:k]) / max(_relevant(gains), 1)
+
+
+def _relevant(gains: Iterable[float]) -> int:
+    return sum(gain >= RELEVANT for gain in gains)
+
+
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -130,6 +130,8 @@ class Example:
         offsets: (start, end) of each of `words` in `text`; empty for a list of words.
         choices: in multiple choice, the continuations of `text` to choose from; for embeddings, the
             hard negatives.
+        scores: a teacher's score of each text that is compared with `text`: of `pair`, then of
+            `choices`; empty if there are none.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
         row: the row of a user's file with named columns, {column: value}; else empty.
@@ -148,6 +150,7 @@ class Example:
     words: tuple[str, ...] = ()
     offsets: tuple[tuple[int, int], ...] = ()
     choices: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
     label: str | float | int | tuple[str, ...] | None = None
     answers: tuple[tuple[str, int], ...] = ()
     cut: tuple[int, ...] = ()

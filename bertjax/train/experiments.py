@@ -300,7 +300,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         for split in ("train", "dev", "test")
         if (path := getattr(config, split)) is not None
     }
-    same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission".split()
+    same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission loss".split()
     spans = ("max_query_length", "max_answer_length", "null_threshold")
     embeddings = {
         "pooling": config.pooling,
@@ -317,6 +317,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
             **{name: getattr(config, f"{name}_column") for name in ("text", "pair", "label", "id")},
             choices=config.choice_columns,
             negatives=config.negative_columns,
+            scores=config.score_columns,
         ),
         span_options={
             name: getattr(config, name)

@@ -9,12 +9,17 @@ import pytest
 from bertjax.tasks.metrics import (
     accuracy,
     accuracy_and_f1,
+    average_precision,
     class_metrics,
     entities,
     entity_f1,
     matthews,
+    mrr,
     multi_label,
+    ndcg,
     pearson_spearman,
+    ranked_gains,
+    recall,
     regression_metrics,
     word_accuracy,
 )
@@ -177,3 +182,39 @@ def test_macro_f1_counts_classes_that_are_only_predicted_as_scikit_learn_does():
     found = class_metrics(golds, answers)
     assert found["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
     assert found["weighted_f1"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_rankings_are_scored_as_trec_eval_scores_them():
+    trec = pytest.importorskip("pytrec_eval")
+    rng = np.random.default_rng(0)
+    runs, judged = {}, {}
+    for query in map(str, range(1000)):
+        ids = [str(i) for i in rng.permutation(150)[: rng.integers(1, 150)]]
+        # Ties, also of numbers that only float32 holds to be equal.
+        scores = rng.integers(0, rng.integers(2, 200), len(ids)) / 7 + rng.choice(
+            [0, 1e-10], len(ids)
+        )
+        runs[query] = dict(zip(ids, scores.tolist(), strict=True))
+        grades = rng.integers(0, rng.integers(1, 5), 20)
+        judged[query] = dict(zip(map(str, rng.permutation(160)[:20]), grades.tolist(), strict=True))
+    names = {"ndcg_cut.10", "recip_rank", "map", "recall.100"}
+    expected = trec.RelevanceEvaluator(judged, names).evaluate(runs)
+    for query, scores in runs.items():
+        gains = judged[query]
+        ranked = ranked_gains(scores, gains)
+        reciprocal = expected[query]["recip_rank"]
+        found = [
+            ndcg(ranked, gains.values(), 10),
+            mrr(ranked, 10),
+            average_precision(ranked, gains.values()),
+            recall(ranked, gains.values(), 100),
+        ]
+        assert found == pytest.approx(
+            [
+                expected[query]["ndcg_cut_10"],
+                reciprocal if reciprocal >= 0.1 else 0.0,
+                expected[query]["map"],
+                expected[query]["recall_100"],
+            ],
+            abs=1e-12,
+        )

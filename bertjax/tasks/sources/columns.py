@@ -69,7 +69,7 @@ KINDS: dict[OwnKind, KindColumns] = {
         pairs=PAIRS[1:2],
     ),
     "embed": KindColumns(
-        fields=("text", "pair", "label", "id", "negatives"),
+        fields=("text", "pair", "label", "id", "negatives", "scores"),
         labels=(
             *("score", "similarity", "similarityscore", "sim", "relatedness"),
             *("relatednessscore", "rating", "label", "y"),
@@ -86,7 +86,9 @@ KINDS: dict[OwnKind, KindColumns] = {
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
-_FLAGS = {"choices": "--choice_columns", "negatives": "--negative_columns"}
+# The name of the list of a teacher's scores.
+SCORES = "scores"
+_FLAGS = {f"{name}s": f"--{name}_columns" for name in ("choice", "negative", "score")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class Columns:
         id: the example's id.
         choices: one column per choice, or (JSON and Parquet only) one with lists of choices.
         negatives: for embeddings, the same with hard negatives.
+        scores: the same with a teacher's scores, of the second text and of each hard negative.
     """
 
     text: str | None = None
@@ -108,11 +111,12 @@ class Columns:
     id: str | None = None
     choices: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
 
     def named(self) -> tuple[str, ...]:
         """Returns the column names that are set, of all fields."""
         single = (self.text, self.pair, self.label, self.id)
-        several = (*self.choices, *self.negatives)
+        several = (*self.choices, *self.negatives, *self.scores)
         return tuple(name for name in (*single, *several) if name is not None)
 
 
@@ -331,7 +335,7 @@ def _describe(
     for field, value in dataclasses.asdict(columns).items():
         if value not in (None, ()) and getattr(named, field) in (None, ()):
             guessed.append(field)
-            several = value if isinstance(value, tuple) else ()  # the choices or the negatives
+            several = value if isinstance(value, tuple) else ()  # such as the choices
             names = ", ".join(map(repr, several)) or f"column {value!r}"
             guesses.append(f"{(words or {}).get(field, field)} from {names}")
     if not guesses:
@@ -348,6 +352,7 @@ _WORDS = {
     "pair": "second text (positive)",
     "label": "score",
     "negatives": "hard negatives",
+    "scores": "scores of a teacher",
 }
 
 
@@ -367,6 +372,8 @@ def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
     columns = dataclasses.replace(named, id=named.id or _first(free, IDS))
     if named.label is None and not named.negatives:
         columns = dataclasses.replace(columns, negatives=_negatives(free))
+    if columns.negatives and not named.scores and SCORES in free:
+        columns = dataclasses.replace(columns, scores=(free[SCORES],))
     columns = _with_texts(table, columns, free)
     if columns.label is None and not columns.negatives:
         left = {key: name for key, name in free.items() if name not in columns.named()}

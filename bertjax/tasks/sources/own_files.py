@@ -220,6 +220,7 @@ class TableSource(Source):
             label=named.label if named.label in own else None,
             id=named.id if named.id in own else None,
             negatives=named.negatives if set(named.negatives) <= own else (),
+            scores=named.scores if set(named.scores) <= own else (),
         )
 
     def _needed(self, split: str) -> tuple[str, ...]:
@@ -349,6 +350,7 @@ class TableSource(Source):
             text=row.text(columns.text),
             pair=pair,
             choices=choices,
+            scores=row.scores(columns.scores, len(choices) + (pair is not None)),
             label=self._label(columns, row, len(choices), labelled=labelled),
         )
 

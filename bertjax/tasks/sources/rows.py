@@ -126,6 +126,24 @@ class Row(NamedTuple):
             )
         return number
 
+    def scores(self, columns: tuple[str, ...], count: int) -> tuple[float, ...]:
+        """Returns the `count` finite numbers in `columns`, or in the list in a single column."""
+        values: Any = [self.values.get(column) for column in columns]
+        values = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+        if columns and len(values) != count:
+            raise ValueError(
+                f"{self.where} has {len(values)} scores in {brief(', '.join(columns), 60)!r}, but "
+                f"{count} texts to compare: give a score of each, of the positive first."
+            )
+        numbers = [None if type(x) is bool else read_number(str(x)) for x in values]
+        if None in numbers:
+            raise ValueError(
+                f"{self.where}: the score {shorten(values[numbers.index(None)])} in "
+                f"{brief(', '.join(columns), 60)!r} is not a finite number: correct it, or remove "
+                "the row."
+            )
+        return tuple(number for number in numbers if number is not None)
+
     def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
         """Converts a label, the index, text or letter of a choice, to the choice's index.
 

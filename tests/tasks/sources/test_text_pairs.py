@@ -162,3 +162,30 @@ def test_bad_rows_are_named_or_left_out(tmp_path):
     assert len(list(source.examples("train"))) == len(TEXTS) - 1
     ((split, problem),) = source.all_bad_rows()
     assert split == "train" and "row 3" in problem
+
+
+def test_scores_of_a_teacher_belong_to_the_texts_of_their_row(tmp_path):
+    """They are read from what `mine` writes, or from one column per text."""
+    rows = [["q", f"{text} a", [f"{text} b", "c d"], [0.5, -1, 2.5]] for text in TEXTS]
+    header = ["query", "positive", "negatives", "scores"]
+    source = TableSource("embed", train=write(tmp_path / "t.jsonl", header, rows))
+    assert {example.scores for example in source.examples("train")} == {(0.5, -1.0, 2.5)}
+    assert "scores of a teacher from 'scores'" in source.note
+    table = write(tmp_path / "t.csv", "query,positive,negative,s1,s2".split(","), [
+        ["how many", text, f"not {text}", 3, "4.5"] for text in TEXTS
+    ])  # fmt: skip
+    source = TableSource("embed", train=table, columns=Columns(scores=("s1", "s2")))
+    assert {example.scores for example in source.examples("train")} == {(3.0, 4.5)}
+    for scores, message in (
+        ([1, 2], "row 2 has 2 scores in 'scores', but 3 texts to compare"),
+        ([1, float("nan"), 2], "row 2: the score NaN in 'scores' is not a finite number"),
+        ([1, 2, float("inf")], "row 2: the score Infinity in 'scores' is not a finite number"),
+        (None, "row 2 has 1 scores in 'scores', but 3 texts"),
+    ):
+        rows[1][3] = scores
+        with pytest.raises(ValueError, match=message):
+            list(
+                TableSource("embed", train=write(tmp_path / "t.jsonl", header, rows)).examples(
+                    "train"
+                )
+            )
