@@ -40,6 +40,7 @@ PAGES = (
     ),
     *(
         "embeddings",
+        "serving",
         "visualize",
         "weights",
         "python_api",
