@@ -11,6 +11,8 @@ GLUE_TASK = "glue"
 # The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
 SHORTEST = 5
 LAST = "last"
+EmbedLoss = Literal["contrastive", "symmetric", "simcse", "similarity", "cosent", "margin", "kl"]
+RerankLoss = Literal["binary", "listwise", "margin", "kl"]
 
 
 def check_runs(config: "FinetuneConfig") -> None:
@@ -85,14 +87,14 @@ class FinetuneConfig(TrainingConfig):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows test text_column "
-        "pair_column label_column id_column choice_columns negative_columns score_columns "
-        "label_separator max_length doc_stride max_query_length max_answer_length "
+        "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows "
+        "test text_column pair_column label_column id_column choice_columns negative_columns "
+        "score_columns label_separator max_length doc_stride max_query_length max_answer_length "
         "null_threshold reader_threads",
         "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights teacher "
-        "temperature soft_weight matryoshka patience seed seeds sweep folds shots optimizer "
-        "max_bad_steps skip_spikes rollback_steps",
+        "temperature soft_weight matryoshka false_negative_margin patience seed seeds sweep folds "
+        "shots optimizer max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite evals_per_epoch select_by calibrate log_every stall_seconds "
@@ -188,17 +190,23 @@ class FinetuneConfig(TrainingConfig):
     workdir of a finished run or a hub name; None: the student learns from the labels only."""
     temperature: Positive | None = None
     """Distillation: temperature by which the logits of teacher and student are divided; None: 2.
-    embed, of pairs without scores: temperature by which the cosines are divided in the loss, the
-    inverse of the scale of sentence-transformers; None: 0.05."""
+    embed: temperature by which the cosines are divided in the loss, the inverse of the scale of
+    sentence-transformers; --loss kl: by which scores are divided; the losses similarity and margin
+    have none; None: 0.05 (kl: 1)."""
     soft_weight: Annotated[float, "(0, 1]"] | None = None
     """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
     minus soft_weight; None: 0.5."""
-    loss: Literal["binary", "listwise", "margin", "kl"] | None = None
-    """rerank: binary is the binary cross entropy of each passage; listwise the cross entropy of the
-    positive among the passages of a query; margin and kl learn from a teacher's scores (margin: the
-    squared error of the differences between the positive and each negative; kl: the divergence of
-    the softmaxes over the passages of a query); None: listwise if there are negatives, else
-    binary."""
+    loss: EmbedLoss | RerankLoss | None = None
+    """embed: contrastive is the cross entropy with which an anchor finds its positive in the batch;
+    symmetric adds that with which a positive finds its anchor; simcse is contrastive with a file of
+    single texts, each of which is encoded with two dropout masks; similarity is the squared error
+    of the cosines of pairs with scores, and cosent compares their order alone; margin and kl learn
+    from a teacher's scores as below, with dot products; None: contrastive, or similarity of pairs
+    with scores. rerank: binary is the binary cross entropy of each passage; listwise the cross
+    entropy of the positive among the passages of a query; margin and kl learn from a teacher's
+    scores (margin: the squared error of the differences between the positive and each negative; kl:
+    the divergence of the softmaxes over the passages of a query); None: listwise if there are
+    negatives, else binary."""
     pooling: Literal["mean", "cls"] | None = None
     """embed: the embedding is the mean of the hidden states of all tokens, or the hidden state of
     [CLS]; None: as the files of sentence-transformers in --init say, or mean."""
@@ -210,6 +218,10 @@ class FinetuneConfig(TrainingConfig):
     """embed: sizes to which the embeddings can be cut afterwards (Kusupati et al. 2022), such as
     256 128 64: the loss is the sum of the losses of the whole embeddings and of their first
     numbers; empty: the whole embeddings alone."""
+    false_negative_margin: float | None = None
+    """embed, the losses contrastive, symmetric and simcse: texts of the batch whose cosine with an
+    anchor is above that of its positive minus this margin are no negatives (Solatorio 2024, with
+    the model as its own guide); None: all other texts are negatives."""
     feature_layers: tuple[int, ...] = ()
     """Tagging: layers whose hidden states, with the encoder frozen, are the input of a tagger (0 =
     embeddings, -1 = last layer; best in Devlin et al. 2018: -4 -3 -2 -1); train the tagger with a
@@ -306,6 +318,11 @@ class FinetuneConfig(TrainingConfig):
             self.refuse_idle(
                 "dev_fraction",
                 f"because --dev {self.dev} is the dev split: leave one of them out.",
+            )
+        if self.loss == "simcse":
+            self.refuse_idle(
+                "dev_fraction folds",
+                "on --loss simcse, as single texts cannot be evaluated: give --dev with pairs.",
             )
         embed = self.task.lower() == "embed"
         if embed and self.teacher is not None:

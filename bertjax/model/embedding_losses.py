@@ -1,4 +1,4 @@
-"""Training objectives of sentence embeddings: in-batch negatives, and cosines of scored pairs.
+"""Training objectives of sentence embeddings: in-batch negatives, scored pairs, a teacher's scores.
 
 Array shapes: B rows, K sequences packed into a row, n examples of C texts each, N examples of the
 global batch, D dimensions of an embedding. The texts of an example are the anchor, the positive
@@ -7,12 +7,20 @@ and C - 2 hard negatives.
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.model.losses import OUTSIDE, Arrays, Objective, Sums, label_weights
+from bertjax.model.losses import (
+    OUTSIDE,
+    Arrays,
+    Objective,
+    Sums,
+    label_weights,
+    soft_targets_loss,
+)
 
 # The usual temperature of cosines, whose inverse is the scale 20 of sentence-transformers.
 TEMPERATURE = 0.05
@@ -34,7 +42,13 @@ def _sizes(full: int, matryoshka: tuple[int, ...]) -> Iterator[int]:
 
 
 def contrastive_sums(
-    outputs: Arrays, batch: Arrays, *, temperature: float, matryoshka: tuple[int, ...] = ()
+    outputs: Arrays,
+    batch: Arrays,
+    *,
+    temperature: float,
+    matryoshka: tuple[int, ...] = (),
+    symmetric: bool = False,
+    margin: float | None = None,
 ) -> Sums:
     """Sums the cross entropies with which anchors find their positives in the global batch.
 
@@ -50,29 +64,57 @@ def contrastive_sums(
         batch: example_ids int [n], the indices of the n examples among the N; labels int [n, C], a
             hash of each text; label_weights float [n], 0 for an example that does not exist; under
             `GLOBAL`, labels [N, C] and label_weights [N].
+        symmetric: whether the loss is the mean of this one and of that with which positives find
+            their anchors among all anchors (Li et al. 2023, without the pairs of one side).
+        margin: a candidate whose cosine is above that of the positive minus `margin` is no negative
+            either (Solatorio 2024, with the model as its own guide); None: it is.
     """
     weights = batch["label_weights"]
+    losses, right = _found(outputs, batch, temperature, matryoshka, margin)
+    if symmetric:
+        turned = _found(_turned(outputs), _turned(batch), temperature, matryoshka, margin)
+        losses = [x / 2 for x in losses + turned[0]]
+    return {
+        "loss": (sum((jnp.sum(x * weights) for x in losses), jnp.zeros(())), jnp.sum(weights)),
+        "accuracy": (jnp.sum(right * weights), jnp.sum(weights)),
+    }
+
+
+def _turned(arrays: Arrays) -> Arrays:
+    """Exchanges anchors and positives, and leaves out the hard negatives."""
+    swapped = ("sentence_embedding", "labels")
+    turned = {key: x[:, 1::-1] if key in swapped else x for key, x in arrays.items()}
+    return turned | ({GLOBAL: _turned(arrays[GLOBAL])} if GLOBAL in arrays else {})
+
+
+def _found(
+    outputs: Arrays,
+    batch: Arrays,
+    temperature: float,
+    matryoshka: tuple[int, ...],
+    margin: float | None,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Returns the losses [n] of each size, and whether each positive is the nearest, bool [n]."""
     own = jax.nn.one_hot(batch["example_ids"], len(batch[GLOBAL]["labels"]), dtype=bool)  # [n, N]
     is_positive = jnp.arange(batch["labels"].shape[1] - 1) == 0  # [C - 1]
     target = (own[:, :, None] & is_positive[None, None]).reshape(len(own), -1)  # [n, N (C - 1)]
     excluded = _no_negatives(batch, is_positive) & ~target
     labels = jnp.argmax(target, axis=-1)
-    total = jnp.zeros(())
-    right = jnp.zeros(weights.shape, bool)
+    losses: list[jax.Array] = []
+    right = jnp.zeros(labels.shape, bool)
     full = outputs["sentence_embedding"].shape[-1]
     for size in _sizes(full, matryoshka):
         anchors = unit(outputs["sentence_embedding"][:, 0, :size])
         candidates = unit(outputs[GLOBAL]["sentence_embedding"][:, 1:, :size]).reshape(-1, size)
         logits = jnp.matmul(anchors, candidates.T, precision="highest") / temperature
+        if margin is not None and size == full:
+            least = jnp.take_along_axis(logits, labels[:, None], axis=1) - margin / temperature
+            excluded |= (logits > least) & ~target
         logits = jnp.where(excluded, OUTSIDE, logits)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        total += jnp.sum(losses * weights)
+        losses.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
         if size == full:
             right = jnp.argmax(logits, axis=-1) == labels
-    return {
-        "loss": (total, jnp.sum(weights)),
-        "accuracy": (jnp.sum(right * weights), jnp.sum(weights)),
-    }
+    return losses, right
 
 
 def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
@@ -106,13 +148,84 @@ def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: tuple[int, ..
     return {"loss": (total, jnp.sum(weights))}
 
 
-def contrastive(temperature: float, matryoshka: tuple[int, ...]) -> Objective:
-    """Returns the objective of `contrastive_sums`: in-batch negatives."""
-    sums = functools.partial(contrastive_sums, temperature=temperature, matryoshka=matryoshka)
-    return Objective(sums, label_weights, {"loss": 1.0}, min_weight=1e-12, compares_examples=True)
+def cosent_sums(
+    outputs: Arrays, batch: Arrays, *, temperature: float, matryoshka: tuple[int, ...] = ()
+) -> Sums:
+    """Computes the ranking loss of scored pairs, CoSENT (Huang et al. 2024), of the global batch.
+
+    It is log(1 + the sum of exp((cosine - higher cosine) / temperature)) over all two pairs of
+    texts of which the first has the lower score and "higher" is that of the second; the arguments
+    are those of `contrastive_sums`, with C = 2, and labels float [n], the scores. Each device adds
+    its share of this one loss.
+    """
+    everything = batch[GLOBAL]
+    scores, exists = everything["labels"], everything["label_weights"] > 0
+    lower = (scores[:, None] < scores[None]) & exists[:, None] & exists[None]  # [N, N]
+    total = jnp.zeros(())
+    vectors = outputs[GLOBAL]["sentence_embedding"]
+    for size in _sizes(vectors.shape[-1], matryoshka):
+        texts = unit(vectors[..., :size])
+        cosines = jnp.sum(texts[:, 0] * texts[:, 1], axis=-1) / temperature
+        terms = jnp.where(lower, cosines[:, None] - cosines[None], OUTSIDE)
+        total += jnp.logaddexp(jax.nn.logsumexp(terms), 0.0)
+    share = jnp.sum(batch["label_weights"])
+    return {"loss": (total * share, share)}
 
 
-def similarity(matryoshka: tuple[int, ...]) -> Objective:
-    """Returns the objective of `similarity_sums`: cosines of scored pairs."""
-    sums = functools.partial(similarity_sums, matryoshka=matryoshka)
-    return Objective(sums, label_weights, {"loss": 1.0}, min_weight=1e-12)
+def distilled_sums(
+    outputs: Arrays,
+    batch: Arrays,
+    *,
+    temperature: float | None,
+    matryoshka: tuple[int, ...] = (),
+) -> Sums:
+    """Sums the losses of dot products beside a teacher's scores of the same texts.
+
+    The loss is KL(teacher || student) * T^2 over the positive and the hard negatives of an anchor,
+    as `soft_targets_loss` (Lin et al. 2020), or, if the temperature T is None, the mean squared
+    error of the differences between the positive and each hard negative (Hofstätter et al. 2020).
+    With `matryoshka`, the vectors of all sizes are divided by their lengths first.
+
+    Args:
+        outputs: sentence_embedding float [B, K, D], of which C consecutive ones are an example.
+        batch: labels float [B, K/C, C - 1], the scores; label_weights float [B, K/C].
+    """
+    weights, teacher = batch["label_weights"], batch["labels"]
+    vectors = outputs["sentence_embedding"]
+    texts = vectors.reshape(*weights.shape, -1, vectors.shape[-1])  # [B, K/C, C, D]
+    total = jnp.zeros(())
+    for size in _sizes(texts.shape[-1], matryoshka):
+        x = unit(texts[..., :size]) if matryoshka else texts
+        student = jnp.sum(x[..., :1, :] * x[..., 1:, :], axis=-1)
+        if temperature is None:
+            difference = student - teacher
+            losses = jnp.square(difference[..., :1] - difference[..., 1:]).mean(-1)
+        else:
+            losses = soft_targets_loss(student, teacher, temperature)
+        total += jnp.sum(losses * weights)
+    return {"loss": (total, jnp.sum(weights))}
+
+
+def embedding_objective(
+    loss: str, temperature: float, matryoshka: tuple[int, ...], margin: float | None = None
+) -> Objective:
+    """Returns the objective that `--loss` names; `margin` is that of `contrastive_sums`."""
+    options: dict[str, Any] = {"matryoshka": matryoshka, "temperature": temperature}
+    if loss in ("contrastive", "symmetric"):
+        sums = contrastive_sums
+        options |= {"symmetric": loss == "symmetric", "margin": margin}
+    elif loss == "cosent":
+        sums = cosent_sums
+    elif loss == "similarity":
+        sums = similarity_sums
+        del options["temperature"]
+    else:
+        sums = distilled_sums
+        options |= {"temperature": None} if loss == "margin" else {}
+    return Objective(
+        functools.partial(sums, **options),
+        label_weights,
+        {"loss": 1.0},
+        min_weight=1e-12,
+        compares_examples=loss in ("contrastive", "symmetric", "cosent"),
+    )

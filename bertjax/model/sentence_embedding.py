@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bertjax.base.checked import check
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
-from bertjax.model.embedding_losses import TEMPERATURE, contrastive, similarity, unit
+from bertjax.model.embedding_losses import TEMPERATURE, embedding_objective, unit
 from bertjax.model.losses import Objective
 
 Poolings = Literal["mean", "cls"]
@@ -49,15 +49,22 @@ class BertForSentenceEmbedding(BertWithHead):
         normalize: whether vectors are divided by their Euclidean length.
         temperature: by which the cosines are divided in the loss of in-batch negatives.
         matryoshka: sizes of embeddings that are trained besides the full size.
+        loss: the name of the training objective; "": the first one of the kind of the labels.
+        false_negative_margin: the `margin` of `contrastive_sums`.
     """
 
     pooling: str = "mean"
     normalize: bool = False
     temperature: float = TEMPERATURE
     matryoshka: tuple[int, ...] = ()
+    loss: str = ""
+    false_negative_margin: float | None = None
 
     outputs = sequence_outputs = ("sentence_embedding",)
-    objectives = {"contrastive": contrastive(TEMPERATURE, ()), "similarity": similarity(())}
+    objectives = {
+        kind: embedding_objective(kind, TEMPERATURE, ())
+        for kind in ("contrastive", "similarity", "distilled")
+    }
 
     def objective(self, kind: str) -> Objective:
         full = self.config.hidden_size
@@ -66,9 +73,8 @@ class BertForSentenceEmbedding(BertWithHead):
                 f"matryoshka={list(self.matryoshka)}: the embeddings have {full} numbers, so they "
                 f"cannot be cut to {wrong[0]}. Choose sizes from 1 to {full}."
             )
-        if kind == "contrastive":
-            return contrastive(self.temperature, self.matryoshka)
-        return similarity(self.matryoshka)
+        margin = self.false_negative_margin
+        return embedding_objective(self.loss or kind, self.temperature, self.matryoshka, margin)
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         vectors = pooled(

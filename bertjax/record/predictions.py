@@ -331,7 +331,7 @@ MATRIX_CLASSES, MOST_CONFUSIONS = 50, 200
 MOST_POINTS = 2000
 NO_ANSWER = "(no answer)"
 # Kinds of labels that are numbers, as are the scores of dev pairs for embeddings.
-NUMBER_KINDS = ("regression", "similarity", "contrastive")
+NUMBER_KINDS = ("regression", "similarity", "contrastive", "distilled")
 # What one decision is, for the reliability diagram; numbers have no probabilities.
 UNITS: Mapping[str, str] = {
     "classes": "examples",

@@ -1,9 +1,10 @@
 """Sentence embeddings: texts with the same meaning get vectors with a high cosine similarity.
 
-The training examples are pairs (anchor, positive), the same with hard negatives (triplets), or
-pairs with a score (Reimers and Gurevych 2019). Retrieval metrics tell how well the texts of pairs
-and triplets find each other: every anchor is a query, and the positives and hard negatives of all
-examples are the candidates.
+The training examples are pairs (anchor, positive), the same with hard negatives (triplets) and
+perhaps a teacher's scores, pairs with a score (Reimers and Gurevych 2019), or single texts, which
+are pairs by two dropout masks (SimCSE, Gao et al. 2021). Retrieval metrics tell how well the texts
+of pairs and triplets find each other: every anchor is a query, and the positives and hard negatives
+of all examples are the candidates.
 """
 
 import abc
@@ -20,6 +21,7 @@ from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, featur
 from bertjax.tokenization import Tokenizer
 
 VECTORS = "vectors"
+SIMCSE = "simcse"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,10 @@ class EmbeddingTask(Task):
         pooling: "mean" or "cls"; None: as the model to start from says, or "mean".
         normalize: whether embeddings have length 1; None: as the model to start from says, or not.
         matryoshka: sizes of embeddings that are trained besides the full size.
+        loss: the name of the training objective; "": the usual one of the examples.
+        temperature: by which it divides cosines or, of a teacher, scores; None: 0.05.
+        false_negative_margin: a candidate that is nearer than the positive minus it is no negative;
+            None: all are.
         scored: whether the examples of the dev split are pairs with scores.
         lowest: the score of pairs with cosine 0; `highest` is the score of pairs with cosine 1.
     """
@@ -42,6 +48,9 @@ class EmbeddingTask(Task):
     pooling: str | None = None
     normalize: bool | None = None
     matryoshka: tuple[int, ...] = ()
+    loss: str = ""
+    temperature: float | None = None
+    false_negative_margin: float | None = None
     scored: bool = True
     lowest: float = 0.0
     highest: float = 1.0
@@ -49,6 +58,8 @@ class EmbeddingTask(Task):
     best_metric: str = "spearman"
 
     head: ClassVar[str] = "sentence_embedding"
+    objectives: ClassVar[tuple[str, ...]]
+    """The values of --loss; the first is the usual one."""
 
     @property
     def sequences_per_example(self) -> int:
@@ -60,6 +71,9 @@ class EmbeddingTask(Task):
             "pooling": self.pooling,
             "normalize": self.normalize,
             "matryoshka": self.matryoshka or None,
+            "loss": self.loss or None,
+            "temperature": self.temperature,
+            "false_negative_margin": self.false_negative_margin,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -119,10 +133,12 @@ class EmbeddingTask(Task):
 class SimilarityTask(EmbeddingTask):
     """Embeddings whose cosines are the scores of pairs of texts; the loss is the squared error.
 
-    In training, the scores are scaled such that `lowest` becomes 0 and `highest` becomes 1.
+    In training, the scores are scaled such that `lowest` becomes 0 and `highest` becomes 1. CoSENT
+    compares the order alone, and divides cosines by `temperature`.
     """
 
     label_kind: ClassVar[LabelKind] = "similarity"
+    objectives: ClassVar[tuple[str, ...]] = ("similarity", "cosent")
 
     def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray | None:
         if example.label is None:
@@ -135,20 +151,15 @@ class SimilarityTask(EmbeddingTask):
 class ContrastiveTask(EmbeddingTask):
     """Embeddings with which an anchor finds its positive among all texts of the batch.
 
-    The loss divides cosines by `temperature`. Dev examples without scores are evaluated by
+    Dev examples without scores are evaluated by
     `Retrieval`, which needs all of their embeddings.
     """
 
-    temperature: float | None = None
     best_metric: str = "mrr"
 
     label_kind: ClassVar[LabelKind] = "contrastive"
+    objectives: ClassVar[tuple[str, ...]] = ("contrastive", "symmetric", SIMCSE)
     unwritten: ClassVar[str] = VECTORS
-
-    @property
-    def head_fields(self) -> Mapping[str, Any]:
-        temperature = {} if self.temperature is None else {"temperature": self.temperature}
-        return {**super().head_fields, **temperature}
 
     def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Returns a hash of the tokens of each text, int32 [C]: equal texts are no negatives."""
@@ -180,6 +191,17 @@ class ContrastiveTask(EmbeddingTask):
         if self.scored:
             return super().metric_names()
         return [*PAIR_METRICS, *([TRIPLET_METRIC] if self.num_texts > 2 else [])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilledTask(ContrastiveTask):
+    """Embeddings whose dot products are like a teacher's scores of the same texts."""
+
+    label_kind: ClassVar[LabelKind] = "distilled"
+    objectives: ClassVar[tuple[str, ...]] = ("margin", "kl")
+
+    def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        return np.array(example.scores, np.float32)
 
 
 def _texts(example: Example) -> list[str]:

@@ -19,7 +19,13 @@ from bertjax.tasks.classification import (
     RegressionTask,
 )
 from bertjax.tasks.definition import Fold, TaskDefinition, TaskOptions
-from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTask
+from bertjax.tasks.embedding import (
+    SIMCSE,
+    ContrastiveTask,
+    DistilledTask,
+    EmbeddingTask,
+    SimilarityTask,
+)
 from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
@@ -129,6 +135,7 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
         columns=options.columns,
         label_separator=options.label_separator,
         bad_rows="skip" if options.skip_bad_rows else "refuse",
+        single_texts=options.loss == SIMCSE,
     )
     source.can_skip = True
     return OWN_KINDS[kind][1](source, options)
@@ -263,9 +270,12 @@ def _thousands(labels: Iterable[str]) -> str:
 
 
 def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
-    if scored := source.has_scores("train"):
+    scored, loss = source.has_scores("train"), options.loss
+    kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
+    _check_loss(SimilarityTask if scored else kind, source, options)
+    if scored:
         held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
-    else:
+    elif loss != SIMCSE:  # without dropout, the texts of a pair are equal
         held_out.divide(source, options, _BY_ANCHOR, lambda example: example.text)
     given: dict[str, Any] = dict(options.embedding_options)
     if scored and "dev" in source.splits and not source.has_scores("dev"):
@@ -275,18 +285,36 @@ def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
             "--label_column, or leave --dev out."
         )
     fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
+    if loss is not None:
+        fields["loss"] = "contrastive" if loss == SIMCSE else loss
     if scored:
-        if given.pop("temperature", None) is not None:
-            raise ValueError(
-                f"temperature={options.embedding_options['temperature']} has no effect, because "
-                f"the pairs have scores ({source.columns.label!r}): leave it out."
-            )
         return SimilarityTask(**fields, **given, **_range(source))
+    if loss == "kl":
+        given.setdefault("temperature", 1.0)
     first = next(source.examples("train"), None)
     fields["num_texts"] = 2 + (len(first.choices) if first else 0)
     if fields["scored"]:
         fields["best_metric"] = SimilarityTask.best_metric
-    return ContrastiveTask(**fields, **given)
+    return kind(**fields, **given)
+
+
+def _check_loss(kind: type[EmbeddingTask], source: TableSource, options: TaskOptions) -> None:
+    """Raises ValueError if the loss does not fit the columns, or an option the loss."""
+    columns, loss = source.columns, options.loss or kind.objectives[0]
+    lacks_teacher = kind is DistilledTask and not columns.scores
+    if lacks_teacher or loss not in kind.objectives:
+        what = f"pairs with scores ({columns.label!r})" if columns.label else "pairs without scores"
+        raise ValueError(
+            f"--loss {loss}: {source.path('train')} has {what}{' of a teacher' * lacks_teacher}: "
+            "contrastive and symmetric take pairs, simcse single texts, similarity and cosent "
+            "pairs with scores, margin and kl hard negatives with a teacher's scores "
+            "(--score_columns). Choose another."
+        )
+    used = {"temperature": loss not in ("similarity", "margin")}
+    used["false_negative_margin"] = kind is ContrastiveTask
+    for name, value in options.embedding_options.items():
+        if not used.get(name, True):
+            raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
 
 
 def _range(source: TableSource) -> dict[str, Any]:
@@ -321,7 +349,7 @@ OWN_KINDS: dict[
     "regress": ((RegressionTask,), _regression),
     "tag": ((TagTask,), _tagging),
     "choice": ((ChoiceTask,), _multiple_choice),
-    "embed": ((ContrastiveTask, SimilarityTask), _embedding),
+    "embed": ((ContrastiveTask, SimilarityTask, DistilledTask), _embedding),
 }
 
 
@@ -337,6 +365,7 @@ OWN_TASKS = tuple(
         make=functools.partial(_make, kind),
         own_files=True,
         columns=KINDS[kind].fields,
+        losses=sum((getattr(task, "objectives", ()) for task in tasks), ()),
         label_separator=kind == "classify",
     )
     for kind, (tasks, _) in OWN_KINDS.items()

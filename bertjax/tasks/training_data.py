@@ -141,7 +141,8 @@ class Labels(NamedTuple):
 
     `kind` is one of the kinds that `Feature` describes. `num_classes` is used only for
     "multi_label". `num_choices`, the number of sequences per feature, is above 1 only for "choice",
-    "contrastive" and "similarity". `class_weights` weigh the classes in the loss; None: 1 for all.
+    "contrastive", "similarity" and "distilled". `class_weights` weigh the classes in the loss;
+    None: 1 for all.
     """
 
     kind: LabelKind
@@ -275,8 +276,9 @@ def _make_labels(
         return {"labels": values, "label_weights": _class_weights(values, labels)}
     size = shape.max_sequences // labels.num_choices
     tails = {"multi_label": labels.num_classes, "span": 2, "contrastive": labels.num_choices}
+    tails["distilled"] = labels.num_choices - 1
     tail = (tails[labels.kind],) if labels.kind in tails else ()
-    numbers = ("multi_label", "regression", "similarity")
+    numbers = ("multi_label", "regression", "similarity", "distilled")
     dtype = np.float32 if labels.kind in numbers else np.int32
     fill = 0 if labels.kind in (*numbers, "span") else -1
     values = np.full((size, *tail), fill, dtype)

@@ -306,6 +306,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         "pooling": config.pooling,
         "normalize": config.normalize,
         "matryoshka": config.matryoshka or None,
+        "false_negative_margin": config.false_negative_margin,
         # Of other tasks, it is the temperature of distillation.
         "temperature": config.temperature if config.task == "embed" else None,
     }

@@ -36,6 +36,7 @@ from bertjax.record.predictions import (
 from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
+from bertjax.tasks.embedding import SIMCSE
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
@@ -120,6 +121,11 @@ class FinetuningJob(Job):
             teacher and teacher.params,
             config.accumulation_steps,
         )
+        if config.loss == SIMCSE and not program.model.is_random:
+            raise ValueError(
+                "--loss simcse compares a text under two dropout masks, but the model has no "
+                "dropout: give a rate, such as --dropout 0.1."
+            )
         super().__init__(config, program, (phase,), loaded.tokenizer)
         every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
         self.eval_every, self.save_every = every, every

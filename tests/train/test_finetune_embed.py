@@ -156,8 +156,10 @@ def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False)])
-def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, normalize):
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "loss"), [("mean", True, None), ("cls", False, "cosent")]
+)
+def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, normalize, loss):
     """A pair is similar if its sentences begin with the same word."""
     first = [("abc", "hij")[i % 2] for i in range(120)]
     rows = [
@@ -178,11 +180,47 @@ def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, norma
         num_epochs=6,
         pooling=pooling,
         normalize=normalize,
+        loss=loss,
         optimizer=RATE,
     )
     assert result.scores["dev/spearman"] > 0.7
     model = load_model(result.directory, None).model
     assert (model.pooling, model.normalize) == (pooling, normalize)
+
+
+@pytest.mark.slow
+def test_single_texts_are_learned_by_their_dropout_masks(one_layer, sentences, tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in sentences[:60]))
+    settings = {"task": "embed", "train": str(tmp_path / "texts.txt"), "init": str(one_layer)}
+    settings |= {"loss": "simcse", "max_length": 24, "batch_size": 20, "optimizer": RATE}
+    settings |= {"num_epochs": 8, "log_every": 1}
+    with pytest.raises(ValueError, match=r"no dropout: give a rate, such as --dropout 0.1"):
+        bertjax.finetune(**settings, dropout=0.0, workdir=str(tmp_path / "none"))
+    result = bertjax.finetune(**settings, dropout=0.2, workdir=str(tmp_path / "run"))
+    losses = [x["train/loss"] for x in result.metrics if "train/loss" in x]
+    assert len(losses) == 24 and 0 < losses[-1] < losses[0] and result.scores == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["margin", "kl"])
+def test_a_teachers_scores_are_learned(one_layer, sentences, tmp_path, loss):
+    """The teacher scores texts by whether they begin with the word of the query."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(120):
+        words = rng.permutation(["abc", "hij"]).tolist()
+        texts = [
+            f"{word} {text}" for word, text in zip(words, rng.choice(sentences, 2), strict=True)
+        ]
+        scores = [float(word == ("abc", "hij")[i % 2]) for word in words]
+        query = f"{('abc', 'hij')[i % 2]} {sentences[i]}"
+        rows.append({"query": query, "positive": texts[0], "negatives": texts[1:]})
+        rows[-1]["scores"] = scores
+    settings = {"task": "embed", "init": str(one_layer), "loss": loss, "optimizer": RATE}
+    settings |= {"max_length": 24, "batch_size": 8, "num_epochs": 6, "temperature": None}
+    dev = [row for row in rows if row["scores"][0] == 1]
+    result = bertjax.finetune(**settings, train=rows, dev=dev, workdir=str(tmp_path / "run"))
+    assert result.scores["dev/triplet_accuracy"] > 0.8
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ from jax.sharding import Mesh
 from bertjax.config import MeshConfig
 from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
+from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import step
-from bertjax.train.step import Split, make_global_loss_fn
+from bertjax.train.step import Split, make_global_loss_fn, make_loss_fn
 from tests.rows import make_batch
 
 EXAMPLES, TEXTS, ROWS = 20, 3, 16
@@ -67,8 +68,11 @@ def gradients(model, params, batch, steps=1, mesh: Mesh | None = None):
     axis = step.device_axis(mesh)
     split = Split(EXAMPLES, steps, axis, mesh.shape["data"] if axis else 1)
     objective = model.objective("contrastive")
-    loss_fn = make_global_loss_fn(model, objective, split)
-    compute = step._make_compute(step._make_row_grads(loss_fn, ()), mesh, 1)
+    if objective.compares_examples:
+        loss_fn, steps = make_global_loss_fn(model, objective, split), 1
+    else:
+        loss_fn = make_loss_fn(model, objective)
+    compute = step._make_compute(step._make_row_grads(loss_fn, ()), mesh, steps)
     weights = objective.weights(batch)
     rows = jnp.arange(len(batch["input_ids"]))
     within = sharding.within(mesh, jax.jit(compute))
@@ -101,6 +105,61 @@ def test_eight_devices_have_the_negatives_of_the_whole_batch(
 ):
     mesh = sharding.make_mesh(MeshConfig(**mesh), jax.devices()[:devices])
     compare(gradients(model, params, batch, steps, mesh), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["symmetric", "cosent", "similarity", "margin", "kl"])
+def test_every_loss_is_the_same_on_eight_devices_and_in_microbatches(model, params, features, loss):
+    model = model.clone(loss=loss, false_negative_margin=0.1 if loss == "symmetric" else None)
+    kind = {"symmetric": "contrastive", "margin": "distilled", "kl": "distilled"}
+    kind = kind.get(loss, "similarity")
+    texts = 2 if kind == "similarity" else TEXTS
+    rng = np.random.default_rng(1)
+    values = {"similarity": (1,), "distilled": (TEXTS - 1,)}
+    labelled = [
+        f._replace(
+            input_ids=f.input_ids[: sum(f.lengths[:texts])],
+            lengths=f.lengths[:texts],
+            a_lengths=f.lengths[:texts],
+            labels=rng.random(values[kind], np.float32) if kind in values else f.labels,
+        )
+        for f in features
+    ]
+    shape = row_shape(64, texts, (ROWS,))
+    batch = make_batch(labelled, shape, Labels(kind, num_choices=texts), 0)[0]
+    whole = gradients(model, params, batch)
+    assert np.isfinite(whole[0]) and whole[0] > 0
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:8])
+    compare(gradients(model, params, batch, 2, mesh), whole)
+    compare(gradients(model, params, batch, 4), whole)
+
+
+def test_two_texts_of_an_example_have_dropout_masks_of_their_own(model, params, features):
+    same = [
+        f._replace(
+            input_ids=np.tile(f.input_ids[: f.lengths[0]], 2),
+            lengths=(f.lengths[0],) * 2,
+            a_lengths=(f.lengths[0],) * 2,
+            labels=f.labels[[0, 0]],
+        )
+        for f in features[2:]
+    ]
+    shape = row_shape(64, 2, (ROWS,))
+    batch, places = make_batch(same, shape, Labels("contrastive", num_choices=2), 0)
+    inputs = {key: batch[key] for key in MODEL_INPUTS}
+    encode = jax.jit(lambda *args: step._outputs(model, params, *args)["sentence_embedding"])
+    rows = jnp.arange(ROWS)
+    plain = np.asarray(encode(inputs, None))
+    drawn = [
+        np.asarray(encode(inputs, step.DropoutKey(jax.random.key(seed), rows)))
+        for seed in (0, 0, 1)
+    ]
+    for place in places:
+        first, second = (place.row, place.slot), (place.row, place.slot + 1)
+        np.testing.assert_allclose(plain[first], plain[second], atol=1e-5)
+        assert np.abs(drawn[0][first] - drawn[0][second]).max() > 0.01
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert np.abs(drawn[0] - drawn[2]).max() > 0.01
 
 
 def test_sizes_that_embeddings_do_not_have_are_refused(model):

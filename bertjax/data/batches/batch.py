@@ -15,7 +15,8 @@ for P predictions and K sequences. An example has C classes or choices:
     labels            targets, by kind: NSP and classes [B, K] int32, -1 = none; multi_label
                       [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
                       [B, K, 2] int32, positions in the row; choice [B, K/C] int32; of examples of C
-                      texts: contrastive [B, K/C, C] int32, similarity [B, K/C] float32
+                      texts: contrastive [B, K/C, C] int32, similarity [B, K/C] float32, distilled
+                      [B, K/C, C - 1] float32
     label_weights     float32, [B, L] for tokens, [B, K/C] for choices and texts, else [B, K]:
                       weight of each label in the loss of a task, 0 = none; pretraining has no
                       label_weights
@@ -90,8 +91,9 @@ def stack(rows: Sequence[Batch]) -> Batch:
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
+SeveralTexts = Literal["contrastive", "similarity", "distilled"]
 LabelKind = Literal[
-    "classes", "multi_label", "regression", "tokens", "span", "choice", "contrastive", "similarity"
+    "classes", "multi_label", "regression", "tokens", "span", "choice", SeveralTexts
 ]
 
 FORMAT_VERSION = 1
@@ -115,7 +117,8 @@ class Feature(NamedTuple):
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer;
             "contrastive": int32 [number of texts], a hash of each text; "similarity": float32 [1],
-            the score of a pair of texts.
+            the score of a pair of texts; "distilled": float32 [number of texts - 1], a teacher's
+            scores of the first text and each of the others.
         origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
             None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
             starts at the token, in the window that decides about the word. In question answering:

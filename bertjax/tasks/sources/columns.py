@@ -360,7 +360,8 @@ def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
-            "with two columns, such as CSV or JSON lines (predict --embed takes single texts)."
+            "with two columns, such as CSV or JSON lines (predict --embed and --loss simcse take "
+            "single texts)."
         )
     if named.label is not None and named.negatives:
         raise ValueError(

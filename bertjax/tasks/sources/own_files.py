@@ -136,6 +136,7 @@ class TableSource(Source):
         label_separator: str | None = None,
         bad_rows: BadRows = "refuse",
         keep: bool = True,
+        single_texts: bool = False,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -151,6 +152,8 @@ class TableSource(Source):
                 that is trained on pairs can be evaluated on scored pairs.
             label_separator: the string between the labels of an example with several labels; None:
                 a text is one label.
+            single_texts: for embeddings, whether the train split has one text per row, which is
+                both texts of its example.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -163,6 +166,7 @@ class TableSource(Source):
         if not files:
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.kind: OwnKind = kind
+        self._single_texts = single_texts
         self._separator = label_separator
         self._classes: KnownClasses | None = None
         self._cut: dict[str, str] = {}  # split -> why entities are changed, with the first row
@@ -192,8 +196,11 @@ class TableSource(Source):
                 if split not in missing:
                     check_columns(table, self._needed(split))
                     continue
-                own = self._named_in(split, named)
-                found, note = find_columns(table, self.kind, own, labelled=split != "test")
+                own, labelled = self._named_in(split, named), split != "test"
+                if self._single_texts and split == "train":
+                    found, note = _find_text(table, own)
+                else:
+                    found, note = find_columns(table, self.kind, own, labelled=labelled)
                 notes.append(note)
                 found_for = {split} if self.kind == "embed" else set(self.files)
                 self._columns |= dict.fromkeys(found_for, found)
@@ -334,6 +341,8 @@ class TableSource(Source):
                 self.counts[self._cut.setdefault(split, reason)] += 1
             return dataclasses.replace(example, row=row.values)
         pair = None if columns.pair is None else row.text(columns.pair)
+        if self.kind == "embed" and pair is None:
+            pair = row.text(columns.text)
         choices = ()
         if self.kind == "choice":
             start = "" if pair is None else f"{pair} "
@@ -379,6 +388,17 @@ class TableSource(Source):
         if isinstance(value, str) and self._separator:
             value = [part for part in value.split(self._separator) if part.strip()]
         return _distinct(tuple(row.names(value)))
+
+
+def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:
+    """Finds the one column of texts, as that of a classifier, and that of ids."""
+    found, note = find_columns(table, "classify", named, labelled=False, pairs=False)
+    if others := {*found.named()} - {found.text, found.id, found.label}:
+        raise ValueError(
+            f"{table.path}: --loss simcse takes one text per row; name its column with "
+            f"--text_column, and leave out {', '.join(sorted(map(repr, others)))}."
+        )
+    return dataclasses.replace(found, label=None), note
 
 
 # Lists as pandas, NumPy and Python write them into a cell, and JSON's.

@@ -1,11 +1,12 @@
 """Pairs, triplets and scored pairs are found in the user's files, whatever their columns."""
 
+import dataclasses
 import json
 
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.embedding import ContrastiveTask, SimilarityTask
+from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import TableSource
 
@@ -97,8 +98,77 @@ def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
     assert len(list(task.source.examples("dev"))) == 6
     (feature,) = task.features(next(task.source.examples("train")), tokenizer, 16)
     assert len(feature.lengths) == 2 and 0 <= feature.labels[0] <= 1
-    with pytest.raises(ValueError, match="temperature=0.1 has no effect, because the pairs have"):
+    with pytest.raises(ValueError, match="temperature=0.1 has no effect on --loss similarity"):
         make_task("embed", TaskOptions(train=path, embedding_options={"temperature": 0.1}))
+
+
+def pair_file(tmp_path, *columns, name="t.jsonl"):
+    values = {"score": 1.5, "negatives": ["a text", "b"], "scores": [2, 1, 0.5]}
+    rows = [[values.get(column, f"{text} {column}") for column in columns] for text in TEXTS]
+    return write(tmp_path / name, columns, [[*row[:-1], row[-1]] for row in rows])
+
+
+PAIR = ("query", "positive")
+MINED = (*PAIR, "negatives", "scores")
+
+
+@pytest.mark.parametrize(
+    ("columns", "loss", "kind", "fields"),
+    [
+        (PAIR, None, ContrastiveTask, {}),
+        (MINED, None, ContrastiveTask, {}),
+        (PAIR, "symmetric", ContrastiveTask, {"loss": "symmetric"}),
+        (MINED, "margin", DistilledTask, {"loss": "margin"}),
+        (MINED, "kl", DistilledTask, {"loss": "kl", "temperature": 1.0}),
+    ],
+)
+def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind, fields):
+    options = TaskOptions(train=pair_file(tmp_path, *columns), dev_fraction=0.2, loss=loss)
+    task = make_task("embed", options)
+    assert type(task) is kind and task.head_fields == fields and task.best_metric == "mrr"
+    (feature,) = task.features(next(task.source.examples("train")), tokenizer, 16)
+    if kind is DistilledTask:
+        assert task.num_texts == 4 and feature.labels.tolist() == [2, 1, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("columns", "loss", "options", "message"),
+    [
+        (PAIR, "cosent", {}, "--loss cosent: .*t.jsonl has pairs without scores: contrastive and"),
+        ((*PAIR, "score"), "kl", {}, "--loss kl: .*t.jsonl has pairs with scores .'score'.: "),
+        (PAIR, "margin", {}, "--loss margin: .*has pairs without scores of a teacher: .*score_col"),
+        (PAIR, "binary", {}, "--loss binary: --task=embed has contrastive, symmetric, simcse"),
+        (PAIR, "simcse", {}, "'query' and 'positive' both hold texts: name one with --text_column"),
+        (("sentence1", "sentence2"), "simcse", {}, "takes one text per row; .* leave out 'sent"),
+        (MINED, "margin", {"temperature": 0.1}, "temperature=0.1 has no effect on --loss margin"),
+        (
+            *(MINED, "kl", {"false_negative_margin": 0.1}),
+            "false_negative_margin=0.1 has no effect on --loss kl",
+        ),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(tmp_path, columns, loss, options, message):
+    path = pair_file(tmp_path, *columns)
+    with pytest.raises(ValueError, match=message):
+        make_task("embed", TaskOptions(train=path, loss=loss, embedding_options=options))
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_single_texts_are_both_texts_of_a_pair(tmp_path, tokenizer, table):
+    path = tmp_path / "t.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    if table:
+        path = write(tmp_path / "t.csv", ["id", "text"], enumerate(TEXTS))
+    dev = pair_file(tmp_path, *PAIR, name="dev.jsonl")
+    options = TaskOptions(train=str(path), loss="simcse", dev_fraction=0.1)
+    task = make_task("embed", options)
+    assert task.source.splits == ("train",) and task.head_fields == {"loss": "contrastive"}
+    examples = list(task.source.examples("train"))
+    assert [(x.text, x.pair) for x in examples] == [(text, text) for text in TEXTS]
+    assert len(set(task.features(examples[0], tokenizer, 16)[0].labels.tolist())) == 1
+    task = make_task("embed", dataclasses.replace(options, dev=dev))
+    first = next(task.source.examples("dev"))
+    assert first.pair == f"{TEXTS[0]} positive" and task.best_metric == "mrr"
 
 
 def test_no_anchor_is_both_trained_on_and_evaluated(tmp_path):

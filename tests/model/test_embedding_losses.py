@@ -1,0 +1,134 @@
+"""Losses of embeddings: values and gradients are those of sentence-transformers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.model.embedding_losses import GLOBAL, embedding_objective
+
+EXAMPLES, TEXTS, SIZE = 9, 4, 12
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return np.random.default_rng(0).normal(size=(EXAMPLES, TEXTS, SIZE)).astype(np.float32)
+
+
+def loss_and_gradient(objective, vectors, labels):
+    """Of examples in one row, or as an objective that compares examples takes them."""
+    labels, weights = jnp.asarray(labels), jnp.ones(len(vectors))
+
+    def loss(x):
+        if not objective.compares_examples:
+            outputs = {"sentence_embedding": x.reshape(1, -1, x.shape[-1])}
+            batch = {"labels": labels[None], "label_weights": weights[None]}
+        else:
+            outputs = {"sentence_embedding": x, GLOBAL: {"sentence_embedding": x}}
+            batch = {"labels": labels, "label_weights": weights}
+            batch |= {"example_ids": jnp.arange(len(x)), GLOBAL: dict(batch)}
+        return objective.loss(objective.sums(outputs, batch), objective.weights(batch))
+
+    return jax.value_and_grad(loss)(jnp.asarray(vectors))
+
+
+def check(ours, vectors, theirs):
+    """`theirs` maps the texts, torch tensors [n, D], to a loss."""
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(vectors, requires_grad=True)
+    loss = theirs([x[:, i] for i in range(x.shape[1])])
+    loss.backward()
+    np.testing.assert_allclose(ours[0], loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(ours[1], x.grad, atol=1e-5 * float(abs(x.grad).max()))
+
+
+def of_sentence_transformers(name, **options):
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    return getattr(losses, name)(model=None, **options).compute_loss_from_embeddings
+
+
+SIZES = pytest.mark.parametrize("matryoshka", [(), (5,)])
+
+
+def at_sizes(function, matryoshka):
+    """What MatryoshkaLoss computes: the sum over the sizes, of vectors of length 1."""
+    if not matryoshka:
+        return function
+    torch = pytest.importorskip("torch")
+    unit = torch.nn.functional.normalize
+
+    def loss(texts):
+        return sum(function([unit(x[:, :size]) for x in texts]) for size in (SIZE, *matryoshka))
+
+    return loss
+
+
+@pytest.mark.parity
+@SIZES
+@pytest.mark.parametrize("loss", ["contrastive", "symmetric"])
+def test_in_batch_negatives(vectors, loss, matryoshka):
+    directions = ("query_to_doc", "doc_to_query") if loss == "symmetric" else ("query_to_doc",)
+    theirs = of_sentence_transformers(
+        "MultipleNegativesRankingLoss",
+        scale=10.0,
+        directions=directions,
+        partition_mode="per_direction",
+    )
+    labels = np.arange(EXAMPLES * TEXTS, dtype=np.int32).reshape(EXAMPLES, TEXTS)
+    objective = embedding_objective(loss, 0.1, matryoshka)
+    found = loss_and_gradient(objective, vectors, labels)
+    check(found, vectors, at_sizes(lambda texts: theirs(texts, None), matryoshka))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("margin", [0.0, 0.3, -0.4])
+def test_candidates_that_are_nearer_than_the_positive_are_no_negatives(
+    vectors, margin, monkeypatch
+):
+    torch = pytest.importorskip("torch")
+    gist = pytest.importorskip("sentence_transformers.sentence_transformer.losses.gist_embed")
+    monkeypatch.setattr(gist, "embed_columns", lambda _, texts: [text["vectors"] for text in texts])
+    theirs = gist.GISTEmbedLoss.__new__(gist.GISTEmbedLoss)
+    torch.nn.Module.__init__(theirs)
+    settings = {"temperature": 0.1, "margin_strategy": "absolute", "margin": margin}
+    settings |= dict.fromkeys(
+        ("model", "guide", "must_retokenize", "contrast_anchors", "contrast_positives")
+    )
+    settings |= {"gather_across_devices": False, "cross_entropy_loss": torch.nn.CrossEntropyLoss()}
+    settings["similarity_fct"] = torch.nn.CosineSimilarity(dim=-1)
+    for name, value in settings.items():
+        setattr(theirs, name, value)
+    triplets = vectors[:, :3]
+    labels = np.arange(EXAMPLES * 3, dtype=np.int32).reshape(EXAMPLES, 3)
+    objective = embedding_objective("contrastive", 0.1, (), margin)
+    found = loss_and_gradient(objective, triplets, labels)
+    check(found, triplets, lambda texts: theirs([{"vectors": x} for x in texts], None))
+    plain = loss_and_gradient(embedding_objective("contrastive", 0.1, ()), triplets, labels)
+    assert found[0] < plain[0]
+
+
+@pytest.mark.parity
+@SIZES
+def test_cosent_ranks_pairs_by_their_scores(vectors, matryoshka):
+    torch = pytest.importorskip("torch")
+    theirs = of_sentence_transformers("CoSENTLoss", scale=20.0)
+    scores = np.array([0, 1, 0.5, 0.5, 0.25, 1, 0, 0.75, 0.5], np.float32)
+    pairs = vectors[:, :2]
+    found = loss_and_gradient(embedding_objective("cosent", 0.05, matryoshka), pairs, scores)
+    check(found, pairs, at_sizes(lambda texts: theirs(texts, torch.tensor(scores)), matryoshka))
+
+
+@pytest.mark.parity
+@SIZES
+@pytest.mark.parametrize("texts", [3, TEXTS])
+@pytest.mark.parametrize(
+    ("loss", "name", "options"),
+    [("margin", "MarginMSELoss", {}), ("kl", "DistillKLDivLoss", {"temperature": 2.0})],
+)
+def test_a_teachers_scores_are_distilled(vectors, loss, name, options, texts, matryoshka):
+    torch = pytest.importorskip("torch")
+    theirs = of_sentence_transformers(name, **options)
+    scores = np.random.default_rng(1).normal(size=(EXAMPLES, texts - 1)).astype(np.float32)
+    vectors = vectors[:, :texts]
+    found = loss_and_gradient(embedding_objective(loss, 2.0, matryoshka), vectors, scores)
+    check(found, vectors, at_sizes(lambda x: theirs(x, torch.tensor(scores)), matryoshka))
