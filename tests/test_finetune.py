@@ -420,7 +420,7 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"task": "mnli"}, "official files"),
         ({"max_length": 100}, "--max_length=64"),
         ({"class_weights": (1.0,)}, "2 classes"),
-        ({"label_separator": "|", "class_weights": "balanced"}, "one class per example"),
+        ({"label_separator": "|", "label_smoothing": 0.1}, "have one class per example or word"),
         ({"dev_fraction": 0.2}, "dev_fraction=0.2 has no effect"),
         ({"dev": None, "dev_fraction": 0.0, "patience": 1}, "dev split"),
         ({"dev": None, "dev_fraction": 0.0, "sweep": True}, "dev split"),

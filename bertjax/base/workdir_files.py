@@ -13,7 +13,7 @@
 | `rollbacks.json` | the rollbacks of the run, if there were any |
 | `model/`, `push/` | the exported model; models that wait to be pushed to the Hub |
 | `scores.json`, `predictions/` | the scores and the predictions of a fine-tuning |
-| `calibration.json` | the temperature of its probabilities, if it is calibrated |
+| `calibration.json` | the temperature of its probabilities, or the thresholds of its labels |
 | `bad_rows.jsonl` | the rows of the user's files that a fine-tuning leaves out |
 | `report.html` | the report of the run, a page for any browser |
 | `trackers/` | which runs in experiment trackers show this run, and files of the trackers |

@@ -48,7 +48,7 @@ def check_runs(config: "FinetuneConfig") -> None:
         ),
         (
             config.folds and f"--folds {config.folds}",
-            "dev dev_fraction shots seeds sweep calibrate",
+            "dev dev_fraction shots seeds sweep calibrate tune_thresholds",
             "the folds take the place of a dev split, and the last model is trained on all rows",
         ),
         (
@@ -57,9 +57,19 @@ def check_runs(config: "FinetuneConfig") -> None:
             "a fold that selects a checkpoint cannot measure it",
         ),
         (
+            config.feature_layers and "--feature_layers",
+            "layer_decay freeze_embeddings freeze_layers lora_rank",
+            "the encoder is frozen as a whole",
+        ),
+        (
+            config.lora_rank and f"--lora_rank {config.lora_rank}",
+            "layer_decay freeze_embeddings freeze_layers",
+            "the weights of the encoder stay as they are, and its adapters have one learning rate",
+        ),
+        (
             config.task.lower() == GLUE_TASK and f"--task {GLUE_TASK}",
             "train dev test dev_fraction shots folds feature_layers teacher class_weights "
-            "select_by push_to_hub",
+            "label_smoothing tune_thresholds select_by push_to_hub",
             "it would have to be another one for each task; run the task alone with it, such as "
             "--task mnli, in its folder WORKDIR/mnli",
         ),
@@ -92,13 +102,15 @@ class FinetuneConfig(TrainingConfig):
         "score_columns label_separator max_length doc_stride max_query_length max_answer_length "
         "null_threshold reader_threads",
         "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
-        "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights teacher "
-        "temperature soft_weight matryoshka false_negative_margin patience seed seeds sweep folds "
-        "shots optimizer max_bad_steps skip_spikes rollback_steps",
+        "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
+        "label_smoothing layer_decay average_decay freeze_embeddings freeze_layers lora_rank "
+        "lora_alpha lora_targets teacher temperature soft_weight matryoshka false_negative_margin "
+        "patience seed seeds sweep folds shots optimizer max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite evals_per_epoch select_by calibrate log_every stall_seconds "
-        "submission push_to_hub hub_private track track_project",
+        "output": "workdir overwrite evals_per_epoch select_by calibrate tune_thresholds "
+        "lora_export log_every stall_seconds submission push_to_hub hub_private track "
+        "track_project",
     }
 
     task: str = ""
@@ -260,7 +272,34 @@ class FinetuneConfig(TrainingConfig):
     of your own, the ids are sorted: numbers by value, other labels alphabetically, tags as O, B-X,
     I-X, B-Y, I-Y and so on; a benchmark task has an order of its own, such as entailment, neutral,
     contradiction for mnli. balanced: weights inversely proportional to class frequency; None: all
-    weights are 1. Only tasks with one class per example or word can use class weights."""
+    weights are 1. With several labels per example, they are pos_weight in PyTorch; balanced is the
+    number of examples without the label per example with it."""
+    label_smoothing: Rate = 0.0
+    """Tasks with one class per example or word, and choice: share of each label that is spread
+    evenly over all classes in the training loss, as in PyTorch's CrossEntropyLoss; the loss of
+    evaluations has no smoothing."""
+    layer_decay: Annotated[float, "(0, 1]"] = 1.0
+    """Factor of the learning rate from each layer to the one below, as in BEiT (Bao et al. 2022):
+    of N layers, layer i from 0 has the factor layer_decay^(N - i), the embeddings
+    layer_decay^(N + 1), pooler and head 1."""
+    average_decay: Rate = 0.0
+    """Decay rate of an exponential moving average of the trained parameters, with corrected bias,
+    which is evaluated, selected and exported in place of them, such as 0.999; 0: no average."""
+    freeze_embeddings: bool = False
+    """Do not train the embeddings, which then have no optimizer state."""
+    freeze_layers: AtLeast0 = 0
+    """Number of the lowest encoder layers that are not trained and have no optimizer state."""
+    lora_rank: AtLeast0 = 0
+    """Rank of LoRA's adapters (Hu et al. 2021), which are trained, with pooler and head, in place
+    of the encoder; learning rates of about ten times the usual ones are common; 0: no LoRA."""
+    lora_alpha: Positive | None = None
+    """LoRA: numerator of the factor lora_alpha / lora_rank of the adapters; None: lora_rank."""
+    lora_targets: tuple[str, ...] = ()
+    """LoRA: linear layers of the encoder that get an adapter, by the ends of their names in
+    transformers, as in PEFT's target_modules, such as query value, or Wqkv of ModernBERT; empty:
+    all."""
+    lora_export: Literal["merged", "adapter"] = "merged"
+    """LoRA: merged writes a usual model; adapter also model/adapter, which PEFT loads."""
     evals_per_epoch: Count = 1
     """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
     best checkpoint becomes the final model."""
@@ -279,6 +318,10 @@ class FinetuneConfig(TrainingConfig):
     divides the logits to compute probabilities; the predicted classes do not change. The expected
     calibration error before and after is measured on examples that the temperature was not fitted
     on, and written to calibration.json."""
+    tune_thresholds: bool = False
+    """Tasks with several labels per example: choose on the dev split, for each label, the
+    probability from which it is predicted, so that its F1 is the highest; task.json keeps the
+    thresholds. Their F1 is measured on examples that they were not chosen on."""
     patience: AtLeast0 = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""
@@ -337,6 +380,10 @@ class FinetuneConfig(TrainingConfig):
                 "feature_join tagger tagger_size",
                 "without a tagger on a frozen encoder: add --feature_layers, for example "
                 "--feature_layers -4 -3 -2 -1.",
+            )
+        if not self.lora_rank:
+            self.refuse_idle(
+                "lora_alpha lora_targets lora_export", "without LoRA: add --lora_rank 8."
             )
         if self.tagger == "linear":
             self.refuse_idle(

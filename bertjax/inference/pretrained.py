@@ -566,7 +566,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
     "doc_stride": (int, type(None)),
     **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
-    **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
+    **dict.fromkeys(("columns", "thresholds"), (dict,)),
+    **{"label_separator": (str, type(None)), "pairs": (bool, type(None))},
 }
 # Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
@@ -630,6 +631,14 @@ def saved_task(
         )
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
+    if kind is MultiLabelTask and (thresholds := description.get("thresholds")):
+        numbers = [x for x in thresholds.values() if isinstance(x, float | int) and 0 <= x <= 1]
+        if set(thresholds) != {*names} or len(numbers) < len(names):
+            raise ValueError(
+                f"thresholds={brief(thresholds)} in task.json should be a probability of each of "
+                f"{brief(', '.join(names), 80)}: correct it, or copy or download the model again."
+            )
+        fields["thresholds"] = thresholds
     if len(set(names)) < len(names):
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(

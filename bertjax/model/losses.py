@@ -15,7 +15,7 @@ words of the vocabulary, C classes, or choices of a multiple-choice example.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -184,21 +184,43 @@ def label_weights(batch: Arrays) -> dict[str, jax.Array]:
     return {"loss": jnp.sum(batch["label_weights"])}
 
 
-def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums cross entropy and, for labels of positive weight, accuracy of logits [..., C]."""
+def _class_sums(
+    outputs: Arrays,
+    batch: Arrays,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
+) -> Sums:
+    """Sums cross entropy and, for labels of positive weight, accuracy of logits [..., C].
+
+    `label_smoothing` is that of PyTorch's CrossEntropyLoss; it needs the `class_weights`, of which
+    those of the labels are in "label_weights".
+    """
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
-    return _weighted(losses, batch["label_weights"]) | _weighted(
-        right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
-    )
+    sums = _weighted(losses, batch["label_weights"])
+    if label_smoothing:
+        of_classes = -jax.nn.log_softmax(outputs["logits"])
+        if class_weights is not None:
+            of_classes *= jnp.asarray(class_weights).reshape((1,) * (losses.ndim) + (-1,))
+        spread = jnp.sum(jnp.where(batch["labels"] >= 0, of_classes.mean(-1), 0.0))
+        total, weight = sums["loss"]
+        sums["loss"] = (1.0 - label_smoothing) * total + label_smoothing * spread, weight
+    return sums | _weighted(right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy")
 
 
 def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
     return soft_targets_loss(outputs["logits"], teacher["logits"], t)
 
 
-def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C]."""
+def _multi_label_sums(
+    outputs: Arrays, batch: Arrays, class_weights: Sequence[float] | None = None
+) -> Sums:
+    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C].
+
+    `class_weights` are the `pos_weight` of PyTorch's BCEWithLogitsLoss.
+    """
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
+    if class_weights is not None:
+        losses *= jnp.where(batch["labels"] > 0, jnp.asarray(class_weights)[None, None], 1.0)
     return _weighted(losses.mean(-1), batch["label_weights"])
 
 
@@ -224,9 +246,9 @@ def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
     return {"logits": outputs["logits"].reshape(rows, examples, -1)}
 
 
-def _choice_sums(outputs: Arrays, batch: Arrays) -> Sums:
+def _choice_sums(outputs: Arrays, batch: Arrays, label_smoothing: float = 0.0) -> Sums:
     """Sums cross entropy and accuracy of choices from logits [B, K] and labels int [B, K/C]."""
-    return _class_sums(_choice_logits(outputs, batch), batch)
+    return _class_sums(_choice_logits(outputs, batch), batch, label_smoothing)
 
 
 def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:

@@ -500,8 +500,9 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
     elif task.label_kind == "multi_label":
         for name, p in prediction["probabilities"].items():
             gold = name if name in label else f"not {name}"
-            answer = name if p >= 0.5 else f"not {name}"
-            yield Decision(gold, answer, max(p, 1 - p), gold == answer)
+            is_there = name in prediction["labels"]
+            answer = name if is_there else f"not {name}"
+            yield Decision(gold, answer, p if is_there else 1 - p, gold == answer)
     elif task.label_kind == "tokens":
         triples = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
         for word, (gold, tag, p) in enumerate(triples):

@@ -198,10 +198,14 @@ class ClassificationTask(ProbabilityTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(ProbabilityTask):
-    """Task that predicts every class whose probability is at least 0.5: none, one or several."""
+    """Task that predicts every class whose probability is at least its threshold, usually 0.5.
+
+    `thresholds` are {class: another threshold}.
+    """
 
     metric: Metric = multi_label
     best_metric: str = "micro_f1"
+    thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     label_kind: ClassVar[LabelKind] = "multi_label"
     problem_type: ClassVar[str | None] = "multi_label_classification"
@@ -231,16 +235,20 @@ class MultiLabelTask(ProbabilityTask):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns a dict: `labels`, the classes of probability >= 0.5, and all `probabilities`."""
+        """Returns a dict: `labels`, the predicted classes, and the `probabilities` of all."""
         values = sigmoid(mean_logits(outputs)).tolist()
         probabilities = dict(zip(self.labels, values, strict=True))
         return {
-            "labels": [label for label, p in probabilities.items() if p >= 0.5],
+            "labels": [x for x, p in probabilities.items() if p >= self.thresholds.get(x, 0.5)],
             "probabilities": probabilities,
         }
 
     def predicted_label(self, prediction: Prediction) -> Any:
         return tuple(prediction["labels"])
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        tuned = {"thresholds": dict(self.thresholds)} if self.thresholds else {}
+        return {**super().description(max_length), **tuned}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

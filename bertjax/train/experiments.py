@@ -200,8 +200,7 @@ def load_run(
         raise ValueError(
             "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
         )
-    if config.calibrate:
-        check_calibration(task)
+    check_calibration(config, task)
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
     task = selected_by(task, config.select_by)

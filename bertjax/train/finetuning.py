@@ -6,6 +6,7 @@ the original scale.
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -35,21 +36,22 @@ from bertjax.record.predictions import (
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
-from bertjax.tasks.classification import ClassificationTask, RegressionTask
+from bertjax.tasks.calibration import HeldOutProbabilities
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.embedding import SIMCSE
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, check_length, distilled_task
+from bertjax.train.recipes import FROZEN, make_recipe
 from bertjax.train.run import Job, identity_of, never_stopped
 from bertjax.train.step import Program, TrainState, split_params
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
-from bertjax.weights.hf import model_card
+from bertjax.weights.hf import adapter_files, model_card
 from bertjax.weights.load import with_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
@@ -88,8 +90,9 @@ class FinetuningJob(Job):
         self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
         self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
-        counts = data.class_counts if task.label_kind != "multi_label" else np.zeros(0)
-        self.labels = labels_of(task, _class_weights(config, counts))._replace(
+        weights = _class_weights(config, task, data)
+        several = task.label_kind == "multi_label"
+        self.labels = labels_of(task, None if several else weights)._replace(
             num_choices=task.sequences_per_example
         )
         mesh = sharding.make_mesh(config.mesh)
@@ -107,6 +110,18 @@ class FinetuningJob(Job):
             batch_size=config.batch_size,
         )
         objective = loaded.model.objective(task.label_kind)
+        options: dict[str, Any] = {}
+        if config.label_smoothing:
+            if task.label_kind not in ("classes", "tokens", "choice"):
+                raise ValueError(
+                    f"--label_smoothing {config.label_smoothing}: {task.name} does not have one "
+                    "class per example or word, over which labels could be spread: leave it out."
+                )
+            options["label_smoothing"] = config.label_smoothing
+        if weights is not None and (several or options):
+            options["class_weights"] = weights
+        if options:
+            objective = objective._replace(sums=functools.partial(objective.sums, **options))
         if teacher is not None:
             objective = distilled_task(
                 objective, config.temperature or 2.0, config.soft_weight or 0.5
@@ -120,6 +135,7 @@ class FinetuningJob(Job):
             teacher and teacher.model,
             teacher and teacher.params,
             config.accumulation_steps,
+            make_recipe(config, loaded.model),
         )
         if config.loss == SIMCSE and not program.model.is_random:
             raise ValueError(
@@ -236,7 +252,7 @@ class FinetuningJob(Job):
             with naming_write_errors(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
-        if self.config.calibrate:
+        if self.config.calibrate or self.config.tune_thresholds:
             held_out = self.held_out[split] = HeldOutProbabilities(self.task)
             predictions = held_out.observe(predictions)
         summary = PredictionSummary(self.task)
@@ -257,7 +273,7 @@ class FinetuningJob(Job):
             state, _ = checkpoints.restore(self.program.state_shapes, best)
             self.dev_scores = None
         if self.dev_scores is None:
-            self.evaluate(state.params)
+            self.evaluate(self.program.final_params(state))
         self.updates = int(state.step)
         if best is not None and self.config.select_by != LAST and hosts.is_first():
             values = read_metrics(self.workdir.metrics).values_by_step(self.best_metric)
@@ -271,19 +287,21 @@ class FinetuningJob(Job):
         """
         splits = dict(self.dev_scores or {})
         self.predictor.before_batch = never_stopped
-        if self.config.calibrate:
+        if self.config.calibrate or self.config.tune_thresholds:
             self._calibrate()
+        final = self.program.final_params(state)
         for split in splits_of(self.task, "test"):
-            splits[split] = self.predict_split(state.params, split)
+            splits[split] = self.predict_split(final, split)
         scores = {
             f"{split}/{key}": value
             for split, metrics in splits.items()
             for key, value in metrics.items()
         }
-        params = to_original(hosts.fetch(state.params, self.program.mesh), self.task)
+        params = to_original(hosts.fetch(final, self.program.mesh), self.task)
+        adapters = self._adapters(state, params) if self.config.lora_export == "adapter" else {}
 
         def write() -> None:
-            self._save_model(params, scores)
+            self._save_model(params, scores, adapters)
             write_json(self.workdir.path / SCORES, scores)
             for split, report in self.reports.items():
                 if report:
@@ -294,28 +312,39 @@ class FinetuningJob(Job):
         return scores
 
     def _calibrate(self) -> None:
-        """Fits a temperature on the (first) dev split, which later predictions are scaled by.
+        """Fits a temperature or thresholds on the (first) dev split, for later predictions.
 
-        It is written to calibration.json and to the data of the report.
+        They are written to calibration.json, and a temperature to the data of the report.
         """
         split = splits_of(self.task, "dev")[0]
-        calibration = self.held_out[split].calibration()
+        field = "temperature" if self.config.calibrate else "thresholds"
+        held_out = self.held_out[split]
+        fitted = held_out.calibration() if self.config.calibrate else held_out.thresholds()
 
         def write() -> None:
-            content = {"split": split, **dataclasses.asdict(calibration)}
+            content = {"split": split, **dataclasses.asdict(fitted)}
             write_json(self.workdir.path / CALIBRATION, content)
             summary = self.workdir.path / PREDICTIONS / f"{split}{SUFFIX}"
-            shown = read_json(summary)
-            shown["calibration"]["scaled"] = content
-            write_json(summary, shown)
+            if self.config.calibrate:
+                shown = read_json(summary)
+                shown["calibration"]["scaled"] = content
+                write_json(summary, shown)
 
         hosts.on_first(write)
-        hosts.say(calibration.sentence())
-        assert isinstance(self.task, ClassificationTask)
-        self.task = dataclasses.replace(self.task, temperature=calibration.temperature)
+        hosts.say(fitted.sentence())
+        self.task = dataclasses.replace(self.task, **{field: getattr(fitted, field)})
         self.predictor = self._predictor()
 
-    def _save_model(self, params: Any, scores: dict[str, float]) -> None:
+    def _adapters(self, state: TrainState, params: Any) -> dict[str, Any]:
+        recipe, flat = self.program.recipe, flatten_dict(params, sep="/")
+        trained = split_params(recipe.averaged(state.params, state.opt_state), (FROZEN,))[0]
+        matrices = recipe.matrices(hosts.fetch(trained, self.program.mesh))
+        head: Any = {path: x for path, x in flat.items() if not path.startswith(recipe.frozen)}
+        facts = {"r": recipe.rank, "lora_alpha": recipe.scale * recipe.rank}
+        facts |= {"base_model_name_or_path": self.config.init}
+        return adapter_files(matrices, head, self.loaded.config, facts)
+
+    def _save_model(self, params: Any, scores: dict[str, float], adapters: dict[str, Any]) -> None:
         check_finite(params, f"The model of step {self.updates}")
         config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
@@ -343,6 +372,7 @@ class FinetuningJob(Job):
             files={
                 "task.json": json.dumps(description, indent=2),
                 **files_of_head(self.program.model, self.max_length),
+                **adapters,
             },
             tagger=tagger_params,
         )
@@ -439,34 +469,38 @@ def _with_last_layer(params: Any, task: Task, change: Callable[..., tuple[Any, A
     return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
 
 
-def check_calibration(task: Task) -> None:
-    """Checks that the probabilities of a task can be calibrated.
+def check_calibration(config: FinetuneConfig, task: Task) -> None:
+    """Raises ValueError if a task has other labels than `config` calibrates, or no dev split."""
+    one = "one class per example, of which a temperature scales the probabilities"
+    several = "several labels per example, of which each could have a threshold"
+    for flag, kind, needed in (
+        ("calibrate", ClassificationTask, one),
+        ("tune_thresholds", MultiLabelTask, several),
+    ):
+        if getattr(config, flag) and not isinstance(task, kind):
+            raise ValueError(f"--{flag}: {task.name} does not have {needed}: leave it out.")
+        if getattr(config, flag) and not splits_of(task, "dev"):
+            raise ValueError(
+                f"--{flag} needs the probabilities of a dev split, but there is none: give --dev, "
+                "or leave it out."
+            )
 
-    Raises:
-        ValueError: the task does not have one class per example, or has no dev split.
-    """
-    if not isinstance(task, ClassificationTask):
-        raise ValueError(
-            f"--calibrate: {task.name} does not have one class per example, of which a temperature "
-            "scales the probabilities: leave it out."
-        )
-    if not splits_of(task, "dev"):
-        raise ValueError(
-            "--calibrate fits the temperature on the dev split, but there is none: give --dev, or "
-            "leave it out."
-        )
 
-
-def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, ...] | None:
-    weights = config.class_weights
+def _class_weights(
+    config: FinetuneConfig, task: Task, data: TrainingData
+) -> tuple[float, ...] | None:
+    weights, counts = config.class_weights, data.class_counts
     if weights is None:
         return None
     if not counts.size:
         raise ValueError(
-            f"class_weights={weights!r}: only tasks with one class per example or word support "
-            "class weights. Leave them out."
+            f"class_weights={weights!r}: only tasks with classes per example or word support class "
+            "weights. Leave them out."
         )
     if weights == "balanced":
+        if task.label_kind == "multi_label":
+            without = np.maximum(len(data.sizes) - counts, 1)
+            return tuple((without / np.maximum(counts, 1)).tolist())
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
     if len(weights) != len(counts):
         raise ValueError(

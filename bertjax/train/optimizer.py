@@ -228,8 +228,38 @@ def divide_by_rms(
     return optax.GradientTransformation(adamw.init, update)
 
 
+def decay_by_layer(decay: float, num_layers: int) -> optax.GradientTransformation:
+    """Returns the multiplication of updates by powers of `decay` (BEiT, Bao et al. 2022).
+
+    The last of `num_layers` layers has the power 1, the one below it 2 and so on, embeddings
+    num_layers + 1, and all else 0. Stacked parameters may lack the lowest layers.
+    """
+
+    def scaled(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
+        if is_stacked(path):
+            powers = np.arange(len(update), 0, -1).reshape(-1, *[1] * (update.ndim - 1))
+            return update * np.float32(decay) ** powers.astype(np.float32)
+        is_embedding = "bert/embeddings/" in jax.tree_util.keystr(path, simple=True, separator="/")
+        return update * decay ** (num_layers + 1) if is_embedding else update
+
+    return optax.stateless(lambda updates, _: jax.tree.map_with_path(scaled, updates))
+
+
+def average_params(decay: float) -> optax.GradientTransformation:
+    """Returns `optax.ema` of the updated parameters; the updates themselves are unchanged."""
+    ema = optax.ema(decay)
+
+    def update(updates: Any, state: Any, params: Any = None):
+        return updates, ema.update(optax.apply_updates(params, updates), state)[1]
+
+    return optax.GradientTransformation(ema.init, update)
+
+
 def make_optimizer(
-    config: OptimizerConfig, schedule: Schedule, peak: Schedule | None = None
+    config: OptimizerConfig,
+    schedule: Schedule,
+    peak: Schedule | None = None,
+    *more: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
@@ -238,6 +268,7 @@ def make_optimizer(
     al. 2019) or divided by the RMS of StableAdamW (Wortsman et al. 2023), and multiplied by the
     learning rate. `peak` is a function step -> peak of the learning rate, by which the weight decay
     is divided if `config.fully_decoupled_decay` is set; None: the peak of `config` in all steps.
+    `more` transformations follow.
     """
     clip = clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
@@ -255,6 +286,7 @@ def make_optimizer(
         *adamw,
         *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
         optax.scale_by_learning_rate(schedule),
+        *more,
     )
 
 

@@ -36,6 +36,7 @@ from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 from bertjax.train.distillation import Teacher
+from bertjax.train.recipes import FROZEN
 from bertjax.train.step import Program, TrainState
 from bertjax.train.workdir import Workdir, opened
 
@@ -510,7 +511,8 @@ class Saver:
             return None
         try:
             with self._clock.doing(activity.EVALUATING):
-                metrics = self.job.evaluate(state.params, segment.phase, check)
+                params = self.job.program.final_params(state)
+                metrics = self.job.evaluate(params, segment.phase, check)
         except EvaluationStopped:
             return None
         self.evaluation_due = False
@@ -646,7 +648,14 @@ def first_line(job: Job, step: int) -> str:
     else:
         steps = f"{job.num_steps:,} step{'s' if job.num_steps > 1 else ''}"
         steps += f", resuming at step {step}" if step else ""
-    return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
+    size = f"{facts['parameters']:,} parameters"
+    shapes = job.program.state_shapes
+    if FROZEN in shapes.params:
+        trained = jax.tree.leaves([x for key, x in shapes.params.items() if key != FROZEN])
+        bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
+        size += f", of which {sum(x.size for x in trained):,} are trained with {bytes:,} bytes of"
+        size += " optimizer state"
+    return f"{size}, {facts['dtype']}, on {where}; {steps}"
 
 
 def device_text(kind: str, count: int, processes: int) -> str:

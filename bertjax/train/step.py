@@ -32,6 +32,7 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.embedding_losses import GLOBAL
 from bertjax.model.losses import Objective
 from bertjax.train.optimizer import Schedule, make_optimizer, make_peak, make_schedule
+from bertjax.train.recipes import FROZEN, Recipe
 from bertjax.weights import init_params
 
 # A spike is defined by the mean and the standard deviation over this number of last steps, as in
@@ -130,6 +131,7 @@ class Program:
         teacher: the teacher for distillation; None: no distillation.
         teacher_params: the teacher's parameters, numpy arrays; None: they are given to the steps.
         accumulation_steps: the number of microbatches per update; None: each phase's number.
+        recipe: which parts of the parameters are trained, and how; None: all of them.
 
     Attributes:
         rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
@@ -153,8 +155,10 @@ class Program:
         teacher: BertWithHead | None = None,
         teacher_params: Any = None,
         accumulation_steps: int | None = None,
+        recipe: Recipe | None = None,
     ):
         self.config, self.mesh, self.objective = config, mesh, objective
+        self.recipe = recipe or Recipe()
         self._teacher_params, self._accumulation_steps = teacher_params, accumulation_steps
         self.rows = sharding.batch_sharding(mesh)
         self.attention = choose_attention(
@@ -177,10 +181,10 @@ class Program:
         )
         self.schedule = make_schedule(config.optimizer, phases)
         peak = make_peak(config.optimizer, phases)
-        self.tx = make_optimizer(config.optimizer, self.schedule, peak)
+        self.tx = make_optimizer(config.optimizer, self.schedule, peak, *self.recipe.transforms)
         # In-batch negatives: the loss spans all devices.
         self._examples = max(phase.batch_size for phase in phases)
-        self.loss_fn = (
+        self.loss_fn = self.recipe.loss_fn(
             make_global_loss_fn(self.model, objective, Split(self._examples))
             if objective.compares_examples
             else make_loss_fn(self.model, objective, self.teacher)
@@ -193,11 +197,11 @@ class Program:
         return choose_unroll(self.config.unroll, self.remat, model.num_hidden_layers, self.mesh)
 
     def _random_state(self) -> TrainState:
-        return self._state_of(init_params(self.model, self.config.seed))
+        return self._state_of(self.recipe.split(init_params(self.model, self.config.seed)))
 
     def _state_of(self, params: Any) -> TrainState:
-        spikes = self.config.skip_spikes
-        return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
+        frozen, spikes = (*self.model.frozen, FROZEN), self.config.skip_spikes
+        return create_train_state(params, self.tx, frozen, skip_spikes=spikes)
 
     def for_phase(self, phase: Phase) -> "Program":
         """Returns the program of a phase, which shares its state with the others; here, itself."""
@@ -212,7 +216,22 @@ class Program:
         if params is None:
             return jax.jit(self._random_state, out_shardings=self.state_sharding)()
         create = jax.jit(self._state_of, out_shardings=self.state_sharding)
+        params = jax.device_get(self.recipe.split(params))
         return create(jax.device_put(params, self.state_sharding.params))
+
+    def final_params(self, state: TrainState) -> Any:
+        """Returns the parameters of the model, averaged and merged as the recipe says."""
+        if FROZEN not in state.params and not self.recipe.average_decay:
+            return state.params
+        return self._final(state.params, state.opt_state)
+
+    @functools.cached_property
+    def _final(self) -> Callable[[Any, Any], Any]:
+        def final(params: Any, opt_state: Any) -> Any:
+            return self.recipe.join(self.recipe.averaged(params, opt_state))
+
+        shapes = jax.eval_shape(final, self.state_shapes.params, self.state_shapes.opt_state)
+        return jax.jit(final, out_shardings=sharding.state_sharding(self.mesh, shapes))
 
     def train_step(self, accumulation_steps: int, *constants: Any) -> Any:
         """Returns the jitted train step (state, batch, seed, *constants) -> (state, metrics).
@@ -227,7 +246,8 @@ class Program:
             axis, data = device_axis(self.mesh), self.mesh.shape["data"]
             split = Split(self._examples, accumulation_steps, axis, data if axis else 1)
             # The loss function itself splits a batch into microbatches.
-            loss_fn, accumulation_steps = make_global_loss_fn(self.model, self.objective, split), 1
+            loss_fn = make_global_loss_fn(self.model, self.objective, split)
+            loss_fn, accumulation_steps = self.recipe.loss_fn(loss_fn), 1
         train_step = make_train_step(
             loss_fn,
             self.objective.weights,
@@ -235,7 +255,7 @@ class Program:
             self.schedule,
             mesh=self.mesh,
             accumulation_steps=accumulation_steps,
-            frozen=(*self.model.frozen, TEACHER),
+            frozen=(*self.model.frozen, TEACHER, FROZEN),
             dropout_prng=self.config.dropout_prng,
         )
         within = sharding.within(self.mesh, train_step)

@@ -278,6 +278,15 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             yield stored[_DECODER_BIAS], value
 
 
+def encoder_modules(paths: Collection[str], config: BertConfig) -> dict[str, list[str]]:
+    """Returns {PyTorch name of a linear layer, with "{layer}": paths of its kernels in `paths`}."""
+    modules: dict[str, list[str]] = {}
+    for path, name in _hf_names(config.model_type, False).items():
+        if path in paths and path.startswith(f"{_LAYERS}/") and path.endswith("/kernel"):
+            modules.setdefault(name.removesuffix(".weight"), []).append(path)
+    return modules
+
+
 def set_unused_layers(params: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> None:
     """Sets rows of axis 0 that no layer uses to their initial values, in LayerNorms [layers, D]."""
     for path in shapes.keys() & {rule.path for rule in RULES if rule.first_layer}:

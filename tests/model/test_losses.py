@@ -1,9 +1,12 @@
 """Losses are means over what is labelled, however it is cut."""
 
+import functools
+
 import jax
 import numpy as np
+import pytest
 
-from bertjax.model.losses import PRETRAINING
+from bertjax.model.losses import CHOICE, CLASSES, MULTI_LABEL, PRETRAINING
 
 
 def random_outputs_and_batch(rows=6):
@@ -53,3 +56,75 @@ def test_a_batch_without_labels_has_a_finite_loss():
     batch["labels"][:] = -1
     sums = PRETRAINING.sums(outputs, batch)
     assert float(PRETRAINING.loss(sums, PRETRAINING.weights(batch))) == 0.0
+
+
+def loss_and_gradient(objective, logits, batch, **options):
+    """Of logits [B, K, C], or [B, L] of choices, and labels."""
+    sums = functools.partial(objective.sums, **options)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss_of(logits):
+        return objective.loss(sums({"logits": logits}, batch), objective.weights(batch))
+
+    return loss_of(logits)
+
+
+WEIGHTS = (0.5, 0.0, 2.0, 1.5)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_smoothed_and_weighted_classes_are_those_of_cross_entropy_loss(smoothing, weights):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 5, 4)).astype(np.float32) * 3
+    labels = rng.integers(-1, 4, (3, 5)).astype(np.int32)
+    of_labels = np.asarray(weights or (1.0,) * 4, np.float32)[np.maximum(labels, 0)]
+    batch = {"labels": labels, "label_weights": np.where(labels < 0, 0, of_labels)}
+    options = {"label_smoothing": smoothing, "class_weights": weights}
+    found = loss_and_gradient(CLASSES, logits, batch, **options)
+    theirs = torch.tensor(logits.reshape(-1, 4), requires_grad=True)
+    loss = torch.nn.CrossEntropyLoss(
+        None if weights is None else torch.tensor(weights),
+        ignore_index=-1,
+        label_smoothing=smoothing,
+    )(theirs, torch.tensor(labels.reshape(-1)).long())
+    loss.backward()
+    np.testing.assert_allclose(found[0], loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(found[1].reshape(-1, 4), theirs.grad, atol=1e-5)
+
+
+@pytest.mark.parity
+def test_smoothed_choices_are_those_of_cross_entropy_loss():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 8)).astype(np.float32)
+    batch = {"labels": rng.integers(0, 4, (3, 2)), "label_weights": np.ones((3, 2), np.float32)}
+    batch["labels"][1, 1], batch["label_weights"][1, 1] = -1, 0.0
+    found = loss_and_gradient(CHOICE, logits, batch, label_smoothing=0.2)
+    theirs = torch.tensor(logits, requires_grad=True)
+    loss = torch.nn.CrossEntropyLoss(ignore_index=-1, label_smoothing=0.2)(
+        theirs.reshape(6, 4), torch.tensor(batch["labels"].reshape(-1))
+    )
+    loss.backward()
+    np.testing.assert_allclose(found[0], loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(found[1], theirs.grad, atol=1e-5)
+
+
+@pytest.mark.parity
+def test_weights_of_several_labels_are_pos_weight():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    batch = {"labels": rng.integers(0, 2, (3, 2, 4)).astype(np.float32)}
+    batch["label_weights"] = np.ones((3, 2), np.float32)
+    found = loss_and_gradient(MULTI_LABEL, logits, batch, class_weights=WEIGHTS)
+    theirs = torch.tensor(logits, requires_grad=True)
+    loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(WEIGHTS))(
+        theirs, torch.tensor(batch["labels"])
+    )
+    loss.backward()
+    np.testing.assert_allclose(found[0], loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(found[1], theirs.grad, atol=1e-5)

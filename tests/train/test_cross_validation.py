@@ -12,7 +12,7 @@ import bertjax
 from bertjax import finetune
 from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.tasks.temperature import expected_calibration_error
+from bertjax.tasks.calibration import expected_calibration_error
 from bertjax.train import experiments as variants
 
 
@@ -179,5 +179,5 @@ def test_calibration_needs_classes_and_a_dev_split(config, files):
     config = dataclasses.replace(config, calibrate=True, workdir="unused")
     with pytest.raises(ValueError, match="--calibrate: regress does not have one class"):
         finetune.run(dataclasses.replace(config, task="regress", train=files["regress"]["train"]))
-    with pytest.raises(ValueError, match="--calibrate fits the temperature on the dev split"):
+    with pytest.raises(ValueError, match="--calibrate needs the probabilities of a dev split"):
         finetune.run(dataclasses.replace(config, dev_fraction=0.0))

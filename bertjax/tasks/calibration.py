@@ -1,4 +1,4 @@
-"""Temperature scaling of class probabilities (Guo et al. 2017, 4.2).
+"""Temperature scaling of class probabilities (Guo et al. 2017, 4.2); thresholds of labels.
 
 A model whose logits are divided by a temperature predicts the same classes, with probabilities that
 are closer to the frequencies with which the predictions are right.
@@ -6,12 +6,13 @@ are closer to the frequencies with which the predictions are right.
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from bertjax.tasks.task import Example, Prediction, Task, text_digest
 
-# scipy is imported in the function that uses it: its import would delay `--help`.
+# scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
 # The number of bins of equal width of the expected calibration error (Guo et al. 2017, 4).
 BINS = 15
@@ -124,13 +125,50 @@ def calibrate(logits: np.ndarray, labels: np.ndarray, second: np.ndarray) -> Cal
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Thresholds:
+    """A threshold per label; the mean F1 of the labels with 0.5, and after, cross-fitted on halves
+    of the examples as in `Calibration`."""
+
+    thresholds: dict[str, float]
+    examples: int
+    macro_f1_before: float
+    macro_f1_after: float
+
+    def sentence(self) -> str:
+        """Returns a sentence for the user."""
+        return (
+            f"thresholds: chosen on {self.examples:,} held-out examples; macro F1 "
+            f"{self.macro_f1_before:.2%} with 0.5, {self.macro_f1_after:.2%} with thresholds (each "
+            "half of the examples is measured with the thresholds of the other half)"
+        )
+
+
+def best_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> list[float]:
+    """Returns thresholds with the highest F1 of each label, or 0.5 if no example has the label.
+
+    `probabilities` and `labels`, bool, are [N, C].
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    thresholds = []
+    for p, label in zip(probabilities.T, labels.T, strict=True):
+        if not label.any():
+            thresholds.append(0.5)
+            continue
+        precision, recall, values = precision_recall_curve(label, p)
+        best = int((precision * recall / np.maximum(precision + recall, _SMALLEST))[:-1].argmax())
+        thresholds.append(float(values[max(best - 1, 0)] * (best > 0) + values[best]) / 2)
+    return thresholds
+
+
 class HeldOutProbabilities:
     """Collects the predicted probabilities of labelled examples, to calibrate them."""
 
     def __init__(self, task: Task):
         self._labels = task.labels
         self._rows: list[list[float]] = []
-        self._classes: list[int] = []
+        self._known: list[Any] = []
         self._second: list[bool] = []
 
     def observe(
@@ -140,7 +178,7 @@ class HeldOutProbabilities:
         for example, prediction in pairs:
             if example.label is not None:
                 self._rows.append([prediction["probabilities"][name] for name in self._labels])
-                self._classes.append(self._labels.index(str(example.label)))
+                self._known.append(example.label)
                 # Copies of a text are in the same half.
                 self._second.append(bool(text_digest(example)[0] & 1))
             yield example, prediction
@@ -149,4 +187,19 @@ class HeldOutProbabilities:
         """Fits the temperature of the collected examples, of which there must be at least one."""
         # Log-probabilities are logits, except for a constant per example that softmax ignores.
         logits = np.log(np.maximum(np.array(self._rows), _SMALLEST))
-        return calibrate(logits, np.array(self._classes), np.array(self._second))
+        classes = [self._labels.index(str(label)) for label in self._known]
+        return calibrate(logits, np.array(classes), np.array(self._second))
+
+    def thresholds(self) -> Thresholds:
+        """Chooses the thresholds of the collected examples, of which there must be at least one."""
+        p, second = np.array(self._rows), np.array(self._second)
+        labels = np.array([[name in known for name in self._labels] for known in self._known])
+        after = np.empty_like(labels)
+        for half in (second, ~second):
+            after[~half] = p[~half] >= best_thresholds(p[half], labels[half])
+        before, after = (
+            float((2 * (labels & x).sum(0) / np.maximum((labels.sum(0) + x.sum(0)), 1)).mean())
+            for x in (p >= 0.5, after)
+        )
+        chosen = dict(zip(self._labels, best_thresholds(p, labels), strict=True))
+        return Thresholds(chosen, len(labels), before, after)

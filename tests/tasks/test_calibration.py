@@ -1,5 +1,6 @@
-"""Temperature scaling keeps the classes, fits by likelihood, and is measured on other examples."""
+"""Temperatures keep the classes, thresholds maximise F1; both are measured on other examples."""
 
+import dataclasses
 import json
 import math
 
@@ -8,15 +9,16 @@ import pytest
 
 from bertjax.inference.pretrained import saved_task
 from bertjax.tasks import Example
-from bertjax.tasks.classification import ClassificationTask
-from bertjax.tasks.temperature import (
+from bertjax.tasks.calibration import (
     HeldOutProbabilities,
+    best_thresholds,
     calibrate,
     expected_calibration_error,
     fit_temperature,
     negative_log_likelihood,
     scaled,
 )
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +142,59 @@ def test_a_saved_task_keeps_its_temperature():
             restored(temperature=wrong)
     with pytest.raises(ValueError, match="temperature='2' should be of type float"):
         restored(temperature="2")
+
+
+def f1_of(labels, predicted):
+    return 2 * (labels & predicted).sum() / max(labels.sum() + predicted.sum(), 1)
+
+
+def test_no_threshold_has_a_higher_f1_than_the_chosen_ones():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=(60, 3)).round(2)  # some are equal
+    labels = rng.random((60, 3)) < p * [1.0, 0.3, 0.0]
+    chosen = best_thresholds(p, labels)
+    for i in range(2):
+        best = max(f1_of(labels[:, i], p[:, i] >= x) for x in np.arange(0, 1.001, 0.0025))
+        assert f1_of(labels[:, i], p[:, i] >= chosen[i]) == pytest.approx(best)
+    assert chosen[2] == 0.5  # no example has the label
+    assert best_thresholds(np.array([[0.2], [0.4]]), np.array([[True], [True]])) == [0.1]
+
+
+def test_the_f1_after_is_measured_with_the_thresholds_of_the_other_half():
+    task, rng = MultiLabelTask(name="c", labels=("a", "b")), np.random.default_rng(0)
+    held_out = HeldOutProbabilities(task)
+    for i in range(60):
+        p = rng.uniform(size=2)
+        label = tuple(name for name, x in zip("ab", p, strict=True) if rng.random() < x / 2)
+        prediction = {"labels": [], "probabilities": dict(zip("ab", p.tolist(), strict=True))}
+        list(held_out.observe([(Example(id="", where="", text=str(i), label=label), prediction)]))
+    made = held_out.thresholds()
+    p, second = np.array(held_out._rows), np.array(held_out._second)
+    labels = np.array([[name in label for name in "ab"] for label in held_out._known])
+    assert list(made.thresholds.values()) == best_thresholds(p, labels) and made.examples == 60
+    assert 0 < second.sum() < 60
+    after = np.where(
+        second[:, None],
+        p >= best_thresholds(p[~second], labels[~second]),
+        p >= best_thresholds(p[second], labels[second]),
+    )
+    f1 = [np.mean([f1_of(labels[:, i], x[:, i]) for i in (0, 1)]) for x in (p >= 0.5, after)]
+    assert [made.macro_f1_before, made.macro_f1_after] == pytest.approx(f1)
+    assert "macro F1" in made.sentence()
+
+
+def test_a_saved_task_keeps_and_uses_its_thresholds():
+    tuned = MultiLabelTask(name="classify", labels=("a", "b"), thresholds={"a": 0.2, "b": 0.9})
+    description = json.loads(json.dumps(tuned.description(32)))
+    task = restored(**description)
+    assert isinstance(task, MultiLabelTask) and task.thresholds == tuned.thresholds
+    example, logits = Example(id="0", where=""), np.array([-1.0, 1.0], np.float32)
+    assert task.predict(example, (), [{"logits": logits}])["labels"] == ["a"]
+    plain = dataclasses.replace(tuned, thresholds={})
+    assert plain.predict(example, (), [{"logits": logits}])["labels"] == ["b"]
+    assert "thresholds" not in plain.description(32)
+    for wrong in ({"a": 0.2}, {"a": 0.2, "b": 1.5}, {"a": 0.2, "c": 0.5}, {"a": 0.2, "b": "x"}):
+        with pytest.raises(
+            ValueError, match="thresholds=.*should be a probability of each of a, b"
+        ):
+            restored(**description | {"thresholds": wrong})
