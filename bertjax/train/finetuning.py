@@ -504,7 +504,9 @@ def _class_weights(
         if task.label_kind == "multi_label":
             without = np.maximum(len(data.sizes) - counts, 1)
             return tuple((without / np.maximum(counts, 1)).tolist())
-        return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
+        # A class without examples, to which label smoothing gives a share, has the weight 0.
+        balanced = counts.sum() / (len(counts) * np.maximum(counts, 1)) * (counts > 0)
+        return tuple(balanced.tolist())
     if len(weights) != len(counts):
         raise ValueError(
             f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "
