@@ -88,6 +88,7 @@ SMALL = {
     "finetune --task=rte --init distilled": FINETUNE,
     "finetune --task=classify": f"{FINETUNE} --optimizer.learning_rate 1e-3",
     "finetune --task=embed": f"{FINETUNE} --init my-bert",
+    "finetune --task=rerank": f"{FINETUNE} --init my-bert",
     "finetune --task=mrpc": "--max_length 64 --unroll 1",
     "finetune": FINETUNE,
     "benchmark": f"{SMALL_STEP} {SMALL_PHASES} --steps 2",
@@ -224,6 +225,14 @@ def write_files(folder, sentences):
     write_table(folder / "pairs.csv", ("anchor", "positive"), pairs)
     scored = [(*pair, i % 6) for i, pair in enumerate(pairs)]
     write_table(folder / "scored.csv", ("sentence1", "sentence2", "score"), scored)
+    passages = [(a, c, int(b == c)) for a, b in pairs for c in (b, b[::-1])]
+    write_table(folder / "passages.csv", ("query", "passage", "label"), passages)
+    negatives = [
+        {"query": a, "positive": b, "negatives": [b[::-1]], "scores": [3, -1]} for a, b in pairs
+    ]
+    (folder / "negatives.jsonl").write_text("".join(json.dumps(row) + "\n" for row in negatives))
+    candidates = [{"query": a, "candidates": [b, b[::-1]]} for a, b in pairs]
+    (folder / "candidates.jsonl").write_text("".join(json.dumps(row) + "\n" for row in candidates))
     triplets = [{"anchor": a, "positive": b, "negatives": [b[::-1]]} for a, b in pairs]
     (folder / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in triplets))
     write_table(folder / "new.csv", ("text",), [(text,) for text in sentences[:9]])

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 from bertjax.base.checked import AtLeast0, Count, Positive, Rate
-from bertjax.config.model import Pooling, TaggerConfig
+from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
 GLUE_TASK = "glue"
@@ -101,8 +101,7 @@ class FinetuneConfig(TrainingConfig):
         "test text_column pair_column label_column id_column choice_columns negative_columns "
         "score_columns label_separator max_length doc_stride max_query_length max_answer_length "
         "null_threshold reader_threads",
-        "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
-        "feature_join tagger tagger_size",
+        "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
         "label_smoothing layer_decay average_decay freeze_embeddings freeze_layers lora_rank "
         "lora_alpha lora_targets teacher temperature soft_weight matryoshka false_negative_margin "
@@ -117,7 +116,7 @@ class FinetuneConfig(TrainingConfig):
     task: str = ""
     """Task to fine-tune on, which is required: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli,
     squad, squad2, swag or conll; glue for all tasks of GLUE, one after the other; or classify,
-    regress, tag, qa, choice or embed for files of your own."""
+    regress, tag, qa, choice, embed or rerank for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of a run, a
     TF1 checkpoint, a hub name, or bertjax:tiny, a small model that comes with bertjax."""
@@ -132,9 +131,9 @@ class FinetuneConfig(TrainingConfig):
     """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
     default folder of TensorFlow Datasets, which is used only if it has the task already."""
     train: str | None = None
-    """classify, regress, tag, qa, choice and embed, which require it: file with the train split, or
-    a folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet
-    also compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
+    """Tasks on files of your own, which require it: file with the train split, or a folder of
+    files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
+    compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
     hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out; None: the
     train split of a benchmark task, which accepts no other."""
     dev: str | None = None
@@ -143,8 +142,8 @@ class FinetuneConfig(TrainingConfig):
     dev_fraction: Rate | None = None
     """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
     split (classify: the same fraction of every class; tag: of every type of tag; regress: evenly
-    over the targets; qa: all questions on a passage together); 0: train on all of --train, without
-    evaluation; None: 0.1."""
+    over the targets; qa: all questions on a passage together; rerank: all rows of a query); 0:
+    train on all of --train, without evaluation; None: 0.1."""
     skip_bad_rows: bool = False
     """Whether rows of your files that cannot be used, such as those with an empty text, are left
     out and listed in WORKDIR/bad_rows.jsonl; if False, such rows end the command with an error;
@@ -158,12 +157,13 @@ class FinetuneConfig(TrainingConfig):
     text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
     column is guessed from the names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
-    """Column of the second text of a pair (embed: of the positive), or in multiple choice, of a
-    text that is put before every choice; None: the column is guessed from the column names, or if
-    --text_column is given, there is no second text."""
+    """Column of the second text of a pair (embed: of the positive; rerank: of the passage or the
+    positive), or in multiple choice, of a text that is put before every choice; None: the column is
+    guessed from the column names, or if --text_column is given, there is no second text."""
     label_column: str | None = None
     """Column of the label, in tagging, of the tags or entities, or for embed, of the score of a
-    pair; None: the column is guessed from the names and positions of the columns."""
+    pair; rerank: of labels from 0 to 1; None: the column is guessed from the names and positions of
+    the columns."""
     id_column: str | None = None
     """Column of the example id, which is written to the predictions; None: the column is guessed
     from the column names; if no column is named like an id, the row index is the id."""
@@ -171,19 +171,19 @@ class FinetuneConfig(TrainingConfig):
     """Multiple choice: columns of the choices, or the one column of JSON or Parquet that holds a
     list of choices; empty: the columns are guessed from the column names."""
     negative_columns: tuple[str, ...] = ()
-    """embed: columns of the hard negatives, texts that are like the positive but wrong, or the one
-    column of JSON or Parquet that holds a list of them; empty: the columns are guessed from the
-    column names."""
+    """embed and rerank: columns of the hard negatives, texts that are like the positive but wrong,
+    or the one column of JSON or Parquet that holds a list of them; empty: the columns are guessed
+    from the column names."""
     score_columns: tuple[str, ...] = ()
-    """embed: columns of a teacher's scores of the positive and of each hard negative, in this
-    order, or the one column of JSON or Parquet that holds a list of them; empty: the list in a
+    """embed and rerank: columns of a teacher's scores of the positive and of each hard negative, in
+    this order, or the one column of JSON or Parquet that holds a list of them; empty: the list in a
     column named scores, if there are hard negatives."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""
     max_length: Annotated[int, f"[{SHORTEST}, inf)"] | None = None
     """Maximum number of tokens per sequence; None: the default of the task (128; question
-    answering: 384)."""
+    answering: 384; rerank: 256, of query and passage)."""
     doc_stride: int | None = None
     """Maximum number of tokens between the starts of two consecutive windows of a text of more than
     max_length tokens, as in Google's BERT (in transformers, it is the overlap of the windows);
@@ -204,8 +204,8 @@ class FinetuneConfig(TrainingConfig):
     temperature: Positive | None = None
     """Distillation: temperature by which the logits of teacher and student are divided; None: 2.
     embed: temperature by which the cosines are divided in the loss, the inverse of the scale of
-    sentence-transformers; --loss kl: by which scores are divided; the losses similarity and margin
-    have none; None: 0.05 (kl: 1)."""
+    sentence-transformers; --loss kl of embed and rerank: by which scores are divided; similarity,
+    margin, binary and listwise have none; None: 0.05 (kl: 1)."""
     soft_weight: Annotated[float, "(0, 1]"] | None = None
     """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
     minus soft_weight; None: 0.5."""
@@ -220,16 +220,9 @@ class FinetuneConfig(TrainingConfig):
     scores (margin: the squared error of the differences between the positive and each negative; kl:
     the divergence of the softmaxes over the passages of a query); None: listwise if there are
     negatives, else binary."""
-    pooling: Pooling | None = None
-    """embed: the embedding is the mean of the hidden states of all tokens, the hidden state of
-    [CLS] (cls), or another pooling by its name in sentence-transformers; None: as the files of
-    sentence-transformers in --init say, with all of their modules and prompts, or mean."""
-    query_prompt: str | None = None
-    """embed: text before the anchor, or the name of a prompt in the files of sentence-transformers
-    in --init; saved with the model as the prompt "query"; None: the prompt "query" in --init, or
-    if there is none, the default prompt there."""
-    document_prompt: str | None = None
-    """embed: the same before all texts but the anchor, saved and looked up as "document"."""
+    pooling: Literal["mean", "cls"] | None = None
+    """embed: the embedding is the mean of the hidden states of all tokens, or the hidden state of
+    [CLS]; None: as the files of sentence-transformers in --init say, or mean."""
     normalize: bool | None = None
     """embed: whether the embeddings of the model have length 1; the loss, which compares cosines,
     is the same; None: as the files of sentence-transformers in --init say, or False if there are
@@ -315,12 +308,12 @@ class FinetuneConfig(TrainingConfig):
     """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; embed: spearman, pearson,
-    pearson_spearman (pairs without scores: mrr, recall_at_1, recall_at_10, triplet_accuracy); tag:
-    f1, precision, recall, accuracy (tags that mark no entities: accuracy); qa: f1, exact_match
-    (with unanswerable questions: f1, exact); choice: accuracy; benchmark tasks: the names in
-    scores.json of a finished run without the split, such as accuracy for mnli; last: the dev split
-    selects nothing, but is evaluated once, with the model of the last step; None: the main metric
-    of the task."""
+    pearson_spearman (pairs without scores: mrr, recall_at_1, recall_at_10, triplet_accuracy);
+    rerank: ndcg_at_10, mrr_at_10, map; tag: f1, precision, recall, accuracy (tags that mark no
+    entities: accuracy); qa: f1, exact_match (with unanswerable questions: f1, exact); choice:
+    accuracy; benchmark tasks: the names in scores.json of a finished run without the split, such as
+    accuracy for mnli; last: the dev split selects nothing, but is evaluated once, with the model of
+    the last step; None: the main metric of the task."""
     calibrate: bool = False
     """Tasks with one class per example: fit a temperature on the dev split, by which predict
     divides the logits to compute probabilities; the predicted classes do not change. The expected
@@ -375,12 +368,16 @@ class FinetuneConfig(TrainingConfig):
                 "dev_fraction folds",
                 "on --loss simcse, as single texts cannot be evaluated: give --dev with pairs.",
             )
-        embed = self.task.lower() == "embed"
-        if embed and self.teacher is not None:
-            raise ValueError(f"--teacher {self.teacher}: embed has no distillation; leave it out.")
+        task = self.task.lower()
+        by_scores = task in ("embed", "rerank")
+        if by_scores and self.teacher is not None:
+            raise ValueError(
+                f"--teacher {self.teacher}: {task} has no distillation from a model; leave it out, "
+                "or give a teacher's scores (--score_columns)."
+            )
         if self.teacher is None:
             self.refuse_idle(
-                "soft_weight" if embed else "temperature soft_weight",
+                "soft_weight" if by_scores else "temperature soft_weight",
                 "without a teacher: set --teacher, or leave out these settings.",
             )
         if not self.feature_layers:

@@ -79,7 +79,8 @@ class Groups:
         """Adds the next example of the stream; returns whether it is the last of its group."""
         size = len(example.text) + len(example.pair or "")
         size += sum(map(len, example.choices)) + sum(map(len, example.words))
-        self._characters += size if self._most is None else min(size, self._most)
+        most = None if self._most is None else self._most * (1 + len(example.choices))
+        self._characters += size if most is None else min(size, most)
         self._examples += 1
         if self._examples < WINDOW and self._characters < WINDOW_CHARACTERS:
             return False

@@ -24,7 +24,7 @@ from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import use_compilation_cache
-from bertjax.inference.embed import Embedder, following
+from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
@@ -46,17 +46,14 @@ from bertjax.tasks.classification import (
 from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
 from bertjax.tasks.registry import TASKS
+from bertjax.tasks.reranking import ACTIVATIONS, RerankTask
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
-from bertjax.weights.sentence_transformers import (
-    changed_weights,
-    saved_activation,
-    transformer_folder,
-)
+from bertjax.weights.sentence_transformers import read_cross_encoder, transformer_folder
 
 # Where a CrossEncoder of sentence-transformers has its activation in config.json.
 CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
@@ -374,16 +371,15 @@ class Pretrained:
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
         truncate_dim: int | None = None,
-        prompt: str | None = None,
     ) -> np.ndarray:
-        """Computes a vector for each text: float32 [len(texts), D].
+        """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
         Args:
             texts: the texts; long texts are truncated as by `encode` or, if `pooling` is None, to
                 the length in the files of sentence-transformers.
-            pooling: "mean", "cls", or another of `bertjax.model.sentence_embedding.pooled`; None:
-                all that the files of sentence-transformers in the model directory say is followed,
-                and without such files, it is "mean".
+            pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
+                None: as the files of sentence-transformers in the model directory say, or "mean" if
+                there are none.
             normalize: whether to divide each vector by its Euclidean length; None: as the files of
                 sentence-transformers say, or False if there are none or `pooling` is set.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
@@ -391,17 +387,35 @@ class Pretrained:
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short texts; None: enough rows to keep the device busy.
             truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
-                normalised; None: as the files of sentence-transformers say, or all.
-            prompt: the name of a prompt in these files, or a text to put before each text; None:
-                the default prompt of these files, if any.
+                normalised; None: all.
 
         Raises:
-            ValueError: `texts` is one string, a table or a dictionary, or an element is no text; or
-                as in `Embedder`.
+            ValueError: `texts` is one string, a table or a dictionary, or an element is no text.
         """
-        options: dict[str, Any] = {"truncate_dim": truncate_dim, "prompt": prompt}
-        embedder = Embedder(self.loaded, pooling, layers, batch_size, normalize, **options)
+        embedder = Embedder(
+            self.loaded, pooling, layers, batch_size, normalize, truncate_dim=truncate_dim
+        )
         return embedder(single_texts(texts))
+
+    def rerank(
+        self, query: str, candidates: Sequence[str], *, batch_size: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Ranks passages for a query, the best first, with a model that scores pairs.
+
+        Returns a dict for each of `candidates`: its `index` there, its `score` and its `text`.
+
+        Raises:
+            ValueError: the model is no reranker, or a text is empty.
+        """
+        task, texts = self.task_with(), tuple(single_texts(candidates))
+        if not isinstance(task, RerankTask):
+            raise ValueError(
+                f"{self.where} was fine-tuned on {task.name} and ranks no passages: use a model of "
+                "--task=rerank."
+            )
+        examples = [Example(id="0", where="candidates", text=query, choices=texts)] * bool(texts)
+        pairs = self.predictions(task, examples, batch_size=batch_size, shows_progress=False)
+        return [row for _, prediction in pairs for row in prediction["ranking"]]
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
@@ -460,8 +474,6 @@ class Pretrained:
             if "bert/pooler" in self.absent:
                 del params["bert"]["pooler"]
         extra = {key: source[key] for key in kept if key in source}
-        usage = self._loaded.source.usage
-        weights = changed_weights(usage.modules, params)
         objectives = self.model.objectives.values()
         if self.labels is None and any(objective.named_classes for objective in objectives):
             extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
@@ -474,7 +486,7 @@ class Pretrained:
             self.tokenizer,
             head=head,
             extra=extra,
-            files=usage.sentence_files.result() | weights | _task_files(self._loaded),
+            files=self._loaded.source.usage.sentence_files.result() | _task_files(self._loaded),
             card=model_card(
                 Path(directory).name,
                 head,
@@ -526,8 +538,18 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     files = {} if usage.sentence_files.exception() else usage.sentence_files.result()
     longest = loaded.config.max_length
     modules = None if description or usage.modules.exception() else usage.modules.result()
+    activation, limit = "", modules and modules.max_length
+    if loaded.head == RerankTask.head:
+        with naming_read_errors(where):
+            lowers = bool(loaded.tokenizer and loaded.tokenizer.do_lower_case)
+            activation, limit = read_cross_encoder(loaded.source.config, files, lowers=lowers)
     if not description:  # as for embeddings
-        longest = min((modules and modules.max_length) or loaded.max_length, longest)
+        longest = min(limit or loaded.max_length, longest)
+    if modules and loaded.head == "sentence_embedding" and modules.similarity != "cosine":
+        raise ValueError(
+            f"{where} has similarity_fn_name={brief(modules.similarity, 40)}, but predictions are "
+            "cosines: compare the vectors of `embed` by it."
+        )
     with naming_read_errors(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(
@@ -537,9 +559,8 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             loaded.source.config,
             description,
             longest,
-            saved_activation(loaded.source.config, files),
+            activation,
         )
-        task, loaded = following(task, loaded, foreign=not description)
     return loaded, task, description
 
 
@@ -563,7 +584,7 @@ def _description(loaded: LoadedModel) -> dict[str, Any]:
 
 
 KINDS: tuple[type[Task], ...] = (
-    *(ClassificationTask, MultiLabelTask, RegressionTask),
+    *(ClassificationTask, MultiLabelTask, RegressionTask, RerankTask),
     *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
 )
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -594,7 +615,7 @@ def saved_task(
         config: the content of config.json, whose problem_type tells the kind of a classifier.
         description: the content of task.json; empty for a model from another library.
         longest: maximum input length of the model, in tokens.
-        activation: what sentence-transformers applies to the logits, as `saved_activation` says.
+        activation: what sentence-transformers applies to the logits, as `read_cross_encoder` says.
 
     Raises:
         ValueError: no task uses the head, an entry of task.json has a wrong type or value, the
@@ -603,7 +624,7 @@ def saved_task(
             the same name.
     """
     _check(description)
-    kind = _kind_of(head, num_labels, config, description)
+    kind = _kind_of(head, num_labels, config, description, activation)
     default_length = SPAN_LENGTH if kind is SpanTask else longest
     fields: dict[str, Any] = {
         "name": description.get("task", head),
@@ -617,6 +638,10 @@ def saved_task(
         return ChoiceTask(num_choices=0, **fields)
     if kind is SimilarityTask:
         return SimilarityTask(**fields)
+    if kind is RerankTask:
+        _check_outputs(kind, num_labels, activation)
+        fields["activation"] = activation or "Sigmoid"
+        return RerankTask(**fields, pairs=description.get("pairs"))
     # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
     fields["doc_stride"] = description.get("doc_stride")
     if issubclass(kind, TextTask):
@@ -624,7 +649,7 @@ def saved_task(
     if not description and issubclass(kind, TextTask):
         _check_outputs(kind, num_labels, activation)
     if issubclass(kind, RegressionTask):
-        return kind(**fields, sigmoid=not description and activation == "Sigmoid")
+        return kind(**fields)
     if kind is ClassificationTask:
         fields["temperature"] = _temperature(description)
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
@@ -657,14 +682,14 @@ def saved_task(
 
 
 def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
-    is_regression = issubclass(kind, RegressionTask)
+    is_regression = issubclass(kind, RegressionTask | RerankTask)
     if is_regression != (num_labels == 1) and kind is not MultiLabelTask:
         raise ValueError(
             f"config.json has problem_type={kind.problem_type!r}, but the model has {num_labels} "
             "outputs: correct it there, or use the logits, load_pretrained(...)(texts)."
         )
-    usual = ("", "Identity", "Softmax" if kind is ClassificationTask else "Sigmoid")
-    if activation not in usual:
+    usual = ("Identity", "Softmax" if kind is ClassificationTask else "Sigmoid")
+    if activation not in ("", *(ACTIVATIONS if kind is RerankTask else usual)):
         raise ValueError(
             f"sentence-transformers would apply the activation {brief(activation, 60)} to the "
             "outputs of the model, which bertjax does not: use the logits, "
@@ -703,13 +728,25 @@ def _check(description: Mapping[str, Any]) -> None:
 
 
 def _kind_of(
-    head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
+    head: str,
+    num_labels: int,
+    config: Mapping[str, Any],
+    description: Mapping[str, Any],
+    activation: str,
 ) -> type[Task]:
-    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type."""
+    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type.
+
+    Without both, a model with one output is a reranker, as CrossEncoder saved them before version
+    4; transformers writes the problem_type of what it trains.
+    """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):
         if kind.label_kind == description.get("label_kind"):
             return kind
+    problem = config.get("problem_type")
+    is_scored = problem is None or (activation and problem == RegressionTask.problem_type)
+    if RerankTask in kinds and num_labels == 1 and is_scored:
+        return RerankTask
     for kind in kinds:
         if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
             return kind
@@ -718,7 +755,7 @@ def _kind_of(
             f"The model has the head {head}, which no task uses: fine-tune the model "
             "with bertjax.finetune, or use --fill_mask or --embed."
         )
-    return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]
+    return kinds[0]
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:

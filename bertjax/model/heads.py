@@ -198,14 +198,27 @@ class BertForSequenceClassification(_SequenceClassifier):
     """Predicts one class, several classes or a number for each sequence (Devlin et al. 2018, 4.1).
 
     The logits are [B, K, num_labels].
+
+    Attributes:
+        ranking_loss: the loss of passages that are scored for a query, as in `losses.ranking`.
+        temperature: of the ranking loss "kl".
     """
+
+    ranking_loss: str = "binary"
+    temperature: float = 1.0
 
     class_suffix = "ForSequenceClassification"
     objectives = {
         "classes": losses.CLASSES,
         "multi_label": losses.MULTI_LABEL,
         "regression": losses.REGRESSION,
+        "ranking": losses.ranking("binary", 1.0),
     }
+
+    def objective(self, kind: str) -> losses.Objective:
+        if kind == "ranking":
+            return losses.ranking(self.ranking_loss, self.temperature)
+        return super().objective(kind)
 
 
 class BertForTokenClassification(TokenHead):

@@ -256,6 +256,21 @@ def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: floa
     return _soft_class_losses(student, teacher, batch, t)
 
 
+# Losses [...] of logits x and labels y [..., C] of a query's passages, the positive first.
+_RANKINGS: Mapping[str, Callable[[jax.Array, jax.Array, float], jax.Array]] = {
+    "binary": lambda x, y, t: optax.sigmoid_binary_cross_entropy(x, y).mean(-1),
+    "listwise": lambda x, y, t: optax.softmax_cross_entropy(x, y),
+    "margin": lambda x, y, t: jnp.square((x - y)[..., :1] - (x - y)[..., 1:]).mean(-1),
+    "kl": soft_targets_loss,
+}
+
+
+def _ranking_sums(outputs: Arrays, batch: Arrays, *, loss: str, temperature: float) -> Sums:
+    logits = outputs["logits"].reshape(batch["labels"].shape)
+    losses = _RANKINGS[loss](logits, batch["labels"], temperature)
+    return _weighted(losses, batch["label_weights"])
+
+
 def _tokens_of_sequences(batch: Arrays) -> jax.Array:
     """Returns a bool mask [B, K, L]: whether token l has the sequence id k + 1 (k from 0)."""
     sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
@@ -334,5 +349,19 @@ MULTI_LABEL = CLASSES._replace(sums=_multi_label_sums, soft_losses=_soft_multi_l
 REGRESSION = CLASSES._replace(
     sums=_regression_sums, soft_losses=_soft_regression_losses, named_classes=False
 )
+
+
+def ranking(loss: str, temperature: float) -> Objective:
+    """Returns the objective of passages that are scored for a query by logits [B, K, 1].
+
+    The labels, float [B, K/C, C], are relevances in "binary", the mean of the binary cross
+    entropies, and "listwise", the cross entropy of the softmax. In "margin", the mean squared error
+    of the differences between the positive and each negative (Hofstatter et al. 2020), and "kl",
+    `soft_targets_loss`, they are a teacher's scores. Their weights are float [B, K/C].
+    """
+    sums = functools.partial(_ranking_sums, loss=loss, temperature=temperature)
+    return REGRESSION._replace(sums=sums, soft_losses=None)
+
+
 CHOICE = REGRESSION._replace(sums=_choice_sums, soft_losses=_soft_choice_losses)
 SPAN = REGRESSION._replace(sums=_span_sums, soft_losses=_soft_span_losses)

@@ -255,13 +255,11 @@ class MultiLabelTask(ProbabilityTask):
 class RegressionTask(TextTask):
     """Task that predicts a real number for each example; the loss is the squared error.
 
-    In training, the model predicts (target - `mean`) / `std`, which `predict` converts back, after
-    a `sigmoid` if a model of another library has one.
+    In training, the model predicts (target - `mean`) / `std`, which `predict` converts back.
     """
 
     mean: float = 0.0
     std: float = 1.0
-    sigmoid: bool = False
     metric: Metric = regression_metrics
     best_metric: str = "pearson_spearman"
 
@@ -280,9 +278,7 @@ class RegressionTask(TextTask):
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns the predicted number in a dict under the key `score`."""
-        value = mean_logits(outputs)
-        value = sigmoid(value) if self.sigmoid else value
-        return {"score": float(value[0]) * self.std + self.mean}
+        return {"score": float(mean_logits(outputs)[0]) * self.std + self.mean}
 
     def predicted_label(self, prediction: Prediction) -> Any:
         return prediction["score"]

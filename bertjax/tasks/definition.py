@@ -125,7 +125,9 @@ class TaskDefinition:
         if SpanTask not in self.kinds:
             unused |= {f"--{field}": value for field, value in options.span_options.items()}
         if not any(issubclass(kind, EmbeddingTask) for kind in self.kinds):
-            unused |= {f"--{name}": value for name, value in options.embedding_options.items()}
+            others = options.embedding_options.items()
+            known = ("temperature",) if self.losses else ()
+            unused |= {f"--{name}": value for name, value in others if name not in known}
         columns = dataclasses.asdict(options.columns).items()
         named = {flag_of(field): name for field, name in columns if field not in self.columns}
         unused = named | unused

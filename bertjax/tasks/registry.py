@@ -26,11 +26,13 @@ from bertjax.tasks.embedding import (
     EmbeddingTask,
     SimilarityTask,
 )
+from bertjax.tasks.metrics import RELEVANT
+from bertjax.tasks.reranking import DISTILLED, RerankTask
 from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.own_files import MULTI_HOT, KnownClasses, TableSource
+from bertjax.tasks.sources.own_files import MULTI_HOT, PER_SPLIT, KnownClasses, TableSource
 from bertjax.tasks.sources.rows import shorten
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
@@ -125,8 +127,8 @@ def _are_decimals(numbers: Collection[float | None]) -> bool:
 
 
 def _make(kind: OwnKind, options: TaskOptions) -> Task:
-    if kind == "embed" and not options.train:
-        raise ValueError("--task=embed trains on your own files: give --train.")
+    if kind in PER_SPLIT and not options.train:
+        raise ValueError(f"--task={kind} trains on your own files: give --train.")
     source = TableSource(
         kind,
         train=options.train,
@@ -317,6 +319,50 @@ def _check_loss(kind: type[EmbeddingTask], source: TableSource, options: TaskOpt
             raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
 
 
+def _reranking(source: TableSource, options: TaskOptions) -> RerankTask:
+    held_out.divide(source, options, _BY_QUERY, lambda example: example.text)
+    first = next(source.examples("train"), None)
+    count, scores = (len(first.choices), first.scores) if first else (0, ())
+    loss = options.loss or ("listwise" if count else "binary")
+    temperature = options.embedding_options.get("temperature")
+    lacks = "negatives (--negative_columns)" if loss != "binary" and not count else ""
+    if loss in DISTILLED and not scores:
+        lacks = lacks or "a teacher's scores (--score_columns)"
+    if lacks:
+        raise ValueError(
+            f"--loss {loss}: {source.path('train')} lacks {lacks}. binary takes queries, passages "
+            "and labels; listwise queries, positives and negatives; margin and kl also a teacher's "
+            "scores. Choose another."
+        )
+    used = {"score_columns": loss in DISTILLED, "temperature": loss == "kl"}
+    for name, value in {
+        "score_columns": options.columns.scores,
+        "temperature": temperature,
+    }.items():
+        if value and not used[name]:
+            raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
+    _check_positives(source)
+    fields = {"num_texts": 1 + count, "loss": loss, "temperature": temperature or 1.0}
+    return RerankTask(name="rerank", source=source, **fields)
+
+
+def _check_positives(source: TableSource) -> None:
+    """Refuses, or leaves out, the rows of queries without a positive in the train or dev split."""
+    for split in sorted({"train", "dev"} & {*source.splits}):
+        labels = ((example.text, example.label) for example in source.examples(split))
+        found = {text for text, label in labels if isinstance(label, float) and label >= RELEVANT}
+        problems: dict[str, str] = {}
+        for example in source.examples(split):
+            if example.text not in found:
+                problem = (
+                    f"{example.where}: the query {shorten(example.text)} has no positive: give one "
+                    "of its passages the label 1, or remove its rows."
+                )
+                if not source.leave_out(split, example, problem):
+                    problems.setdefault(example.text, problem)
+        source.refuse(split, [*problems.values()])
+
+
 def _range(source: TableSource) -> dict[str, Any]:
     """Returns the lowest and the highest score of the train split, and prints them."""
     scores = [float(example.label) for example in source.examples("train")]  # type: ignore[arg-type]
@@ -338,6 +384,9 @@ def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
     return held_out.grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
 
 
+_BY_QUERY = held_out.Choice(
+    held_out.grouped, held_out.grouped_folds, "all rows with the same query together"
+)
 _BY_ANCHOR = held_out.Choice(
     _held_out, held_out.grouped_folds, "all pairs with the same first text together"
 )
@@ -350,6 +399,7 @@ OWN_KINDS: dict[
     "tag": ((TagTask,), _tagging),
     "choice": ((ChoiceTask,), _multiple_choice),
     "embed": ((ContrastiveTask, SimilarityTask, DistilledTask), _embedding),
+    "rerank": ((RerankTask,), _reranking),
 }
 
 

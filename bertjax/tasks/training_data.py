@@ -141,8 +141,8 @@ class Labels(NamedTuple):
 
     `kind` is one of the kinds that `Feature` describes. `num_classes` is used only for
     "multi_label". `num_choices`, the number of sequences per feature, is above 1 only for "choice",
-    "contrastive", "similarity" and "distilled". `class_weights` weigh the classes in the loss;
-    None: 1 for all.
+    "contrastive", "similarity", "distilled" and "ranking". `class_weights` weigh the classes in the
+    loss; None: 1 for all.
     """
 
     kind: LabelKind
@@ -275,10 +275,10 @@ def _make_labels(
         values = pad_to(np.concatenate([np.zeros(0, np.int32), *joined]), shape.row_length, -1)
         return {"labels": values, "label_weights": _class_weights(values, labels)}
     size = shape.max_sequences // labels.num_choices
-    tails = {"multi_label": labels.num_classes, "span": 2, "contrastive": labels.num_choices}
-    tails["distilled"] = labels.num_choices - 1
+    tails = {"multi_label": labels.num_classes, "span": 2, "distilled": labels.num_choices - 1}
+    tails |= dict.fromkeys(("contrastive", "ranking"), labels.num_choices)
     tail = (tails[labels.kind],) if labels.kind in tails else ()
-    numbers = ("multi_label", "regression", "similarity", "distilled")
+    numbers = ("multi_label", "regression", "similarity", "distilled", "ranking")
     dtype = np.float32 if labels.kind in numbers else np.int32
     fill = 0 if labels.kind in (*numbers, "span") else -1
     values = np.full((size, *tail), fill, dtype)

@@ -37,8 +37,7 @@ from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
-from bertjax.inference.embed import following
-from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.inference.pretrained import Pretrained, load_pretrained, with_task
 from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
@@ -52,8 +51,10 @@ from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.registry import TASKS
+from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
+from bertjax.tasks.sources.own_files import PER_SPLIT
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
@@ -205,7 +206,9 @@ def load_run(
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
     task = selected_by(task, config.select_by)
-    task, loaded = following(task, load_for_task(config, task))
+    loaded = load_for_task(config, task)
+    if isinstance(task, RerankTask):
+        task = _as_cross_encoder(task, loaded, config.max_length or task.max_length)
     teacher = load_task_teacher(config, task, loaded)
     runs = [Workdir(Path(workdir)) for workdir in workdirs]
     if not any(run.newest_step or (run.path / SCORES).is_file() for run in runs):
@@ -229,6 +232,18 @@ def load_run(
     for line in (*summary(task, part, config), *task.data.change_notes()):
         hosts.say(line)
     return task, loaded, data, teacher
+
+
+def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) -> RerankTask:
+    """Gives a task the activation of the reranker that it starts from, and its model the length.
+
+    A new head has a sigmoid with the binary loss, else none, since only differences of its logits
+    are trained. CrossEncoder truncates at the length of the tokenizer.
+    """
+    loaded.tokenizer.model_max_length = max_length
+    before = None if loaded.model.class_part in loaded.absent else with_task(loaded)[1]
+    activation = "Sigmoid" if task.loss == "binary" else "Identity"
+    return dataclasses.replace(task, activation=getattr(before, "activation", activation))
 
 
 def train_run(
@@ -303,12 +318,12 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
     same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission loss".split()
     spans = ("max_query_length", "max_answer_length", "null_threshold")
     embeddings = {
-        **{name: getattr(config, name) for name in ("pooling", "query_prompt", "document_prompt")},
+        "pooling": config.pooling,
         "normalize": config.normalize,
         "matryoshka": config.matryoshka or None,
         "false_negative_margin": config.false_negative_margin,
-        # Of other tasks, it is the temperature of distillation.
-        "temperature": config.temperature if config.task == "embed" else None,
+        # Of other tasks, it is the temperature of distillation from a model.
+        "temperature": config.temperature if config.task in PER_SPLIT else None,
     }
     return TaskOptions(
         **{name: getattr(config, name) for name in same},

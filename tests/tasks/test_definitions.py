@@ -8,6 +8,7 @@ from bertjax.inference.pretrained import KINDS, saved_task
 from bertjax.tasks import TASKS, TaskOptions, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
+from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns, flag_of
 from bertjax.tasks.sources.glue import GLUE
 from bertjax.tasks.tagging import TagTask
@@ -42,7 +43,8 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
     assert several.metric is multi_label
     # Models of others: the head decides, then problem_type, then the number of labels.
     assert isinstance(saved(head, ["a", "b"]), ClassificationTask)
-    assert isinstance(saved(head, ["a"]), RegressionTask)
+    assert isinstance(saved(head, ["a"]), RerankTask)
+    assert isinstance(saved(head, ["a"], {"problem_type": "regression"}), RegressionTask)
     named = {"problem_type": "multi_label_classification"}
     assert isinstance(saved(head, ["a", "b"], named), MultiLabelTask)
     assert saved("token_classification", ["O", "B-X"]).metric is entity_f1
@@ -63,6 +65,7 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
     files = {"classify": "text,label\na,x\nb,y\n", "regress": "text,score\na,1\nb,2\n"}
     files |= {"choice": "text,choice1,choice2,label\na,b,c,0\n"}
     files |= {"embed": "anchor,positive\na,b\nc,d\n"}
+    files |= {"rerank": "query,passage,label\na,b,1\nc,d,1\n"}
     files |= {"tag": '{"words": ["a", "b"], "tags": ["O", "B-X"]}\n'}
     for name, text in files.items():
         path = tmp_path / ("t.jsonl" if name == "tag" else "t.csv")
@@ -91,6 +94,9 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
         ("rte", {"dev_fraction": 0.2}, "--dev_fraction: without effect for --task=rte"),
         ("rte", {"skip_bad_rows": True}, "--skip_bad_rows: without effect"),
         ("tag", {"embedding_options": {"pooling": "cls"}}, "--pooling: without effect"),
+        ("regress", {"loss": "margin"}, "--loss: without effect"),
+        ("rerank", {"loss": "cosent"}, "--loss cosent: --task=rerank has binary, listwise"),
+        ("rerank", {"doc_stride": 8}, "--doc_stride: without effect for --task=rerank"),
         ("qa", {"columns": Columns(text="a", label="b")}, "--text_column, --label_column: without"),
     ],
 )
@@ -112,5 +118,6 @@ def test_a_saved_model_gets_the_task_of_its_head(monkeypatch):
         ("sequence_classification", RegressionTask),
     ):
         for description in ({"label_kind": "regression"}, {}):
-            task = saved_task(head, ["LABEL_0"], 1, {}, description, 64)
+            config = {"problem_type": "regression"}
+            task = saved_task(head, ["LABEL_0"], 1, config, description, 64)
             assert type(task) is kind and task.labels == ()

@@ -123,7 +123,7 @@ def test_every_epoch_sees_every_feature_once_and_resuming_changes_nothing(tmp_pa
         np.testing.assert_array_equal(values, resumed[0][1][key])
 
 
-OF_TWO_TEXTS = ("choice", "contrastive", "similarity", "distilled")
+OF_TWO_TEXTS = ("choice", "contrastive", "similarity", "distilled", "ranking")
 
 
 def labelled(kind, index, length):
@@ -137,6 +137,7 @@ def labelled(kind, index, length):
         "contrastive": np.array([index % 5, 100 + index], np.int32),
         "similarity": np.array([index / 50], np.float32),
         "distilled": np.array([index / 9], np.float32),
+        "ranking": np.array([index / 50, 0.5], np.float32),
     }
     return feature(length, labels[kind], first=10 * index, choices=2 if kind in OF_TWO_TEXTS else 1)
 

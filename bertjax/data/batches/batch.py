@@ -16,7 +16,7 @@ for P predictions and K sequences. An example has C classes or choices:
                       [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
                       [B, K, 2] int32, positions in the row; choice [B, K/C] int32; of examples of C
                       texts: contrastive [B, K/C, C] int32, similarity [B, K/C] float32, distilled
-                      [B, K/C, C - 1] float32
+                      [B, K/C, C - 1] float32, ranking [B, K/C, C] float32
     label_weights     float32, [B, L] for tokens, [B, K/C] for choices and texts, else [B, K]:
                       weight of each label in the loss of a task, 0 = none; pretraining has no
                       label_weights
@@ -91,7 +91,7 @@ def stack(rows: Sequence[Batch]) -> Batch:
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
-SeveralTexts = Literal["contrastive", "similarity", "distilled"]
+SeveralTexts = Literal["contrastive", "similarity", "distilled", "ranking"]
 LabelKind = Literal[
     "classes", "multi_label", "regression", "tokens", "span", "choice", SeveralTexts
 ]
@@ -118,7 +118,8 @@ class Feature(NamedTuple):
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer;
             "contrastive": int32 [number of texts], a hash of each text; "similarity": float32 [1],
             the score of a pair of texts; "distilled": float32 [number of texts - 1], a teacher's
-            scores of the first text and each of the others.
+            scores of the first text and each of the others; "ranking": float32 [number of texts],
+            the label of each, or a teacher's score.
         origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
             None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
             starts at the token, in the window that decides about the word. In question answering:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from bertjax.base.files import brief, did_you_mean
 from bertjax.tasks.sources.tables import Table, read_number, row_name
 
-OwnKind = Literal["classify", "regress", "tag", "choice", "embed"]
+OwnKind = Literal["classify", "regress", "tag", "choice", "embed", "rerank"]
 
 # Usual names of columns in lower case and without "_", "-" and spaces, in order of preference.
 PAIRS = (
@@ -40,6 +40,12 @@ class KindColumns(NamedTuple):
     by_place: bool = True
 
 
+_RETRIEVED = (
+    *(("anchor", "positive"), ("query", "positive"), ("question", "positive")),
+    *(("text", "positive"), ("anchor", "pos"), ("query", "pos"), ("query", "answer")),
+    *(("title", "body"), ("title", "abstract"), ("title", "text")),
+    *(("anchor", "candidate"), *PAIRS),
+)
 KINDS: dict[OwnKind, KindColumns] = {
     "classify": KindColumns(
         fields=("text", "pair", "label", "id"),
@@ -74,17 +80,19 @@ KINDS: dict[OwnKind, KindColumns] = {
             *("score", "similarity", "similarityscore", "sim", "relatedness"),
             *("relatednessscore", "rating", "label", "y"),
         ),
-        pairs=(
-            *(("anchor", "positive"), ("query", "positive"), ("question", "positive")),
-            *(("text", "positive"), ("anchor", "pos"), ("query", "pos"), ("query", "answer")),
-            *(("title", "body"), ("title", "abstract"), ("title", "text")),
-            *(("anchor", "candidate"), *PAIRS),
-        ),
+        pairs=_RETRIEVED,
+    ),
+    "rerank": KindColumns(
+        fields=("text", "pair", "label", "id", "negatives", "scores"),
+        labels=("label", "score", "relevance", "grade", "rating", "target", "y"),
+        texts=("query", "question", "anchor", *TEXTS),
+        pairs=(*_RETRIEVED, ("query", "text"), ("query", "candidate")),
     ),
 }
 # pandas names its index column "", and in Parquet "__index_level_0__".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
+CANDIDATE_LISTS = ("candidates", "passages", "documents", "texts")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.
 SCORES = "scores"
@@ -100,8 +108,9 @@ class Columns:
         pair: the second text of a pair or, in multiple choice, a text before every choice.
         label: the label or labels; for embeddings, the score of a pair.
         id: the example's id.
-        choices: one column per choice, or (JSON and Parquet only) one with lists of choices.
-        negatives: for embeddings, the same with hard negatives.
+        choices: one column per choice, or (JSON and Parquet only) one with lists of choices; for
+            reranking, the same with candidates.
+        negatives: for embeddings and reranking, the same with hard negatives.
         scores: the same with a teacher's scores, of the second text and of each hard negative.
     """
 
@@ -157,21 +166,31 @@ def find_columns(
         ValueError: a column is missing or cannot be guessed, another column holds texts as well, so
             that the text column is doubtful, or the first row is not a header.
     """
+    if named.label is not None and named.negatives:
+        raise ValueError(
+            f"--label_column {named.label} and --negative_columns {' '.join(named.negatives)}: a "
+            "pair has either a score or hard negatives; leave one of them out."
+        )
     if kind == "embed":
         return _find_pair_columns(table, named)
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
+    pairs_needed = kind == "rerank" and labelled
+    if kind == "rerank":
+        columns = _with_lists(table, named, columns)
+        labelled = labelled and not columns.negatives
     if KINDS[kind].by_place:
         columns = _by_place(table, columns, labelled=labelled)
-    needed = {"text": True, "label": labelled, "choices": kind == "choice"}
+    needed = {"text": True, "label": labelled, "choices": kind == "choice", "pair": pairs_needed}
     lacking = [field for field, need in needed.items() if need and not getattr(columns, field)]
+    words = _RERANK_WORDS if kind == "rerank" else {}
     if lacking:
-        raise _which(table, lacking, lacking)
+        raise _which(table, lacking, [words.get(field, field) for field in lacking])
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns, KINDS[kind].labels)
-    return columns, _describe(table, named, columns)
+    return columns, _describe(table, named, columns, words)
 
 
 def _which(table: Table, fields: Sequence[str], words: Sequence[str]) -> ValueError:
@@ -355,6 +374,8 @@ _WORDS = {
     "scores": "scores of a teacher",
 }
 
+_RERANK_WORDS = {**_WORDS, "text": "query", "pair": "passage", "label": "label"}
+
 
 def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
     if table.is_text:
@@ -363,24 +384,36 @@ def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
             "with two columns, such as CSV or JSON lines (predict --embed and --loss simcse take "
             "single texts)."
         )
-    if named.label is not None and named.negatives:
-        raise ValueError(
-            f"--label_column {named.label} and --negative_columns {' '.join(named.negatives)}: a "
-            "pair has either a score or hard negatives; leave one of them out."
-        )
     check_columns(table, named.named())
     free = _free(table.columns, named)
     columns = dataclasses.replace(named, id=named.id or _first(free, IDS))
-    if named.label is None and not named.negatives:
-        columns = dataclasses.replace(columns, negatives=_negatives(free))
-    if columns.negatives and not named.scores and SCORES in free:
-        columns = dataclasses.replace(columns, scores=(free[SCORES],))
+    columns = _with_negatives(columns, free)
     columns = _with_texts(table, columns, free)
     if columns.label is None and not columns.negatives:
         left = {key: name for key, name in free.items() if name not in columns.named()}
         scores = {key: name for key, name in left.items() if _holds_numbers(table, name)}
         columns = dataclasses.replace(columns, label=_first(scores, KINDS["embed"].labels))
     return columns, _describe(table, named, columns, _WORDS)
+
+
+def _with_negatives(columns: Columns, free: Mapping[str, str]) -> Columns:
+    """Adds the guessed columns of hard negatives and of a teacher's scores of their rows."""
+    if columns.label is None and not columns.negatives:
+        columns = dataclasses.replace(columns, negatives=_negatives(free))
+    if columns.negatives and not columns.scores and SCORES in free:
+        columns = dataclasses.replace(columns, scores=(free[SCORES],))
+    return columns
+
+
+def _with_lists(table: Table, named: Columns, columns: Columns) -> Columns:
+    """Adds negatives and scores to the columns for reranking or, without pairs, candidates."""
+    found = _with_negatives(named, _free(table.columns, named))
+    if found.negatives:
+        columns = dataclasses.replace(columns, label=None)
+    elif columns.pair is None and not named.choices:
+        name = _first(_free(table.columns, columns), CANDIDATE_LISTS)
+        columns = dataclasses.replace(columns, choices=(name,) if name else ())
+    return dataclasses.replace(columns, negatives=found.negatives, scores=found.scores)
 
 
 def _negatives(free: Mapping[str, str]) -> tuple[str, ...]:

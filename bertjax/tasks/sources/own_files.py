@@ -115,6 +115,10 @@ def as_file(rows: Any, file: Path) -> str:
 CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
 
+# Kinds whose splits may have different columns, such as scored pairs for evaluation alone.
+PER_SPLIT = ("embed", "rerank")
+
+
 class TableSource(Source):
     """Reads the user's own tables in several formats or, for tagging, CoNLL's columns.
 
@@ -148,8 +152,8 @@ class TableSource(Source):
             conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
                 Parquet files, which never have; None: as True. Other tasks ignore this argument.
             columns: the column names; a name that is not set is guessed from the file of train, or
-                else of dev, or else of test; embed: from the file of each split, so that a model
-                that is trained on pairs can be evaluated on scored pairs.
+                else of dev, or else of test; of `PER_SPLIT`, from the file of each split, so that a
+                model that is trained on pairs can be evaluated on scored pairs.
             label_separator: the string between the labels of an example with several labels; None:
                 a text is one label.
             single_texts: for embeddings, whether the train split has one text per row, which is
@@ -202,7 +206,7 @@ class TableSource(Source):
                 else:
                     found, note = find_columns(table, self.kind, own, labelled=labelled)
                 notes.append(note)
-                found_for = {split} if self.kind == "embed" else set(self.files)
+                found_for = {split} if self.kind in PER_SPLIT else set(self.files)
                 self._columns |= dict.fromkeys(found_for, found)
                 missing -= found_for
         return notes
@@ -210,10 +214,10 @@ class TableSource(Source):
     def _named_in(self, split: str, named: Columns) -> Columns:
         """Returns the named columns that the file of `split` must have.
 
-        For embeddings, a train file may lack a score that another file has; a dev or test file may
+        Of `PER_SPLIT`, a train file may lack a score that another file has; a dev or test file may
         lack more, but has both texts or neither of them.
         """
-        if self.kind != "embed" or "train" not in self._tables:
+        if self.kind not in PER_SPLIT or "train" not in self._tables:
             return named
         names = {split: set(tables[0].columns) for split, tables in self._tables.items()}
         own = names[split]
@@ -228,6 +232,7 @@ class TableSource(Source):
             id=named.id if named.id in own else None,
             negatives=named.negatives if set(named.negatives) <= own else (),
             scores=named.scores if set(named.scores) <= own else (),
+            choices=named.choices if set(named.choices) <= own else (),
         )
 
     def _needed(self, split: str) -> tuple[str, ...]:
@@ -348,10 +353,9 @@ class TableSource(Source):
             start = "" if pair is None else f"{pair} "
             choices = tuple(start + choice for choice in row.texts(columns.choices))
             pair = None
-        elif columns.negatives:
-            is_text = not isinstance(row.values.get(columns.negatives[0]), list)
-            single = len(columns.negatives) == 1 and is_text
-            choices = (row.text(columns.negatives[0]),) if single else row.texts(columns.negatives)
+        elif listed := columns.negatives or columns.choices:
+            single = len(listed) == 1 and not isinstance(row.values.get(listed[0]), list)
+            choices = (row.text(listed[0]),) if single else row.texts(listed)
         return Example(
             id=id,
             where=row.where,
@@ -368,6 +372,8 @@ class TableSource(Source):
     ) -> str | float | int | tuple[str, ...] | None:
         column = columns.label
         value = None if column is None else row.values.get(column)
+        if self.kind == "rerank" and columns.negatives:
+            return 1.0  # of the positive
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self._separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value

@@ -1,0 +1,183 @@
+"""Reranking: a cross-encoder reads a query and a passage together, and scores how they match.
+
+The training examples are queries with a labelled passage, or with a positive and negatives, perhaps
+with a teacher's scores of them (Nogueira and Cho 2019; Hofstatter et al. 2020). The metrics are
+those of the rankings of all passages with the same query.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.data.batches.batch import Feature, LabelKind
+from bertjax.tasks.classification import sigmoid
+from bertjax.tasks.metrics import average_precision, mrr, ndcg, ranked_gains, regression_metrics
+from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
+from bertjax.tokenization import Tokenizer
+
+# Names of PyTorch's modules after which a score is the function of a logit.
+ACTIVATIONS = {"Sigmoid": sigmoid, "Identity": np.asarray, "Tanh": np.tanh}
+METRICS = ("ndcg_at_10", "mrr_at_10", "map")
+DISTILLED = ("margin", "kl")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RerankTask(Task):
+    """Task that scores passages for a query; each is read as `[CLS] query [SEP] passage [SEP]`.
+
+    An example has the passage, or the positive, in `pair`, and negatives in `choices`. If there is
+    no `pair`, `choices` are candidates to rank.
+
+    Attributes:
+        num_texts: the number of passages of a training example.
+        loss: the name of the training objective, one of `objectives`.
+        temperature: by which "kl" divides scores.
+        activation: the name of the function of a logit that is the score, in `ACTIVATIONS`.
+        pairs: whether every input is a pair of texts; None if single texts are scored as well.
+    """
+
+    num_texts: int = 1
+    loss: str = "binary"
+    temperature: float = 1.0
+    activation: str = "Sigmoid"
+    pairs: bool | None = True
+    best_metric: str = METRICS[0]
+    max_length: int = 256
+
+    head: ClassVar[str] = "sequence_classification"
+    label_kind: ClassVar[LabelKind] = "ranking"
+    objectives: ClassVar[tuple[str, ...]] = ("binary", "listwise", *DISTILLED)
+
+    @property
+    def num_labels(self) -> int:
+        return 1
+
+    @property
+    def sequences_per_example(self) -> int:
+        return self.num_texts
+
+    @property
+    def head_fields(self) -> Mapping[str, Any]:
+        return {"ranking_loss": self.loss, "temperature": self.temperature}
+
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
+        """Encodes a training example as one `Feature` with a sequence per passage.
+
+        Raises:
+            ValueError: a text is empty, there are more or fewer passages than in other examples, or
+                the label is not between 0 and 1.
+        """
+        sequences = self._sequences(example, tokenizer, max_length)
+        if len(sequences) != self.num_texts:
+            raise ValueError(
+                f"{example.where} has {len(sequences) - 1} negatives, but the first row has "
+                f"{self.num_texts - 1}: give every row the same number."
+            )
+        if self.loss in DISTILLED:
+            return [feature_of(sequences, np.array(example.scores, np.float32))]
+        label: Any = example.label
+        if label is None:
+            return [feature_of(sequences, None)]
+        if not 0 <= label <= 1:
+            raise ValueError(
+                f"{example.where}: the label {label:g} is not between 0, for passages that do not "
+                "answer the query, and 1, for those that do: scale the labels."
+            )
+        labels = np.array([label] + [0.0] * len(example.choices), np.float32)
+        return [feature_of(sequences, labels)]
+
+    def features_to_predict(
+        self, example: Example, tokenizer: Tokenizer, max_length: int
+    ) -> list[Feature]:
+        """Encodes each passage of an example, with the query, as a `Feature` of its own."""
+        sequences = self._sequences(example, tokenizer, max_length)
+        return [feature_of([sequence], None) for sequence in sequences]
+
+    def _sequences(
+        self, example: Example, tokenizer: Tokenizer, max_length: int
+    ) -> list[tuple[list[int], list[int]]]:
+        passages = _passages(example)
+        if self.pairs and not passages:
+            raise ValueError(
+                f"{example.where}: the model scores passages for a query, but there is only one "
+                "text: give the passage as the second text (--pair, --pair_column, or a pair in "
+                "Python), or a list of candidates (--choice_columns)."
+            )
+        if not all(text.strip() for text in (example.text, *passages)):
+            raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
+        return [
+            tokenizer.encode_prompt(example.text, passage, max_length)
+            for passage in passages or (None,)
+        ]
+
+    def predict(
+        self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> Prediction:
+        """Returns a dict: the `score` of the pair and, if there are any, of the `negatives`.
+
+        Of a list of candidates, it is `ranking`, the best candidate first: the `index` of each in
+        the list, its `score` and its `text`.
+        """
+        logits = np.array([output["logits"][0] for output in outputs], np.float64)
+        scores = ACTIVATIONS[self.activation](logits).tolist()
+        if example.pair is None and example.choices:
+            order = sorted(range(len(scores)), key=lambda index: -scores[index])
+            texts = example.choices
+            return {"ranking": [{"index": i, "score": scores[i], "text": texts[i]} for i in order]}
+        return {"score": scores[0]} | ({"negatives": scores[1:]} if scores[1:] else {})
+
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """Computes the means over the queries of nDCG@10, MRR@10 and the average precision.
+
+        The labels of all passages with the same query are the gains of its ranking; negatives have
+        0. As in trec_eval, a query without a positive has 0. If no query has two passages, as in
+        pairs of sentences with scores, the metrics are those of regression.
+        """
+        queries: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+        singles: list[tuple[float, float]] = []
+        for example, prediction in pairs:
+            if example.label is None or "score" not in prediction:
+                continue
+            label: Any = example.label
+            scores, gains = queries.setdefault(example.text, ({}, {}))
+            found = [prediction["score"], *prediction.get("negatives", ())]
+            for passage, score in zip(_passages(example) or ("",), found, strict=True):
+                scores[passage] = score
+                gains[passage] = max(label, gains.get(passage, 0.0))
+                label = 0.0
+            singles.append((float(example.label), prediction["score"]))  # type: ignore[arg-type]
+        if all(len(scores) < 2 for scores, _ in queries.values()):
+            return regression_metrics(*zip(*singles, strict=True)) if singles else {}
+        rows = []
+        for scores, gains in queries.values():
+            ranked = ranked_gains(scores, gains)
+            values = gains.values()
+            rows.append(
+                (ndcg(ranked, values, 10), mrr(ranked, 10), average_precision(ranked, values))
+            )
+        return dict(zip(METRICS, np.mean(rows, axis=0).tolist(), strict=True))
+
+    def metric_names(self) -> list[str]:
+        return [*METRICS]
+
+    def hf_config(self) -> dict[str, Any]:
+        """Returns the fields of config.json, with those in which CrossEncoder finds its activation.
+
+        They are those of sentence-transformers from version 4 on, and of older ones.
+        """
+        module = "linear" if self.activation == "Identity" else "activation"
+        path = f"torch.nn.modules.{module}.{self.activation}"
+        return {
+            **super().hf_config(),
+            "sentence_transformers": {"activation_fn": path},
+            "sbert_ce_default_activation_function": path,
+        }
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        return {**super().description(max_length), "pairs": self.pairs}
+
+
+def _passages(example: Example) -> tuple[str, ...]:
+    return example.choices if example.pair is None else (example.pair, *example.choices)

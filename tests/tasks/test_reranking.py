@@ -1,0 +1,128 @@
+"""Rankings of the passages of a query, and scores as CrossEncoder computes them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.task import Example
+from tests.inference.test_pretrained import with_config
+
+
+def example(query, pair, label=None, *choices):
+    return Example(id="", where="row 1", text=query, pair=pair, choices=choices, label=label)
+
+
+def scored(score, *negatives):
+    return {"score": score} | ({"negatives": list(negatives)} if negatives else {})
+
+
+def test_metrics_are_means_over_queries_of_all_their_rows():
+    task = RerankTask(name="rerank")
+    pairs = [
+        (example("a", "x", 1.0), scored(0.5)),
+        (example("a", "y", 0.0), scored(0.9)),
+        (example("b", "x", 1.0, "z"), scored(0.3, 0.1)),
+        (example("b", "w", 0.0), scored(0.2)),
+        (example("a", "y", None), scored(0.0)),
+    ]
+    second = 1 / np.log2(3)
+    assert task.score(pairs) == pytest.approx(
+        {"ndcg_at_10": (second + 1) / 2, "mrr_at_10": 0.75, "map": 0.75}
+    )
+    # The order of rows does not matter, nor that a passage is in several of them.
+    repeated = [*pairs[::-1], (example("a", "x", 1.0, "y"), scored(0.5, 0.9))]
+    assert task.score(repeated) == pytest.approx(task.score(pairs))
+    single = task.score([pairs[0], (example("c", "z", 0.0), scored(0.1))])
+    assert single["pearson"] == pytest.approx(1) and "map" not in single
+
+
+def test_candidates_are_ranked_and_the_first_of_equal_ones_is_first():
+    task = RerankTask(name="rerank", activation="Identity")
+    logits = [{"logits": np.array([x], np.float32)} for x in (1, 3, 3, -2)]
+    ranking = task.predict(example("q", None, None, *"abcd"), [], logits)["ranking"]
+    assert [(row["index"], row["text"], row["score"]) for row in ranking] == [
+        (1, "b", 3), (2, "c", 3), (0, "a", 1), (3, "d", -2)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "message"),
+    [
+        ({}, example("q", "p", 1.5), "the label 1.5 is not between 0, .* and 1"),
+        ({"num_texts": 3}, example("q", "p", 1.0, "n"), "has 1 negatives, but the first row has 2"),
+        ({}, example("q", " ", 1.0), "a text is empty"),
+        ({}, example("q", None, 1.0), "there is only one text: give the passage"),
+    ],
+)
+def test_an_example_that_cannot_be_learned_is_refused(tokenizer, changes, row, message):
+    with pytest.raises(ValueError, match=f"^row 1.*{message}"):
+        RerankTask(name="rerank", **changes).features(row, tokenizer, 16)
+
+
+# How versions of sentence-transformers write the activation of a CrossEncoder.
+LAYOUTS = ("v2", "v4", "v6")
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("activation", [None, "Sigmoid", "Identity", "Tanh"])
+def test_foreign_cross_encoders_have_equal_scores(
+    tmp_path, sentences, one_layer, layout, activation
+):
+    """Both ways: what we save of them scores as they do, too."""
+    library, torch = (pytest.importorskip(x) for x in ("sentence_transformers", "torch"))
+    chosen = activation and getattr(torch.nn, activation)()
+    model = library.CrossEncoder(str(one_layer), num_labels=1, max_length=24, device="cpu")
+    model = library.CrossEncoder(modules=[model[0]], activation_fn=chosen, device="cpu")
+    torch.manual_seed(0)
+    pairs = [*zip(sentences[:20], sentences[20:40], strict=True), (sentences[0] * 9, "ab " * 99)]
+    classifier = model.model.classifier
+    torch.nn.init.normal_(classifier.weight, std=0.7)
+    logits = model.predict(pairs, activation_fn=torch.nn.Identity())
+    with torch.no_grad():  # logits of both signs
+        classifier.bias -= float(np.median(logits))
+    folder = tmp_path / "theirs"
+    if layout == "v6":
+        model.save_pretrained(str(folder))
+    else:  # files of transformers alone, with a field in config.json
+        for part in (model.model, model.tokenizer):
+            part.save_pretrained(str(folder))
+        module = "linear" if activation == "Identity" else "activation"
+        path = activation and f"torch.nn.modules.{module}.{activation}"
+        fields = {
+            "v2": {"sbert_ce_default_activation_function": path},
+            "v4": {"sentence_transformers": {"activation_fn": path, "version": "4.1.0"}},
+        }[layout]
+        with_config(folder, **(fields if activation else {}))
+    theirs = library.CrossEncoder(str(folder), device="cpu")
+    expected = theirs.predict(pairs)
+    assert theirs.max_seq_length == 24 and np.ptp(expected) > 0.01
+    ours = bertjax.load_pretrained(folder)
+    found = [prediction["score"] for prediction in ours.predict(pairs)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    ours.save(tmp_path / "saved")
+    again = library.CrossEncoder(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_allclose(again.predict(pairs), expected, atol=1e-5)
+    ranked = [row["corpus_id"] for row in theirs.rank(pairs[0][0], list(sentences[:9]))]
+    assert [row["index"] for row in ours.rerank(pairs[0][0], sentences[:9])] == ranked
+
+
+def test_what_a_cross_encoder_has_and_we_do_not_follow_is_refused_by_name(
+    tmp_path, written, one_layer_config, tokenizer
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    scores = module | {"type": "sentence_transformers.models.LogitScore", "path": "1_LogitScore"}
+    for name, content, message in (
+        ("modules.json", [module, scores], "models.LogitScore"),
+        ("modules.json", [module], None),
+        ("config_sentence_transformers.json", {"default_prompt_name": "search"}, "default_prompt"),
+    ):
+        (folder / name).write_text(json.dumps(content))
+        if message:
+            with pytest.raises(ValueError, match=f"{message}.* in its files .* is not followed"):
+                bertjax.load_pretrained(folder).predict([("a", "b")])
