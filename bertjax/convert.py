@@ -95,7 +95,8 @@ def run(config: ConvertConfig) -> None:
         for name in _left_out(loaded.source, Path(config.dst)):
             print(f"{name} is left out: only the model, its tokenizer and modules are written")
     else:
-        if loaded.head in ("token_classification", "multiple_choice"):
+        is_absent = loaded.head in ("token_classification", "multiple_choice")
+        if is_absent or set(loaded.model.separate_parts) & loaded.params.keys():
             raise ValueError(
                 f"{config.src} has the head {loaded.head}, which Google's TF1 code lacks. "
                 "Use --to hf."

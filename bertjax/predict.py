@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from bertjax.base import command_line, printable, signals
 from bertjax.base.files import brief, naming_write_errors
+from bertjax.config.model import Pooling
 
 if TYPE_CHECKING:
     from bertjax.inference.evaluation import TrainingOverlap
@@ -27,7 +28,8 @@ MODES = {
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
     "fill_mask": ("top_k", "html"),
     "embed": (
-        *("text_column", "output", "pooling", "normalize", "layers", "truncate_dim", "max_length"),
+        *("text_column", "output", "pooling", "prompt", "normalize", "layers"),
+        *("truncate_dim", "max_length"),
     ),
 }
 
@@ -44,7 +46,7 @@ class PredictConfig:
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
-        "model": "model max_length doc_stride pooling normalize layers truncate_dim top_k",
+        "model": "model max_length doc_stride pooling prompt normalize layers truncate_dim top_k",
         "output": "output spreadsheet_safe html submission",
     }
 
@@ -131,10 +133,15 @@ class PredictConfig:
     """Maximum number of tokens between the starts of two consecutive windows of a text of more than
     max_length tokens; None: as in fine-tuning (for a classifier that was fine-tuned on truncated
     texts, they are truncated here, too)."""
-    pooling: Literal["mean", "cls"] | None = None
-    """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
-    the hidden state of [CLS]; None: as the files of sentence-transformers in --model say, or mean
-    if there are none."""
+    pooling: Pooling | None = None
+    """How --embed computes the embedding of a text from the hidden states of its tokens: their
+    mean, the one of [CLS] (cls), and so on, with the names of sentence-transformers; None: as the
+    files of sentence-transformers in --model say, with all of their modules and prompts, or mean if
+    there are none."""
+    prompt: str | None = None
+    """What --embed puts before each text: the name of a prompt in the files of
+    sentence-transformers in --model, such as query or document, or a text; None: the default prompt
+    of these files, if there is one and --pooling is not given."""
     normalize: bool | None = None
     """Whether --embed divides each vector by its Euclidean length; None: as the files of
     sentence-transformers in --model say, or False if there are none or --pooling is given."""
@@ -143,7 +150,8 @@ class PredictConfig:
     several layers are concatenated."""
     truncate_dim: int | None = None
     """Number of dimensions that --embed keeps of each vector, the first ones, before it is
-    normalised, for models trained with --matryoshka; None: all."""
+    normalised, for models trained with --matryoshka; None: as the files of sentence-transformers
+    in --model say, or all."""
 
     def __post_init__(self):
         if self.top_k < 1:
@@ -326,6 +334,7 @@ def run(config: PredictConfig) -> None:
             normalize=config.normalize,
             max_length=config.max_length,
             truncate_dim=config.truncate_dim,
+            prompt=config.prompt,
         )
         source, output = Path(config.embed), Path(config.output)
         count = embed_file(embedder, source, output, config.text_column, model=model.identity)

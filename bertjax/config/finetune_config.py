@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 from bertjax.base.checked import AtLeast0, Count, Positive, Rate
-from bertjax.config.model import TaggerConfig
+from bertjax.config.model import Pooling, TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
 GLUE_TASK = "glue"
@@ -101,7 +101,8 @@ class FinetuneConfig(TrainingConfig):
         "test text_column pair_column label_column id_column choice_columns negative_columns "
         "score_columns label_separator max_length doc_stride max_query_length max_answer_length "
         "null_threshold reader_threads",
-        "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
+        "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
+        "feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
         "label_smoothing layer_decay average_decay freeze_embeddings freeze_layers lora_rank "
         "lora_alpha lora_targets teacher temperature soft_weight matryoshka false_negative_margin "
@@ -220,9 +221,16 @@ class FinetuneConfig(TrainingConfig):
     scores (margin: the squared error of the differences between the positive and each negative; kl:
     the divergence of the softmaxes over the passages of a query); None: listwise if there are
     negatives, else binary."""
-    pooling: Literal["mean", "cls"] | None = None
-    """embed: the embedding is the mean of the hidden states of all tokens, or the hidden state of
-    [CLS]; None: as the files of sentence-transformers in --init say, or mean."""
+    pooling: Pooling | None = None
+    """embed: the embedding is the mean of the hidden states of all tokens, the hidden state of
+    [CLS] (cls), or another pooling by its name in sentence-transformers; None: as the files of
+    sentence-transformers in --init say, with all of their modules and prompts, or mean."""
+    query_prompt: str | None = None
+    """embed: text before the anchor, or the name of a prompt in the files of sentence-transformers
+    in --init; saved with the model as the prompt "query"; None: the prompt "query" in --init, or
+    if there is none, the default prompt there."""
+    document_prompt: str | None = None
+    """embed: the same before all texts but the anchor, saved and looked up as "document"."""
     normalize: bool | None = None
     """embed: whether the embeddings of the model have length 1; the loss, which compares cosines,
     is the same; None: as the files of sentence-transformers in --init say, or False if there are

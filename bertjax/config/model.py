@@ -8,6 +8,8 @@ from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive
 from bertjax.base.files import brief, did_you_mean
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"]
+Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+"""The poolings of sentence-transformers, by their names there; see `pooled`."""
 Size = Annotated[int, "[1, 2^31)"]
 DROPOUT_FIELDS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),

@@ -1,19 +1,22 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
+import dataclasses
 import functools
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import bertjax
 from bertjax.base.checked import Count, check
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
+from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.output_files import (
     PartialVectors,
@@ -30,7 +33,9 @@ from bertjax.inference.predictor import (
 )
 from bertjax.model import BertWithHead
 from bertjax.model.embedding_losses import unit
-from bertjax.model.sentence_embedding import Poolings, pooled
+from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.tasks import Task
+from bertjax.tasks.embedding import EmbeddingTask, lower_cased, prompt_length
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.tables import (
     NAMED_COLUMNS,
@@ -41,7 +46,7 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
 )
 from bertjax.weights import LoadedModel
-from bertjax.weights.sentence_transformers import SentenceModules
+from bertjax.weights.sentence_transformers import Read, SentenceModules
 
 
 class Embedder:
@@ -54,8 +59,9 @@ class Embedder:
     the files of sentence-transformers.
 
     Raises:
-        ValueError: `layers`, `max_length` or `truncate_dim` does not fit the model, or `pooling` is
-            None and the directory has modules of sentence-transformers that bertjax lacks.
+        ValueError: `layers`, `max_length` or `truncate_dim` does not fit the model, there is no
+            prompt of the name `prompt`, or `pooling` is None and the directory has modules of
+            sentence-transformers that bertjax lacks.
     """
 
     def __init__(
@@ -67,52 +73,80 @@ class Embedder:
         normalize: bool | None = None,
         max_length: int | None = None,
         truncate_dim: int | None = None,
+        prompt: str | None = None,
     ):
-        check("pooling", pooling, Poolings | None)
+        for mode in pooling.split("+") if isinstance(pooling, str) else [pooling]:
+            check("pooling", mode, Pooling | None)
         check("normalize", normalize, bool | None)
         check("batch_size", batch_size, Count | None)
         check("truncate_dim", truncate_dim, int | None)
+        check("prompt", prompt, str | None)
         check("layers", layers, tuple[int, ...] | list[int] | range)
-        count = loaded.config.num_hidden_layers + 1
+        where, config = loaded.source.where, loaded.config
+        count = config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
         if wrong or not layers:
             raise ValueError(
                 f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
             )
-        longest = loaded.config.max_length
+        longest = config.max_length
         if max_length is not None and not 2 <= max_length <= longest:
             raise ValueError(
-                f"max_length={max_length}, but {loaded.source.where} reads 2 to {longest} tokens: "
+                f"max_length={max_length}, but {where} reads 2 to {longest} tokens: "
                 "choose a value in this range."
             )
-        modules = SentenceModules()
+        modules = SentenceModules(pooling=pooling or "mean")
         if pooling is None:
             modules = loaded.source.usage.modules.result() or modules
-        pooling = pooling or modules.pooling
+        only_last = tuple(layers) in ((-1,), (count - 1,))
+        if modules.after_pooling and not only_last:
+            raise ValueError(
+                f"layers={list(layers)}: {where} has modules after the pooling, which read the "
+                "last hidden states alone: leave layers out, or give --pooling to embed without "
+                "the modules."
+            )
+        # What sentence-transformers truncates has been normalised before.
+        follows = normalize is None and truncate_dim is None
         normalize = modules.normalize if normalize is None else normalize
+        model = BertForSentenceEmbedding(
+            dataclasses.replace(config, add_pooling_layer=False),
+            loaded.model.dtype,
+            attention_kernel=loaded.model.attention_kernel,
+            pooling=modules.pooling,
+            after_pooling=modules.after_pooling,
+            include_prompt=modules.include_prompt,
+            hidden_layers=(-1,) if only_last else tuple(layers),
+            normalize=follows and normalize,
+        )
+        if truncate_dim is not None and not 1 <= truncate_dim <= model.size:
+            raise ValueError(
+                f"truncate_dim={truncate_dim}, but the vectors have {model.size} numbers: choose 1 "
+                f"to {model.size}."
+            )
+        self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
         self.max_length = max_length or min(modules.max_length or loaded.max_length, longest)
         self.truncated = 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
         self._loaded, self._batch_size = loaded, batch_size
-        self._params = inference_params(loaded.params, loaded.model)
-        whole = loaded.config.hidden_size * len(layers)
-        if truncate_dim is not None and not 1 <= truncate_dim <= whole:
-            raise ValueError(
-                f"truncate_dim={truncate_dim}, but the vectors have {whole} numbers: choose 1 to "
-                f"{whole}."
-            )
-        self.size = truncate_dim or whole
-        layers = tuple(layers)
-        only_last = layers in ((-1,), (count - 1,))
-        read = Pooling(pooling, (-1,) if only_last else layers, normalize, self.size)
-        encoder = for_inference(loaded.model)
-        self._program = compiled_program(encoder, read, hidden_states=not only_last)
+        self._prompt = modules.prompt(prompt)
+        is_lower = modules.lower_case
+        self._tokenizer = lower_cased(loaded.tokenizer) if is_lower else loaded.tokenizer
+        is_skipped = self._prompt and not modules.include_prompt
+        prompted = self._tokenizer, self._prompt, self.max_length
+        self._skipped = prompt_length(*prompted) if is_skipped else 0
+        params = {**modules.params, **loaded.params}
+        params = {name: params[name] for name in ("bert", *modules.params)}
+        self._params = inference_params(params, loaded.model)
+        cut = Cut(self.size, normalize and not follows)
+        self._program = compiled_program(for_inference(model), cut, hidden_states=not only_last)
         self.settings = {
             "version": bertjax.__version__,
-            "pooling": pooling,
+            "pooling": modules.pooling,
+            "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
+            "prompt": [self._prompt, self._skipped, modules.lower_case],
             "layers": list(layers),
-            "normalize": normalize,
+            "normalize": [model.normalize, cut.normalize],
             "size": self.size,
             "max_length": self.max_length,
             "device": jax.local_devices()[0].device_kind,
@@ -120,12 +154,14 @@ class Embedder:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        rows = self._loaded.tokenizer.encode_prompts(texts, self.max_length)
+        prompted = [self._prompt + text for text in texts] if self._prompt else texts
+        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
         self.truncated += sum(len(row) >= self.max_length for row in rows)
         vectors = np.empty((len(texts), self.size), np.float32)
 
         features = [
-            Feature(np.asarray(row, np.int32), (len(row),), (len(row),), None) for row in rows
+            Feature(np.asarray(row, np.int32), (len(row),), (self._skipped or len(row),), None)
+            for row in rows
         ]
         pieces = packed_pieces(
             features,
@@ -142,20 +178,45 @@ class Embedder:
         return vectors
 
 
-class Pooling(NamedTuple):
-    """Pools the hidden states of `layers` to embeddings, float32 [B, K, size], in a program."""
+class Cut(NamedTuple):
+    """Cuts the embeddings of a program to [B, K, size], and perhaps normalises them."""
 
-    kind: str
-    layers: tuple[int, ...]
-    normalize: bool
     size: int
+    normalize: bool
 
     def __call__(self, model: BertWithHead, outputs: dict[str, Any], batch: Any) -> jax.Array:
-        states = outputs.get("hidden_states", [outputs["last_hidden_state"]])
-        x = jnp.concatenate([states[layer] for layer in self.layers], axis=-1)  # [B, L, D]
-        vectors = pooled(x, batch["sequence_ids"], batch["sequence_starts"], self.kind)
-        vectors = vectors[..., : self.size]
+        vectors = outputs["sentence_embedding"][..., : self.size]
         return unit(vectors) if self.normalize else vectors
+
+
+def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:
+    """Makes a task of embeddings and its model follow the files of sentence-transformers.
+
+    Nothing is taken from them if the task sets the pooling. Prompts that the task does not set are
+    the prompts "query" and "document" of the files, or if these are empty, the default prompt. A
+    `foreign` model, which another library has trained, gets the default prompt for all texts, as
+    from `encode` there. The returned model has the prompts of the task in its `usage`.
+    """
+    if not isinstance(task, EmbeddingTask):
+        return task, loaded
+    source, modules = loaded.source, SentenceModules()
+    if not task.pooling:
+        modules = source.usage.modules.result() or modules
+    default, prompts = modules.prompt(None), dict(modules.prompts)
+    same = ("include_prompt", "lower_case", "similarity", "truncate_dim")
+    fields = {name: getattr(modules, name) for name in same}
+    for name in ("query", "document"):
+        if (given := getattr(task, f"{name}_prompt")) is None:
+            given = default if foreign else prompts[name] or default
+        else:
+            given = modules.prompt(given)
+        prompts[name] = fields[f"{name}_prompt"] = given
+    task = dataclasses.replace(task, **fields)
+    followed: Read = Future()
+    followed.set_result(modules._replace(prompts=prompts))
+    source = source._replace(usage=source.usage._replace(modules=followed))
+    model = loaded.model.clone(include_prompt=modules.include_prompt)
+    return task, loaded._replace(model=model, source=source)
 
 
 # The texts of a file are sorted by length in windows of at most so many texts; a window ends when

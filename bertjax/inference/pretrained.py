@@ -24,7 +24,7 @@ from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import use_compilation_cache
-from bertjax.inference.embed import Embedder
+from bertjax.inference.embed import Embedder, following
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
@@ -53,7 +53,11 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
-from bertjax.weights.sentence_transformers import read_cross_encoder, transformer_folder
+from bertjax.weights.sentence_transformers import (
+    changed_weights,
+    read_cross_encoder,
+    transformer_folder,
+)
 
 # Where a CrossEncoder of sentence-transformers has its activation in config.json.
 CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
@@ -371,15 +375,16 @@ class Pretrained:
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
         truncate_dim: int | None = None,
+        prompt: str | None = None,
     ) -> np.ndarray:
-        """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
+        """Computes a vector for each text: float32 [len(texts), D].
 
         Args:
             texts: the texts; long texts are truncated as by `encode` or, if `pooling` is None, to
                 the length in the files of sentence-transformers.
-            pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
-                None: as the files of sentence-transformers in the model directory say, or "mean" if
-                there are none.
+            pooling: "mean", "cls", or another of `bertjax.model.sentence_embedding.pooled`; None:
+                all that the files of sentence-transformers in the model directory say is followed,
+                and without such files, it is "mean".
             normalize: whether to divide each vector by its Euclidean length; None: as the files of
                 sentence-transformers say, or False if there are none or `pooling` is set.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
@@ -387,14 +392,16 @@ class Pretrained:
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short texts; None: enough rows to keep the device busy.
             truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
-                normalised; None: all.
+                normalised; None: as the files of sentence-transformers say, or all.
+            prompt: the name of a prompt in these files, or a text to put before each text; None:
+                the default prompt of these files, if any.
 
         Raises:
-            ValueError: `texts` is one string, a table or a dictionary, or an element is no text.
+            ValueError: `texts` is one string, a table or a dictionary, or an element is no text; or
+                as in `Embedder`.
         """
-        embedder = Embedder(
-            self.loaded, pooling, layers, batch_size, normalize, truncate_dim=truncate_dim
-        )
+        options: dict[str, Any] = {"truncate_dim": truncate_dim, "prompt": prompt}
+        embedder = Embedder(self.loaded, pooling, layers, batch_size, normalize, **options)
         return embedder(single_texts(texts))
 
     def rerank(
@@ -474,6 +481,8 @@ class Pretrained:
             if "bert/pooler" in self.absent:
                 del params["bert"]["pooler"]
         extra = {key: source[key] for key in kept if key in source}
+        usage = self._loaded.source.usage
+        weights = changed_weights(usage.modules, params)
         objectives = self.model.objectives.values()
         if self.labels is None and any(objective.named_classes for objective in objectives):
             extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
@@ -486,7 +495,7 @@ class Pretrained:
             self.tokenizer,
             head=head,
             extra=extra,
-            files=self._loaded.source.usage.sentence_files.result() | _task_files(self._loaded),
+            files=usage.sentence_files.result() | weights | _task_files(self._loaded),
             card=model_card(
                 Path(directory).name,
                 head,
@@ -545,11 +554,6 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             activation, limit = read_cross_encoder(loaded.source.config, files, lowers=lowers)
     if not description:  # as for embeddings
         longest = min(limit or loaded.max_length, longest)
-    if modules and loaded.head == "sentence_embedding" and modules.similarity != "cosine":
-        raise ValueError(
-            f"{where} has similarity_fn_name={brief(modules.similarity, 40)}, but predictions are "
-            "cosines: compare the vectors of `embed` by it."
-        )
     with naming_read_errors(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(
@@ -561,6 +565,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             longest,
             activation,
         )
+        task, loaded = following(task, loaded, foreign=not description)
     return loaded, task, description
 
 

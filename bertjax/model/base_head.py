@@ -55,6 +55,8 @@ class Rows(NamedTuple):
     dropout_rows: jax.Array | None
     """int [B]: the index of each row in the global batch, which is folded into the PRNG key
     "dropout"; None: no dropout is applied."""
+    token_type_ids: jax.Array
+    """int [B, L]: the token types."""
 
 
 class BertWithHead(nn.Module):
@@ -79,6 +81,8 @@ class BertWithHead(nn.Module):
     class_part: ClassVar[str | None] = None
     """The member of `parts` whose arrays have one entry per class on the last axis; None if no part
     has such arrays."""
+    separate_parts: ClassVar[tuple[str, ...]] = ()
+    """Top-level keys of parameters that are exported to files of their own."""
     outputs: ClassVar[tuple[str, ...]] = ()
     """Names of the outputs that the head adds to the outputs of `BertModel`."""
     sequence_outputs: ClassVar[tuple[str, ...]] = ()
@@ -110,6 +114,11 @@ class BertWithHead(nn.Module):
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
         """(config of the encoder, whether it has an MLM head) for each encoder, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
+
+    @property
+    def types_mark_prompts(self) -> bool:
+        """Whether token types are not for the encoder, which gets the type 0 for all tokens."""
+        return False
 
     @property
     def needs_pooler(self) -> bool:
@@ -189,14 +198,14 @@ class BertWithHead(nn.Module):
             dropout_rows = jnp.arange(input_ids.shape[0])
         encoded = self.bert(
             input_ids,
-            token_type_ids,
+            jnp.zeros_like(token_type_ids) if self.types_mark_prompts else token_type_ids,
             position_ids,
             sequence_ids,
             sequence_starts,
             dropout_rows=None if self.frozen else dropout_rows,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
-        rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows)
+        rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows, token_type_ids)
         outputs = encoded | self.head_outputs(encoded, rows)
         if one_sequence:
             per_sequence = {"pooler_output", *self.sequence_outputs} & outputs.keys()

@@ -1,41 +1,129 @@
-"""Sentence embeddings: pooling, and a head without parameters of its own.
+"""Sentence embeddings: pooling, the modules behind it, and the head that applies both.
 
 Array shapes: B rows, K sequences packed into a row, L tokens per row, D dimensions of an embedding.
 """
 
-from typing import Literal
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bertjax.base.checked import check
+from bertjax.config.model import Pooling
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
 from bertjax.model.embedding_losses import TEMPERATURE, embedding_objective, unit
 from bertjax.model.losses import Objective
 
-Poolings = Literal["mean", "cls"]
-"""The mean over all tokens of a text, or the hidden state of its [CLS] token."""
-
 
 def pooled(
-    x: jax.Array, sequence_ids: jax.Array, sequence_starts: jax.Array, pooling: str
+    x: jax.Array,
+    sequence_ids: jax.Array,
+    sequence_starts: jax.Array,
+    pooling: str,
+    skipped: jax.Array | None = None,
 ) -> jax.Array:
     """Pools the hidden states of each of the K sequences of a row (Reimers and Gurevych 2019, 3).
 
     The hidden states x are float [B, L, D]; `sequence_ids` and `sequence_starts` are as in
-    `Rows`. `pooling` is "mean" for the mean over all tokens of a sequence, or "cls" for the hidden
-    state of its [CLS] token. The result is float32 [B, K, D]; the vectors of unused entries of a
-    row have no meaning, but are finite.
+    `Rows`. The result is float32 [B, K, D]; the vectors of unused entries of a row have no meaning,
+    but are finite.
+
+    Args:
+        pooling: "mean" over all tokens of a sequence; "mean_sqrt_len_tokens", their sum divided by
+            the square root of their number; "weightedmean", where the n-th token has the weight n
+            (Muennighoff 2022); "max" of each dimension; the hidden state of the first token
+            ("cls") or of the last one ("lasttoken"). Several, joined by "+", are concatenated.
+        skipped: int [B, K], the number of first tokens of each sequence that are left out, but
+            count for "weightedmean"; None: 0.
     """
-    check("pooling", pooling, Poolings)
     x = x.astype(jnp.float32)
-    if pooling == "cls":
-        return jnp.take_along_axis(x, sequence_starts[:, :, None], axis=1)
+    firsts = sequence_starts if skipped is None else sequence_starts + skipped
     numbers = 1 + jnp.arange(sequence_starts.shape[1])
-    inside = sequence_ids[:, None, :] == numbers[None, :, None]  # [B, K, L]
-    counts = inside.sum(-1, keepdims=True)
-    sums = jnp.einsum("bkl,bld->bkd", inside.astype(jnp.float32), x, precision="highest")
-    return sums / jnp.maximum(counts, 1)
+    inside = whole = sequence_ids[:, None, :] == numbers[None, :, None]  # [B, K, L]
+    positions = jnp.arange(x.shape[1])[None, None]
+    if skipped is not None:
+        inside = whole & (positions >= firsts[:, :, None])
+    vectors = []
+    for mode in pooling.split("+"):
+        check("pooling", mode, Pooling)
+        if mode in ("cls", "lasttoken"):
+            lasts = jnp.maximum(sequence_starts + whole.sum(-1) - 1, 0)
+            places = firsts if mode == "cls" else lasts
+            vectors.append(jnp.take_along_axis(x, places[:, :, None], axis=1))
+        elif mode == "max":
+            highest = jnp.where(inside[..., None], x[:, None], -jnp.inf).max(2)
+            vectors.append(jnp.where(inside.any(-1, keepdims=True), highest, 0))
+        else:
+            weights = inside.astype(jnp.float32)
+            counts: jax.Array = inside.sum(-1, keepdims=True)
+            if mode == "weightedmean":
+                weights *= 1 + positions - sequence_starts[:, :, None]
+                counts = weights.sum(-1, keepdims=True)
+            sums = jnp.einsum("bkl,bld->bkd", weights, x, precision="highest")
+            counts = jnp.maximum(counts, 1)
+            vectors.append(sums / (jnp.sqrt(counts) if "sqrt" in mode else counts))
+    return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+
+_SAME_NAME = "CELU ELU Identity Mish ReLU ReLU6 SELU SiLU Sigmoid Softplus Tanh".split()
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    **{name: getattr(jax.nn, name.lower()) for name in _SAME_NAME},
+    "GELU": functools.partial(jax.nn.gelu, approximate=False),
+    "Hardsigmoid": jax.nn.hard_sigmoid,
+    "Hardswish": jax.nn.hard_swish,
+    "Hardtanh": jax.nn.hard_tanh,
+    "LeakyReLU": jax.nn.leaky_relu,
+    "LogSigmoid": jax.nn.log_sigmoid,
+    "Softsign": jax.nn.soft_sign,
+}
+"""The activations of `torch.nn` by their classes, with the default arguments of these."""
+
+
+def activation(path: str) -> Callable[[jax.Array], jax.Array] | None:
+    """Returns the activation whose class in torch.nn has this path; None if there is none."""
+    return ACTIVATIONS.get(path.rpartition(".")[2]) if path.startswith("torch.nn.") else None
+
+
+class SentenceModule(NamedTuple):
+    """A module of sentence-transformers that follows the pooling: Dense, LayerNorm or Normalize.
+
+    The fields have the names of a Dense's config, and are unused in the other kinds. With
+    `use_residual`, the input is added to the output, by a matrix if their sizes differ.
+    """
+
+    kind: str
+    out_features: int = 0
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.activation.Tanh"
+    use_residual: bool = False
+
+
+class SentenceModules(nn.Module):
+    """Applies modules to vectors, [..., D] -> [..., size], as sentence-transformers does.
+
+    The parameters of module i, from 0, are under "i", and those of its residual under "i_residual".
+    """
+
+    modules: tuple[SentenceModule, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        dense = functools.partial(nn.Dense, precision="highest")
+        for index, (kind, size, bias, path, residual) in enumerate(self.modules):
+            if kind == "Normalize":
+                x = unit(x)
+            elif kind == "LayerNorm":
+                x = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=str(index))(x)
+            else:
+                y = dense(size, use_bias=bias, name=str(index))(x)
+                y = activation(path)(y)  # type: ignore[misc]
+                if residual and x.shape[-1] != size:
+                    x = dense(size, use_bias=False, name=f"{index}_residual")(x)
+                x = x + y if residual else y
+        return x
 
 
 class BertForSentenceEmbedding(BertWithHead):
@@ -45,8 +133,13 @@ class BertForSentenceEmbedding(BertWithHead):
     the encoder, if there is one, is kept and not trained, so that transformers loads it unchanged.
 
     Attributes:
-        pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
-        normalize: whether vectors are divided by their Euclidean length.
+        pooling: as in `pooled`.
+        after_pooling: the modules that follow the pooling.
+        normalize: whether vectors are divided by their Euclidean length in the end.
+        include_prompt: if False, the pooling leaves out the prompts, which are the tokens of type 0
+            in sequences that have tokens of type 1; the encoder gets the type 0 for all tokens.
+        hidden_layers: indices of the hidden states that are concatenated and pooled; others than
+            the last need `output_hidden_states`.
         temperature: by which the cosines are divided in the loss of in-batch negatives.
         matryoshka: sizes of embeddings that are trained besides the full size.
         loss: the name of the training objective; "": the first one of the kind of the labels.
@@ -54,20 +147,38 @@ class BertForSentenceEmbedding(BertWithHead):
     """
 
     pooling: str = "mean"
+    after_pooling: tuple[SentenceModule, ...] = ()
     normalize: bool = False
+    include_prompt: bool = True
+    hidden_layers: tuple[int, ...] = (-1,)
     temperature: float = TEMPERATURE
     matryoshka: tuple[int, ...] = ()
     loss: str = ""
     false_negative_margin: float | None = None
 
+    separate_parts = ("modules",)
     outputs = sequence_outputs = ("sentence_embedding",)
     objectives = {
         kind: embedding_objective(kind, TEMPERATURE, ())
         for kind in ("contrastive", "similarity", "distilled")
     }
 
+    @property
+    def size(self) -> int:
+        """The number of dimensions of an embedding."""
+        size = self.config.hidden_size * len(self.hidden_layers) * len(self.pooling.split("+"))
+        return next((m.out_features for m in self.after_pooling[::-1] if m.out_features), size)
+
+    @property
+    def types_mark_prompts(self) -> bool:
+        return not self.include_prompt
+
+    def setup(self):
+        super().setup()
+        self.modules = SentenceModules(self.after_pooling)
+
     def objective(self, kind: str) -> Objective:
-        full = self.config.hidden_size
+        full = self.size
         if wrong := [size for size in self.matryoshka if not 1 <= size <= full]:
             raise ValueError(
                 f"matryoshka={list(self.matryoshka)}: the embeddings have {full} numbers, so they "
@@ -77,7 +188,15 @@ class BertForSentenceEmbedding(BertWithHead):
         return embedding_objective(self.loss or kind, self.temperature, self.matryoshka, margin)
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
-        vectors = pooled(
-            encoded["last_hidden_state"], rows.sequence_ids, rows.sequence_starts, self.pooling
-        )
+        x, skipped = encoded["last_hidden_state"], None
+        if self.hidden_layers != (-1,):
+            states = encoded["hidden_states"]
+            x = jnp.concatenate([states[layer] for layer in self.hidden_layers], axis=-1)
+        if not self.include_prompt:
+            numbers = 1 + jnp.arange(rows.sequence_starts.shape[1])
+            inside = rows.sequence_ids[:, None, :] == numbers[None, :, None]  # [B, K, L]
+            texts = (inside & (rows.token_type_ids > 0)[:, None]).sum(-1)
+            skipped = jnp.where(texts > 0, inside.sum(-1) - texts, 0)
+        vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, self.pooling, skipped)
+        vectors = self.modules(vectors)
         return {"sentence_embedding": unit(vectors) if self.normalize else vectors}

@@ -9,11 +9,14 @@ of all examples are the candidates.
 
 import abc
 import dataclasses
+import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.spatial
+from tokenizers import normalizers
 
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, pearson_spearman
@@ -33,13 +36,19 @@ class EmbeddingTask(Task):
 
     Attributes:
         num_texts: the number of texts of a training example.
-        pooling: "mean" or "cls"; None: as the model to start from says, or "mean".
+        pooling: as in `pooled`; None: as the model to start from says, or "mean".
         normalize: whether embeddings have length 1; None: as the model to start from says, or not.
         matryoshka: sizes of embeddings that are trained besides the full size.
         loss: the name of the training objective; "": the usual one of the examples.
         temperature: by which it divides cosines or, of a teacher, scores; None: 0.05.
         false_negative_margin: a candidate that is nearer than the positive minus it is no negative;
             None: all are.
+        query_prompt: the text before the anchor; None: as the model to start from says.
+        document_prompt: the text before the other texts; None: as the model to start from says.
+        include_prompt: whether the pooling includes the tokens of the prompts.
+        lower_case: whether texts are lower-cased, whatever the tokenizer does.
+        similarity: how vectors are compared in predictions, as in `similarities`.
+        truncate_dim: the number of dimensions that predictions compare; None: all.
         scored: whether the examples of the dev split are pairs with scores.
         lowest: the score of pairs with cosine 0; `highest` is the score of pairs with cosine 1.
     """
@@ -51,6 +60,12 @@ class EmbeddingTask(Task):
     loss: str = ""
     temperature: float | None = None
     false_negative_margin: float | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    include_prompt: bool = True
+    lower_case: bool = False
+    similarity: str = "cosine"
+    truncate_dim: int | None = None
     scored: bool = True
     lowest: float = 0.0
     highest: float = 1.0
@@ -90,32 +105,57 @@ class EmbeddingTask(Task):
                 f"{example.where} has {len(texts) - 2} hard negatives, but the first row has "
                 f"{self.num_texts - 2}: give every row the same number."
             )
-        sequences = [tokenizer.encode_prompt(text, max_length=max_length) for text in texts]
-        return [feature_of(sequences, self._labels(example, [ids for ids, _ in sequences]))]
+        sequences = plain = self._encoded(texts, tokenizer, max_length)
+        if self.query_prompt or self.document_prompt:
+            plain = self._encoded(texts, tokenizer, max_length, prompts=False)
+        return [feature_of(sequences, self._labels(example, [ids for ids, _ in plain]))]
 
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> list[Feature]:
         """Encodes each text of an example as a `Feature` of its own."""
         texts = _texts(example)
-        sequences = (tokenizer.encode_prompt(text, max_length=max_length) for text in texts)
+        sequences = self._encoded(texts, tokenizer, max_length)
         return [feature_of([sequence], None) for sequence in sequences]
+
+    def _encoded(
+        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, prompts: bool = True
+    ) -> list[tuple[list[int], list[int]]]:
+        """Returns (ids, token types) of each text; without `prompts`, of the texts alone."""
+        tokenizer = lower_cased(tokenizer) if self.lower_case else tokenizer
+        sequences = []
+        for index, text in enumerate(texts):
+            prompt = (self.document_prompt if index else self.query_prompt) if prompts else ""
+            ids, types = tokenizer.encode_prompt(f"{prompt or ''}{text}", max_length=max_length)
+            if prompt and not self.include_prompt:
+                first = prompt_length(tokenizer, prompt, max_length)
+                types = [int(place >= first) for place in range(len(ids))]
+            sequences.append((ids, types))
+        return sequences
 
     @abc.abstractmethod
     def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray | None:
-        """Returns the labels of a training example, whose texts are encoded as `ids`."""
+        """Returns the labels of a training example, whose texts, without prompts, are `ids`."""
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns a dict: `similarity`, the cosine of the first text and the second one.
+        """Returns a dict: `similarity`, that of the first text and the second one.
 
-        If there are hard negatives, `negatives` are the cosines of the first text and each of them.
+        If there are hard negatives, `negatives` are those of the first text and each of them.
         """
-        vectors = _unit(outputs)
-        cosines = (vectors[1:] @ vectors[0]).tolist()
-        negatives = {"negatives": cosines[1:]} if len(cosines) > 1 else {}
-        return {"similarity": cosines[0], **negatives}
+        vectors = self._vectors(outputs)
+        values = similarities(vectors[:1], vectors[1:], self.similarity)[0].tolist()
+        negatives = {"negatives": values[1:]} if len(values) > 1 else {}
+        return {"similarity": values[0], **negatives}
+
+    def _vectors(self, outputs: Sequence[Outputs]) -> np.ndarray:
+        """Returns the embeddings of several texts, of length 1 for cosines: float32 [C, D]."""
+        vectors = np.stack([output["sentence_embedding"] for output in outputs])
+        vectors = vectors[:, : self.truncate_dim]
+        if self.similarity != "cosine":
+            return vectors
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
     def predicted_label(self, prediction: Prediction) -> float:
         """Returns the similarity on the scale of the scores."""
@@ -173,11 +213,11 @@ class ContrastiveTask(EmbeddingTask):
         prediction = super().predict(example, features, outputs)
         if example.label is not None:
             return prediction
-        return prediction | {VECTORS: _unit(outputs)}
+        return prediction | {VECTORS: self._vectors(outputs)}
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the correlations of scored pairs, and the retrieval metrics of all others."""
-        retrieval = Retrieval()
+        retrieval = Retrieval(self.similarity)
 
         def scored() -> Iterator[tuple[Example, Prediction]]:
             for example, prediction in pairs:
@@ -218,10 +258,27 @@ def _texts(example: Example) -> list[str]:
     return texts
 
 
-def _unit(outputs: Sequence[Outputs]) -> np.ndarray:
-    """Returns the embeddings of several texts, divided by their lengths: float32 [C, D]."""
-    vectors = np.stack([output["sentence_embedding"] for output in outputs])
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+def similarities(a: np.ndarray, b: np.ndarray, name: str) -> np.ndarray:
+    """Compares vectors a [n, D] with b [m, D], as `similarity_fn_name` says: float [n, m].
+
+    "cosine" takes vectors of length 1; "euclidean" and "manhattan" are negative distances.
+    """
+    if name in ("cosine", "dot"):
+        return a @ b.T
+    metric: Any = name.replace("manhattan", "cityblock")
+    return -scipy.spatial.distance.cdist(a, b, metric)
+
+
+@functools.lru_cache(maxsize=8)
+def lower_cased(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer that lower-cases texts and is otherwise `tokenizer`."""
+    first = normalizers.Lowercase()
+    return tokenizer if tokenizer.do_lower_case else tokenizer.normalised_first(first)
+
+
+def prompt_length(tokenizer: Tokenizer, prompt: str, max_length: int) -> int:
+    """Returns the number of tokens of a prompt, with [CLS] and without [SEP]."""
+    return len(tokenizer.encode_prompt(prompt, max_length=max_length)[0]) - 1
 
 
 RECALLS = (1, 10)
@@ -237,7 +294,8 @@ class Retrieval:
     anchor, does not count as wrong, and texts that occur several times are one candidate.
     """
 
-    def __init__(self):
+    def __init__(self, similarity: str = "cosine"):
+        self._similarity = similarity
         self._texts: dict[str, int] = {}  # candidate -> its index
         self._candidates: list[np.ndarray] = []
         self._anchors: list[np.ndarray] = []
@@ -247,7 +305,7 @@ class Retrieval:
         self._triplets: list[bool] = []
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Adds an example: anchor, positive, hard negatives; vectors of length 1, [C, D]."""
+        """Adds an example: anchor, positive, hard negatives; vectors as in `similarities`."""
         anchor, *others = texts
         indices = []
         for text, vector in zip(others, vectors[1:], strict=True):
@@ -259,8 +317,8 @@ class Retrieval:
         self._positives.append(indices[0])
         self._right.setdefault(anchor, set()).add(indices[0])
         if len(others) > 1:
-            cosines = vectors[1:] @ vectors[0]
-            self._triplets.append(bool(cosines[0] > cosines[1:].max()))
+            values = similarities(vectors[:1], vectors[1:], self._similarity)[0]
+            self._triplets.append(bool(values[0] > values[1:].max()))
 
     def scores(self) -> dict[str, float]:
         """Returns the metrics of the examples, as fractions; {} if there are none.
@@ -284,8 +342,8 @@ class Retrieval:
         candidates, anchors = np.stack(self._candidates), np.stack(self._anchors)
         ranks = np.empty(len(anchors))
         for start in range(0, len(anchors), BLOCK):
-            cosines = anchors[start : start + BLOCK] @ candidates.T
-            for row, values in enumerate(cosines):
+            block = similarities(anchors[start : start + BLOCK], candidates, self._similarity)
+            for row, values in enumerate(block):
                 index = start + row
                 own = values[self._positives[index]]
                 values[list(self._right[self._queries[index]])] = -np.inf

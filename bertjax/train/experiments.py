@@ -37,6 +37,7 @@ from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
+from bertjax.inference.embed import following
 from bertjax.inference.pretrained import Pretrained, load_pretrained, with_task
 from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines
@@ -206,7 +207,7 @@ def load_run(
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
     task = selected_by(task, config.select_by)
-    loaded = load_for_task(config, task)
+    task, loaded = following(task, load_for_task(config, task))
     if isinstance(task, RerankTask):
         task = _as_cross_encoder(task, loaded, config.max_length or task.max_length)
     teacher = load_task_teacher(config, task, loaded)
@@ -318,7 +319,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
     same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission loss".split()
     spans = ("max_query_length", "max_answer_length", "null_threshold")
     embeddings = {
-        "pooling": config.pooling,
+        **{name: getattr(config, name) for name in ("pooling", "query_prompt", "document_prompt")},
         "normalize": config.normalize,
         "matryoshka": config.matryoshka or None,
         "false_negative_margin": config.false_negative_margin,

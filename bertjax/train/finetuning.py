@@ -339,7 +339,8 @@ class FinetuningJob(Job):
         recipe, flat = self.program.recipe, flatten_dict(params, sep="/")
         trained = split_params(recipe.averaged(state.params, state.opt_state), (FROZEN,))[0]
         matrices = recipe.matrices(hosts.fetch(trained, self.program.mesh))
-        head: Any = {path: x for path, x in flat.items() if not path.startswith(recipe.frozen)}
+        others = (*recipe.frozen, *self.program.model.separate_parts)
+        head: Any = {path: x for path, x in flat.items() if not path.startswith(others)}
         facts = {"r": recipe.rank, "lora_alpha": recipe.scale * recipe.rank}
         facts |= {"base_model_name_or_path": self.config.init}
         return adapter_files(matrices, head, self.loaded.config, facts)
@@ -371,7 +372,9 @@ class FinetuningJob(Job):
             card=card,
             files={
                 "task.json": json.dumps(description, indent=2),
-                **files_of_head(self.program.model, self.max_length),
+                **files_of_head(
+                    self.program.model, params, self.max_length, self.loaded.source.usage.modules
+                ),
                 **adapters,
             },
             tagger=tagger_params,
@@ -501,7 +504,9 @@ def _class_weights(
         if task.label_kind == "multi_label":
             without = np.maximum(len(data.sizes) - counts, 1)
             return tuple((without / np.maximum(counts, 1)).tolist())
-        return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
+        # A class without examples, to which label smoothing gives a share, has the weight 0.
+        balanced = counts.sum() / (len(counts) * np.maximum(counts, 1)) * (counts > 0)
+        return tuple(balanced.tolist())
     if len(weights) != len(counts):
         raise ValueError(
             f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "

@@ -153,7 +153,7 @@ def save_hf(
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
         params: the parameters, which are converted and written one at a time to save memory,
-            without the head's `training_parts`.
+            without the head's `training_parts` and `separate_parts`.
         head: the name of the head in `bertjax.model.HEADS`.
         extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
@@ -169,8 +169,8 @@ def save_hf(
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
     with replacing_folder(directory, MODEL_FILES) as beside:
-        training_parts = HEADS[head].training_parts
-        written = {name: part for name, part in params.items() if name not in training_parts}
+        left_out = (*HEADS[head].training_parts, *HEADS[head].separate_parts)
+        written = {name: part for name, part in params.items() if name not in left_out}
         write_safetensors(beside / SAFETENSORS, written, config)
         if tagger is not None:
             write_safetensors(beside / TAGGER, tagger, config)

@@ -135,12 +135,13 @@ def load_model(
     stored = _classes(source, head)
     num_labels = num_labels or len(labels or ()) or stored
     model = HEADS[head](config, jnp.dtype(dtype), num_labels=num_labels)
-    model = with_head_fields(model, source.usage.modules, head_fields or {})
     bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
     skip = model.class_part if bias is not None and bias.size != stored else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
+    usage, fields = source.usage, head_fields or {}
+    model, params = with_head_fields(model, filled.params, usage.modules, fields)
     loaded = LoadedModel(
-        *(model, head, filled.params, config, source.tokenizer, labels),
+        *(model, head, params, config, source.tokenizer, labels),
         *(filled.absent, filled.unused, source, left_out),
     )
     if vocab_size is None or vocab_size == config.vocab_size:

@@ -1,21 +1,32 @@
 """The files of sentence-transformers in a model directory: how a text becomes an embedding.
 
 `modules.json` lists the modules that sentence-transformers applies: the transformer, a pooling of
-its hidden states, and possibly a normalisation to length 1. All else is refused by its name, and
-copied as it is.
+its hidden states, and then linear layers (Dense), LayerNorms and normalisations to length 1. All
+else is refused by its name, and copied as it is.
 """
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from bertjax.base.files import brief, read_json
-from bertjax.model import BertWithHead
-from bertjax.model.sentence_embedding import BertForSentenceEmbedding
-from bertjax.tokenization import Tokenizer
+import jax
+import numpy as np
+import safetensors.numpy
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bertjax.base.files import brief, did_you_mean, listed, read_json
+from bertjax.config.model import Pooling
+from bertjax.model import BertConfig, BertWithHead
+from bertjax.model.sentence_embedding import (
+    ACTIVATIONS,
+    BertForSentenceEmbedding,
+    SentenceModule,
+    activation,
+)
+from bertjax.weights.hf import BIN, SAFETENSORS, open_weights
 
 MODULES = "modules.json"
 _MODEL = "config_sentence_transformers.json"
@@ -30,6 +41,23 @@ MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
 _ANY = object()
+# The flags of poolings in files of old versions, the oldest of which have only the first four.
+_FLAGS = {
+    **{"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"},
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+# {PyTorch name: path after the index of the module in our tree} of the modules.
+_TENSORS = {
+    "Dense": {
+        **{"linear.weight": "/kernel", "linear.bias": "/bias"},
+        "residual.weight": "_residual/kernel",
+    },
+    "LayerNorm": {"norm.weight": "/scale", "norm.bias": "/bias"},
+    "Normalize": {},
+}
 # The values that are followed; any, if other code reads the field or no embedding depends on it.
 _USUAL = {
     "Transformer": {
@@ -44,73 +72,182 @@ _USUAL = {
     "Pooling": dict.fromkeys(
         ("word_embedding_dimension", "embedding_dimension", "include_prompt", "pooling_mode"), _ANY
     ),
-    "SentenceTransformer": {"model_type": "SentenceTransformer", "truncate_dim": None},
+    "Dense": {"module_input_name": _EMBEDDING, "module_output_name": _EMBEDDING},
+    "LayerNorm": {"dimension": _ANY},
+    "SentenceTransformer": {"model_type": "SentenceTransformer"},
 }
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 class SentenceModules(NamedTuple):
     """How sentence-transformers computes embeddings with a model.
 
     Attributes:
-        pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
-        normalize: whether vectors are divided by their Euclidean length.
+        pooling: as in `pooled`; `include_prompt` tells whether it includes the tokens of prompts.
+        after_pooling: the modules that follow the pooling; `folders` are their folders, and
+            `params` a tree {"modules": their parameters}, {} if they have none.
+        normalize: whether vectors are divided by their Euclidean length in the end.
         max_length: maximum number of tokens per text; None: the maximum of the model.
-        similarity: how two vectors are compared.
+        lower_case: whether texts are lower-cased, whatever the tokenizer does.
+        prompts: {name: text to put before each text}, always with "query" and "document".
+        default_prompt: the name of the prompt that is used if none is named; None: no prompt.
+        similarity: how two vectors are compared, one of `SIMILARITIES`.
+        truncate_dim: the number of dimensions that are kept in the end; None: all.
     """
 
     pooling: str = "mean"
+    include_prompt: bool = True
+    after_pooling: tuple[SentenceModule, ...] = ()
+    folders: tuple[str, ...] = ()
+    params: Mapping[str, Any] = {}
     normalize: bool = False
     max_length: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = {"query": "", "document": ""}
+    default_prompt: str | None = None
     similarity: str = "cosine"
+    truncate_dim: int | None = None
+
+    def prompt(self, name_or_text: str | None) -> str:
+        """Returns the prompt of this name, a text that is no name as it is, or for None, the
+        default prompt. Raises ValueError if no prompt has the name, a word without punctuation."""
+        name = self.default_prompt if name_or_text is None else name_or_text
+        if name is None or name in self.prompts:
+            return "" if name is None else self.prompts[name]
+        if name.replace("-", "_").isidentifier():
+            raise ValueError(
+                f"prompt={brief(name, 60)!r}: the model has no prompt of this name. "
+                f"{did_you_mean(name, self.prompts)}Known: {listed(sorted(self.prompts))}. A text "
+                f"that is one word needs a space or a colon at its end, {brief(name, 60) + ': '!r}."
+            )
+        return name
 
 
-def read_sentence_modules(
-    directory: Path, tokenizer: Tokenizer | None = None
-) -> SentenceModules | None:
+Read = Future[SentenceModules | None]
+"""What `read_sentence_modules` has returned or raised."""
+
+
+def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """Reads the modules of sentence-transformers in a model directory; None if it has none.
 
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: a file is damaged, the directory has modules other than a transformer, a
-            pooling by mean or [CLS], and a normalisation, a setting of them is not followed, or
-            sentence-transformers would change the texts: by a default prompt, or by lower-casing
-            that `tokenizer` does not do anyway.
+            pooling, and modules that `SentenceModule` describes, their sizes or weights do not fit,
+            or a setting of them is not followed.
     """
     if not (directory / MODULES).is_file():
         return None
     kinds, folders = zip(*_modules(directory) or [("none", "")], strict=True)
-    if kinds[:2] != ("Transformer", "Pooling") or not {*kinds[2:]} <= {"Normalize"}:
+    if kinds[:2] != ("Transformer", "Pooling") or not {*kinds[2:]} <= {*_TENSORS}:
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
-            "only Transformer, Pooling and Normalize: give --pooling to embed without them."
+            "only Transformer, Pooling and, after these, Dense, LayerNorm and Normalize: give "
+            "--pooling to embed without them."
         )
-    normalizes = [_normalizes(directory / folder / "config.json") for folder in folders[2:]]
     places = [directory / folders[0] / name for name in _SETTINGS]
     settings = next((file for file in places if _read_optional(file)), places[0])
     content = _read_optional(settings)
     _refuse_others(settings, content, _USUAL["Transformer"])
-    length = content.get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 1):
-        raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
-    lowers = content.get("do_lower_case") and not (tokenizer and tokenizer.do_lower_case)
-    change = f"{settings} says that sentence-transformers lower-cases" if lowers else ""
+    pooling, include_prompt = read_pooling(directory / folders[1] / "config.json")
+    config = directory / folders[0] / "config.json"
+    sizes = (_count(config, _read_optional(config), name) for name in ("hidden_size", "dim"))
+    first = next(filter(None, sizes), BertConfig.hidden_size) * len(pooling.split("+"))
+    modules, params = _read_modules(directory, [*zip(kinds, folders, strict=True)][2:], first)
+    count = len(modules)
+    while modules and modules[-1][1].kind == "Normalize":
+        modules.pop()
     file = directory / _MODEL
     model = _read_optional(file)
     _refuse_others(file, model, _USUAL["SentenceTransformer"], others=True)
-    prompts, name = model.get("prompts"), model.get("default_prompt_name")
-    prompts = {"query": "", "document": ""} | (prompts if isinstance(prompts, dict) else {})
-    prompt = prompts.get(str(name), name)
-    if prompt not in (None, ""):
-        change = f"{file} says by default_prompt_name={brief(repr(name), 40)} that "
-        change += f"sentence-transformers puts {brief(repr(prompt), 60)} before"
-    if change:
-        raise ValueError(
-            f"{change} each text, which bertjax does not do: change your texts so, and give "
-            "--pooling to use the model on them as they are."
-        )
-    pooling = read_pooling(directory / folders[1] / "config.json")
-    similarity = str(model.get("similarity_fn_name") or "cosine")
-    return SentenceModules(pooling, any(normalizes), length, similarity)
+    prompts, name = model.get("prompts") or {}, model.get("default_prompt_name")
+    texts = prompts.values() if isinstance(prompts, dict) else [prompts, 0]
+    if not all(isinstance(text, str | None) for text in texts):
+        raise _wrong(file, model, "prompts", "which are no texts by their names")
+    prompts = {key: text or "" for key, text in {**SentenceModules().prompts, **prompts}.items()}
+    if name not in (None, *prompts):
+        known = f"but only the prompts {listed(sorted(prompts))}"
+        raise _wrong(file, model, "default_prompt_name", known)
+    if (similarity := model.get("similarity_fn_name") or "cosine") not in SIMILARITIES:
+        raise _wrong(file, model, "similarity_fn_name", f"not one of {', '.join(SIMILARITIES)}")
+    return SentenceModules(
+        *(pooling, include_prompt),
+        tuple(module for _, module in modules),
+        tuple(folder for folder, _ in modules),
+        {"modules": unflatten_dict(params, sep="/")} if params else {},
+        len(modules) < count,
+        _count(settings, content, "max_seq_length"),
+        bool(content.get("do_lower_case")),
+        *(prompts, name, similarity, _count(file, model, "truncate_dim")),
+    )
+
+
+def _wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
+    value = f"{brief(name, 40)}={brief(repr(content.get(name)), 80)}"
+    return ValueError(f"{file} has {value}, {why}: correct it, or give --pooling.")
+
+
+def _count(file: Path, content: Mapping[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{file}: {name} is {brief(value, 40)}; correct it.")
+    return value
+
+
+def _read_modules(
+    directory: Path, names: Iterable[tuple[str, str]], size: int
+) -> tuple[list[tuple[str, SentenceModule]], dict[str, np.ndarray]]:
+    """Reads the modules after a pooling of `size`, (kind, folder) each.
+
+    Returns (folder, module) of those that are not without effect, and {path: parameter}.
+    """
+    modules, params = [], {}
+    for kind, folder in names:
+        file, module = directory / folder / "config.json", SentenceModule(kind)
+        if kind == "Normalize":
+            modules += [(folder, module)] if _normalizes(file) else []
+            continue
+        content = read_json(file, REMEDY, MAX_BYTES)
+        _refuse_others(file, content, _USUAL[kind], others=kind == "Dense")
+        if kind == "Dense":
+            features = _count(file, content, "out_features") or 0
+            path = str(content.get("activation_function", module.activation_function))
+            has = bool(content.get("bias", True)), bool(content.get("use_residual"))
+            module = SentenceModule(kind, features, has[0], path, has[1])
+            if activation(path) is None:
+                known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
+                raise _wrong(file, content, "activation_function", known)
+        inputs = "in_features" if kind == "Dense" else "dimension"
+        if content.get(inputs) != size:
+            raise _wrong(file, content, inputs, f"but its input has {size} numbers")
+        for name, value in _read_weights(directory / folder, _shapes(module, size)).items():
+            params[f"{len(modules)}{_TENSORS[kind][name]}"] = np.ascontiguousarray(value.T)
+        size = module.out_features or size
+        modules.append((folder, module))
+    return modules, params
+
+
+def _shapes(module: SentenceModule, size: int) -> dict[str, tuple[int, ...]]:
+    """Returns {PyTorch name: shape} of the parameters of a module with inputs of `size`."""
+    if module.kind == "LayerNorm":
+        return dict.fromkeys(_TENSORS[module.kind], (size,))
+    features = module.out_features
+    shapes = {"linear.weight": (features, size)}
+    shapes |= {"linear.bias": (features,)} if module.bias else {}
+    is_projected = module.use_residual and features != size
+    return shapes | ({"residual.weight": (features, size)} if is_projected else {})
+
+
+def _read_weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    file = next((x for x in (folder / SAFETENSORS, folder / BIN) if x.is_file()), None)
+    if file is None:
+        raise FileNotFoundError(f"{folder} has no {SAFETENSORS} or {BIN}: {REMEDY}.")
+    tensors = open_weights([file])
+    stored = {name: tensors[name].shape for name in tensors}
+    if stored != shapes:
+        has = f"the tensors {brief(stored, 120)}, but its config.json asks for {shapes}"
+        raise ValueError(f"{file} has {has}: {REMEDY}.")
+    return {name: np.asarray(tensors[name], np.float32) for name in shapes}
 
 
 def _normalizes(file: Path) -> bool:
@@ -122,11 +259,7 @@ def _normalizes(file: Path) -> bool:
     others = ("token_embeddings", "attention_mask", "input_ids")
     are_names = isinstance(read, str) and isinstance(written, str)
     if not are_names or (written == _EMBEDDING and read in others):
-        raise ValueError(
-            f"{file} has module_input_name={brief(repr(read), 60)} and module_output_name="
-            f"{brief(repr(written), 60)}, which bertjax does not follow: give --pooling to embed "
-            "without it."
-        )
+        raise _wrong(file, config, "module_input_name", "which bertjax does not follow")
     return read == written == _EMBEDDING
 
 
@@ -155,36 +288,32 @@ def _refuse_others(
         if others and name not in usual:
             continue
         if usual.get(name) is not _ANY and value not in (None, {}, usual.get(name)):
-            raise ValueError(
-                f"{file} has {brief(name, 40)}={brief(repr(value), 60)}, which bertjax does not "
-                "follow: give --pooling to embed without it."
-            )
+            raise _wrong(file, content, name, "which bertjax does not follow")
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
 
 
-def read_pooling(file: Path) -> str:
-    """Returns the pooling mode, "mean" or "cls", in `file`, the config of a Pooling module.
+def read_pooling(file: Path) -> tuple[str, bool]:
+    """Returns pooling and include_prompt of `file`, the config of a Pooling module.
 
-    Raises ValueError if the config has another mode, several modes or none.
+    Raises ValueError if the config has an unknown mode, or none.
     """
     config = read_json(file, REMEDY, MAX_BYTES)
-    flags = {key.removeprefix("pooling_mode_"): x for key, x in config.items() if "mode_" in key}
-    modes = config.get("pooling_mode", [mode for mode, on in flags.items() if on])
+    flagged = [mode for mode in get_args(Pooling) if config.get(_FLAGS[mode])]
+    modes = config.get("pooling_mode", flagged)
     modes = modes if isinstance(modes, list) else [modes]
     modes = modes or ["mean"] * bool(config)  # as in sentence-transformers
-    names = {"mean_tokens": "mean", "mean": "mean", "cls_token": "cls", "cls": "cls"}
-    if len(modes) != 1 or str(modes[0]) not in names:
+    if not modes or not {*map(str, modes)} <= {*_FLAGS}:
         asked = brief(", ".join(map(str, modes)) or "none", 60)
         raise ValueError(
-            f"{file} asks for the pooling {asked}, but bertjax has only mean and cls: give "
+            f"{file} asks for the pooling {asked}, but bertjax has only {', '.join(_FLAGS)}: give "
             "--pooling to embed with one of them."
         )
-    others = {key: x for key, x in config.items() if key.removeprefix("pooling_mode_") not in flags}
+    others = {key: x for key, x in config.items() if key not in _FLAGS.values()}
     _refuse_others(file, others, _USUAL["Pooling"])
-    return names[str(modes[0])]
+    return "+".join(modes), bool(config.get("include_prompt", True))
 
 
 def transformer_folder(directory: Path) -> Path:
@@ -247,46 +376,90 @@ def read_cross_encoder(
     return name, text.get("max_seq_length")
 
 
-def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
-    """Returns {file name: text} of the files of sentence-transformers for a trained model.
+def files_of_head(
+    model: BertWithHead, params: Any, max_length: int, read: Read
+) -> dict[str, str | bytes]:
+    """Returns {file name: content} of the files of sentence-transformers for a trained model.
 
-    The result is {} if the head of the model computes no sentence embeddings.
+    What the model does not tell is as `read`. The result is {} if the head of the model computes no
+    sentence embeddings.
     """
     if not isinstance(model, BertForSentenceEmbedding):
         return {}
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    modules += [("2_Normalize", "Normalize")] if model.normalize else []
-    contents = {
+    kept = read.result() or SentenceModules()
+    trained = [*model.after_pooling, *[SentenceModule("Normalize")] * model.normalize]
+    names = ["Transformer", "Pooling", *(module.kind for module in trained)]
+    folders = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
+    modes, size = model.pooling.split("+"), model.config.hidden_size
+    unset = SentenceModules().prompts
+    pooling: dict[str, Any] = {"word_embedding_dimension": size}
+    pooling |= {_FLAGS[mode]: mode in modes for mode in _FLAGS if mode in (*modes, *[*_FLAGS][:4])}
+    if modes != [mode for mode in get_args(Pooling) if mode in modes]:
+        pooling["pooling_mode"] = modes  # an order that flags do not tell
+    pooling |= {} if model.include_prompt else {"include_prompt": False}
+    contents: dict[str, Any] = {
         MODULES: [
-            {
-                "idx": index,
-                "name": str(index),
-                "path": path,
-                "type": f"sentence_transformers.models.{name}",
-            }
-            for index, (path, name) in enumerate(modules)
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(zip(folders, names, strict=True))
         ],
-        _POOLING: {
-            "word_embedding_dimension": model.config.hidden_size,
-            "pooling_mode_cls_token": model.pooling == "cls",
-            "pooling_mode_mean_tokens": model.pooling == "mean",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
+        _POOLING: pooling,
+        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": kept.lower_case},
+        _MODEL: {
+            "prompts": {name: x for name, x in kept.prompts.items() if x or name not in unset},
+            "default_prompt_name": kept.default_prompt,
+            "similarity_fn_name": kept.similarity,
+            **({"truncate_dim": kept.truncate_dim} if kept.truncate_dim else {}),
         },
-        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
-        _MODEL: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
     }
-    return {name: json.dumps(content, indent=2) for name, content in contents.items()}
+    size *= len(modes)
+    for folder, module in zip(folders[2:], trained, strict=True):
+        described = {"dimension": size}
+        if module.kind == "Dense":  # old versions do not know use_residual
+            described = {"in_features": size, **dict([*module._asdict().items()][1:])}
+            described |= {} if described.pop("use_residual") is False else {"use_residual": True}
+        if module.kind != "Normalize":
+            contents[f"{folder}/config.json"] = described
+        size = module.out_features or size
+    texts = {name: json.dumps(content, indent=2) for name, content in contents.items()}
+    return texts | module_weights(model.after_pooling, folders[2:], params)
+
+
+def module_weights(
+    modules: Sequence[SentenceModule], folders: Sequence[str], params: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """Returns {path: content} of the safetensors files of modules, from a model's parameters."""
+    flat: Any = flatten_dict(params.get("modules", {}), sep="/")
+    files = {}
+    for index, (module, folder) in enumerate(zip(modules, folders, strict=False)):
+        paths = {name: f"{index}{end}" for name, end in _TENSORS[module.kind].items()}
+        tensors = {name: flat[path].T for name, path in paths.items() if path in flat}
+        tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
+        content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+        files |= {f"{folder}/{SAFETENSORS}": content} if tensors else {}
+    return files
+
+
+def changed_weights(read: Read, params: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the files of those weights of modules in `params` that are not as `read`."""
+    modules = (None if read.exception() else read.result()) or SentenceModules()
+    before, now = (
+        module_weights(modules.after_pooling, modules.folders, some)
+        for some in (modules.params, params)
+    )
+    return {name: content for name, content in now.items() if content != before[name]}
 
 
 def with_head_fields(
-    model: BertWithHead, read: Future[SentenceModules | None], fields: Mapping[str, Any]
-) -> BertWithHead:
-    """Sets fields of a model's head and, for sentence embeddings, pooling and normalisation.
+    model: BertWithHead, params: Any, read: Read, fields: Mapping[str, Any]
+) -> tuple[BertWithHead, Any]:
+    """Sets fields of a model's head and, for sentence embeddings, pooling and further modules.
 
-    Unless `fields` sets the pooling, both are those of the modules that were `read`.
+    Unless `fields` sets the pooling, both are those of the modules that were `read`, whose
+    parameters are added to `params`.
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
         modules = read.result() or SentenceModules()
-        model = model.clone(pooling=modules.pooling, normalize=modules.normalize)
-    return model.clone(**fields) if fields else model
+        names = ("pooling", "after_pooling", "normalize")
+        model = model.clone(**{name: getattr(modules, name) for name in names})
+        params = {**params, **jax.tree.map(np.array, modules.params)}
+    return (model.clone(**fields) if fields else model), params

@@ -47,12 +47,12 @@ class Usage(NamedTuple):
     tagger: Future[dict[str, np.ndarray] | None]
 
 
-def usage_of(directory: Path, tokenizer: Tokenizer | None = None) -> Usage:
-    """Reads the files in the directory of a model and its tokenizer that say how it is used."""
+def usage_of(directory: Path) -> Usage:
+    """Reads the files in the directory of a model that say how it is used."""
     task, tagger = directory / "task.json", directory / hf.TAGGER
     return Usage(
         _outcome(lambda: read_json(task) if task.is_file() else {}),
-        _outcome(lambda: sentence_transformers.read_sentence_modules(directory, tokenizer)),
+        _outcome(lambda: sentence_transformers.read_sentence_modules(directory)),
         _outcome(lambda: sentence_transformers.sentence_files(directory)),
         _outcome(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
     )
@@ -160,7 +160,7 @@ def _open_hf(
         tensors, prefix = names.without_wrapper(tensors, model_type)
         if prefix:
             print(f"note: the prefix {prefix} of all tensors in {weights or directory} is removed")
-    return Source("hf", whole, config, tensors, tokenizer, usage_of(whole, tokenizer))
+    return Source("hf", whole, config, tensors, tokenizer, usage_of(whole))
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:

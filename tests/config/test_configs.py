@@ -225,7 +225,7 @@ FIELDS: dict[Any, dict[str, Any]] = {
         (PretrainConfig, {"model": {}}, "model={}: it must be a BertConfig"),
         (FinetuneConfig, {"remat": "all"}, "Known: none, selective, dots, full"),
         (FinetuneConfig, {"attention": ""}, "attention='' is not known"),
-        (FinetuneConfig, {"pooling": "max"}, "pooling='max' is not known"),
+        (FinetuneConfig, {"pooling": "maxx"}, "pooling='maxx' is not known"),
         (FinetuneConfig, {"class_weights": "balance"}, "Did you mean 'balanced'"),
         (FinetuneConfig, {"track": ("wandbb",)}, "Did you mean 'wandb'"),
         (FinetuneConfig, {"seed": True}, "seed=True: it must be an integer"),

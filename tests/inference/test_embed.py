@@ -32,11 +32,12 @@ def texts(sentences):
     return [*sentences[:150], "", "x", " ".join(sentences)]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max+lasttoken"])
 def test_a_text_gets_the_vector_that_it_gets_alone(loaded, texts, pooling):
     embedder = Embedder(loaded, pooling)
     together = embedder(texts)
-    assert together.shape == (len(texts), 32) and np.isfinite(together).all()
+    size = 32 * len(pooling.split("+"))
+    assert together.shape == (len(texts), size) and np.isfinite(together).all()
     for i in (0, 17, 150, 151, 152):
         np.testing.assert_allclose(embedder([texts[i]])[0], together[i], atol=1e-5)
 
@@ -240,8 +241,8 @@ def test_the_files_of_sentence_transformers_are_followed_and_kept(folder, texts,
     ("modules", "pooling", "message"),
     [
         ([*MODULES, {"type": "x.Dense"}], {"pooling_mode_mean_tokens": True}, "Pooling, x.Dense"),
-        (MODULES, {"pooling_mode_max_tokens": True}, "asks for the pooling max_tokens"),
-        (MODULES, {"pooling_mode": "lasttoken"}, "asks for the pooling lasttoken"),
+        (MODULES, {"pooling_mode_attention": True}, "pooling_mode_attention=True"),
+        (MODULES, {"pooling_mode": "first"}, "asks for the pooling first"),
         (MODULES, {}, "asks for the pooling none"),
         (MODULES, [], "holds a list, not an object"),
     ],
@@ -256,37 +257,46 @@ def test_other_modules_are_refused_unless_a_pooling_is_given(
     assert bert.embed(["a"], pooling="mean").shape == (1, 32)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        (
-            "sentence_bert_config.json",
-            {"do_lower_case": True},
-            "lower-cases each text, which bertjax",
-        ),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"query": "query: ", "document": "passage: "}}
-            | {"default_prompt_name": "document"},
-            "puts 'passage: ' before each text.*give --pooling",
-        ),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {}, "default_prompt_name": "question"},
-            "default_prompt_name='question'",
-        ),
-    ],
-)
-def test_changes_of_the_text_by_sentence_transformers_are_refused(
-    folder, tmp_path, file, content, message
-):
+def test_prompts_and_lower_casing_change_the_texts(folder, tmp_path):
     model = with_modules(folder, tmp_path / "m", MODULES, {"pooling_mode": "mean"})
-    (model / file).write_text(json.dumps(content))
+    (model / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    prompts = {"query": "Abc: ", "document": "Hij: "}
+    content = {"prompts": prompts, "default_prompt_name": "document"}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(content))
     load_tokenizer(folder, do_lower_case=False).save(model)
     bert = bertjax.load_pretrained(model, None)
-    with pytest.raises(ValueError, match=message):
-        bert.embed(["Text"])
-    assert bert.embed(["Text"], pooling="mean").shape == (1, 32)
+    texts = ["abc de", "abc: abc de", "hij: abc de"]
+    bare, query, document = bert.embed(texts, pooling="mean")
+    for prompt, expected in ((None, document), ("query", query), ("", bare), ("ABC: ", query)):
+        np.testing.assert_allclose(bert.embed(["Abc DE"], prompt=prompt)[0], expected, atol=1e-6)
+    bert.save(tmp_path / "saved")
+    again = bertjax.load_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(again.embed(["Abc DE"]), bert.embed(["Abc DE"]))
+    with pytest.raises(ValueError, match=r"prompt='qery': .*Did you mean 'query'\? Known: docu"):
+        bert.embed(["a"], prompt="qery")
+    content["default_prompt_name"] = "question"
+    (model / "config_sentence_transformers.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="default_prompt_name='question'.*--pooling"):
+        bertjax.load_pretrained(model, "encoder").embed(["a"])
+
+
+def test_the_command_takes_prompts_by_name_or_text(folder, tmp_path, capsys):
+    model = with_modules(folder, tmp_path / "m", MODULES, {"pooling_mode": "mean"})
+    content = {"prompts": {"query": "abc: "}}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(content))
+    (tmp_path / "t.txt").write_text("de fg\n")
+    flags = ["--model", str(model), "--embed", str(tmp_path / "t.txt")]
+    vectors = []
+    for number, prompt in enumerate((["--prompt", "query"], ["--prompt", "abc: "], [])):
+        output = tmp_path / f"{number}.npy"
+        assert predict.main([*flags, "--output", str(output), *prompt]) == 0
+        vectors.append(np.load(output))
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert not np.allclose(vectors[0], vectors[2])
+    capsys.readouterr()
+    assert predict.main([*flags, "--output", str(output), "--prompt", "querry"]) == 1
+    error = capsys.readouterr().err
+    assert "Did you mean 'query'?" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("default", [None, "plain"])
@@ -411,20 +421,19 @@ def test_modules_give_the_vectors_of_sentence_transformers_in_copies_too(
 
 
 REFUSED_SETTINGS = {
-    "1_Pooling/config.json": {"pooling_mode": ["mean", "cls"]},
+    "1_Pooling/config.json": {"pooling_mode": ["mean", "first"]},
     "2_Normalize/config.json": {"module_input_name": "token_embeddings"},
-    "sentence_bert_config.json": {"do_lower_case": True},
-    "./sentence_bert_config.json": {"module_output_name": "x"},
-    "././sentence_bert_config.json": {
+    "sentence_bert_config.json": {"module_output_name": "x"},
+    "./sentence_bert_config.json": {
         "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}
     },
-    "./././sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 4}}},
-    "././././sentence_bert_config.json": {"model_args": {"torch_dtype": "float16"}},
-    "config_sentence_transformers.json": {"truncate_dim": 8},
+    "././sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 4}}},
+    "./././sentence_bert_config.json": {"model_args": {"torch_dtype": "float16"}},
+    "config_sentence_transformers.json": {"similarity_fn_name": "maxsim"},
     "./config_sentence_transformers.json": {"model_type": "SparseEncoder"},
     "././config_sentence_transformers.json": {
         "prompts": {"query": "query: "},
-        "default_prompt_name": "query",
+        "default_prompt_name": "question",
     },
 }
 
@@ -438,8 +447,8 @@ def test_settings_that_are_not_followed_are_refused_by_name_and_copied(
     edit(folder / file, **REFUSED_SETTINGS[file])
     bert = bertjax.load_pretrained(folder)
     name = next(reversed(REFUSED_SETTINGS[file]))
-    part = "pooling mean, cls" if name == "pooling_mode" else name.replace("do_lower", "lower")
-    with pytest.raises(ValueError, match=f"{part.replace('_case', '-cases')}.*--pooling"):
+    part = "pooling mean, first" if name == "pooling_mode" else name
+    with pytest.raises(ValueError, match=f"{part}.*--pooling"):
         bert.embed(["Text"])
     assert bert.embed(["Text"], pooling="mean").shape == (1, 32)
     bert.save(tmp_path / "saved")
@@ -447,24 +456,20 @@ def test_settings_that_are_not_followed_are_refused_by_name_and_copied(
 
 
 @pytest.mark.parametrize("similarity", [None, "cosine", "dot", "euclidean", "manhattan"])
-def test_predictions_are_the_similarities_of_the_files_or_refused(sentence_model, similarity):
+def test_predictions_are_the_similarities_of_the_files(sentence_model, similarity):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = sentence_model()
     edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
     bert = bertjax.load_pretrained(folder)
-    if similarity not in (None, "cosine"):
-        with pytest.raises(ValueError, match=f"similarity_fn_name={similarity}, but predictions"):
-            bert.predict([("a b", "c")])
-        return
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     expected = float(model.similarity(*model.encode(["a b", "c"])))
     assert bert.predict([("a b", "c")])[0]["similarity"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_copy_has_modules_that_bertjax_lacks(sentence_model, texts, tmp_path):
-    folder = sentence_model("Dense", "Normalize")
+    folder = sentence_model("Dense", "Dropout", "Normalize")
     bert = bertjax.load_pretrained(folder)
-    with pytest.raises(ValueError, match="Pooling, Dense, Normalize, but bertjax has only"):
+    with pytest.raises(ValueError, match="Pooling, Dense, Dropout, Normalize, but bertjax has on"):
         bert.embed(["a"])
     expected = theirs(folder, texts[:9])
     shutil.rmtree(folder)  # what is saved is what was loaded

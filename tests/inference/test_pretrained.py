@@ -310,8 +310,8 @@ def test_token_types_follow_the_size_of_their_embedding(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda b: b.embed(["a"], pooling="max"), "pooling='max' is not known. Did you mean 'm"),
-        (lambda b: b.embed(["a"], pooling="CLS"), "pooling='CLS' is not known.*Known: mean, cls"),
+        (lambda b: b.embed(["a"], pooling="maxx"), "pooling='maxx' is not known. Did you mean 'm"),
+        (lambda b: b.embed(["a"], pooling="mean+CLS"), "pooling='CLS' is not known.*Known: cls, m"),
         (lambda b: b.embed(["a"], pooling=""), "pooling='' is not known"),
         (lambda b: b.embed(["a"], pooling=1), "pooling=1 is not known"),
         (lambda b: b.embed(["a"], normalize="no"), "normalize='no': it must be true or false"),

@@ -338,6 +338,7 @@ def test_balanced_weights_of_several_labels_are_examples_without_per_example_wit
     assert weights_of("multi_label", [25, 50, 100, 0], "balanced") == (3.0, 1.0, 0.01, 100.0)
     assert weights_of("multi_label", [25, 50], (2.0, 4.0)) == (2.0, 4.0)
     assert weights_of("classes", [25, 75], "balanced") == (2.0, 2 / 3)
+    assert weights_of("tokens", [30, 0, 60], "balanced") == (1.0, 0.0, 0.5)  # none has the label
     with pytest.raises(ValueError, match="only tasks with classes per example or word"):
         weights_of("regression", [], "balanced")
 
