@@ -16,6 +16,7 @@ COMMANDS = {
     "pretrain": "Pretrain an encoder, on one device or many.",
     "finetune": "Fine-tune a model on a task or on files of your own.",
     "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
+    "mine": "Find hard negatives for the training of embeddings and rerankers.",
     "visualize": "Show attention, words and hidden states of a text as an HTML page.",
     "report": "Show curves, scores and facts of one or more runs as an HTML page.",
     "score": "Compute the official metrics of a task from files of predictions.",

@@ -32,6 +32,7 @@ MODES = {
         *("truncate_dim", "max_length"),
     ),
 }
+MODES["retrieval_dir"] = ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,8 @@ class PredictConfig:
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
-        "pair_column label_column id_column choice_columns label_separator",
+        "data": "input text pair task fill_mask embed retrieval_dir data_dir tfds_data_dir "
+        "text_column pair_column label_column id_column choice_columns label_separator",
         "model": "model max_length doc_stride pooling prompt normalize layers truncate_dim top_k",
         "output": "output spreadsheet_safe html submission",
     }
@@ -111,10 +112,15 @@ class PredictConfig:
     """File with one text per line, or table (CSV, TSV, JSON, Parquet) with a column of texts; the
     embedding of each text is written to --output; None: the input is that of another flag (see
     --input)."""
+    retrieval_dir: str | None = None
+    """Folder of a collection in BEIR's files, corpus.jsonl, queries.jsonl and qrels/test.tsv: the
+    passages are ranked by the model's embeddings, and nDCG@10, MRR@10 and recall@100 are printed;
+    the flags of --embed apply; None: the input is that of another flag (see --input)."""
     output: str | None = None
     """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, which has the
     columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
-    order of the texts (in .parquet, the texts as well); a folder for --task; None: standard output
+    order of the texts (in .parquet, the texts as well); a run file of TREC with the ranking for
+    --retrieval_dir; a folder for --task; None: standard output
     for --input and --text, the folder predictions/TASK for --task; --embed requires it."""
     spreadsheet_safe: bool = False
     """Whether texts in a .csv or .tsv that begin with =, +, -, @, a tab or a carriage return, which
@@ -161,8 +167,8 @@ class PredictConfig:
         modes = [name for name in MODES if getattr(self, name) is not None]
         if len(modes) != 1:
             raise ValueError(
-                "Give one of --input FILE, --text TEXT, --task NAME, --fill_mask TEXT and --embed "
-                f"FILE; given: {', '.join(f'--{name}' for name in modes) or 'none'}."
+                f"Give one of {', '.join(f'--{name}' for name in MODES)}; given: "
+                f"{', '.join(f'--{name}' for name in modes) or 'none'}."
             )
         known = ("model", *modes, *MODES[modes[0]])
         idle = [
@@ -299,6 +305,21 @@ def predict_task(config: PredictConfig) -> None:
     print(f"predictions written to {folder}")
 
 
+def search_collection(config: PredictConfig) -> None:
+    """Ranks the passages of --retrieval_dir, writes the ranking to --output, prints the metrics."""
+    from bertjax.inference.retrieval import Collection, embedders, write_ranking
+
+    collection, model = Collection(str(config.retrieval_dir), "test"), _loaded(config, "encoder")
+    options = {name: getattr(config, name) for name in MODES["retrieval_dir"][1:]}
+    embed = embedders(model.loaded, **options)
+    if (similarity := embed["query"].similarity) not in ("cosine", "dot"):
+        raise ValueError(f"{config.model} has similarity_fn_name={similarity}: give --pooling.")
+    ranking = collection.rank(embed, cosine=similarity == "cosine")
+    if config.output is not None:
+        write_ranking(ranking, Path(config.output))
+    print(json.dumps(collection.score(ranking)))
+
+
 def run(config: PredictConfig) -> None:
     """Predicts, fills masks or embeds, as the config says; prints or writes the results.
 
@@ -339,6 +360,8 @@ def run(config: PredictConfig) -> None:
         source, output = Path(config.embed), Path(config.output)
         count = embed_file(embedder, source, output, config.text_column, model=model.identity)
         print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
+    elif config.retrieval_dir is not None:
+        search_collection(config)
     elif config.task is not None:
         predict_task(config)
     elif config.input == "-":
@@ -385,8 +408,8 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
         argv,
         command="predict",
         description="Predicts with a fine-tuned model, fills the masks of a text, or computes "
-        "embeddings of texts. Exactly one of --input, --text, --task, --fill_mask and --embed is "
-        "required.",
+        "embeddings of texts. Exactly one of --input, --text, --task, --fill_mask, --embed and "
+        "--retrieval_dir is required.",
     )
 
 

@@ -238,6 +238,14 @@ def write_files(folder, sentences):
     write_table(folder / "new.csv", ("text",), [(text,) for text in sentences[:9]])
     write_table(folder / "reviews.csv", ("id", "review"), list(enumerate(sentences[:9])))
     (folder / "texts.txt").write_text("\n".join(sentences[:9]) + "\n")
+    (folder / "beir" / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        rows = ({"_id": f"{name[0]}{i}", "text": text} for i, text in enumerate(sentences[:9]))
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "beir" / f"{name}.jsonl").write_text(lines)
+    judged = [(f"q{i}", f"c{i}", 1) for i in range(9)]
+    header = ("query-id", "corpus-id", "score")
+    write_table(folder / "beir" / "qrels" / "test.tsv", header, judged)
     for name in ("train.conll", "dev.conll", "valid.txt", "tagged.txt"):
         lines = [
             "".join(f"{word} {'B-X' if word < 'e' else 'O'}\n" for word in text.split())

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
     *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
-    *("benchmark", "visualize", "report", "quickstart", "completion"),
+    *("benchmark", "visualize", "report", "quickstart", "completion", "mine"),
 }
 # From the bottom to the top: a part imports only itself and the parts before it.
 ORDER = (

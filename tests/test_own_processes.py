@@ -143,6 +143,15 @@ def test_finetune_predict_and_visualize(hub, one_layer, files, sentences, tmp_pa
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_mine(one_layer, sentences, tmp_path):
+    pairs = "".join(f"{text},{text[:20]}\n" for text in sentences[:30])
+    (tmp_path / "pairs.csv").write_text(f"query,positive\n{pairs}")
+    (tmp_path / "corpus.txt").write_text("\n".join(sentences[30:90]))
+    files = ("--queries", tmp_path / "pairs.csv", "--corpus", tmp_path / "corpus.txt")
+    run("mine", "--model", one_layer, *files, "--output", tmp_path / "mined.jsonl")
+    assert len((tmp_path / "mined.jsonl").read_text().splitlines()) == 30
+
+
 def test_score(tmp_path):
     (tmp_path / "gold.tsv").write_text("sentence\tlabel\na\t0\nb\t1\nc\t1\n")
     (tmp_path / "predictions.tsv").write_text("index\tprediction\n0\t0\n1\t1\n2\t0\n")

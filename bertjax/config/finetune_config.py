@@ -230,7 +230,8 @@ class FinetuneConfig(TrainingConfig):
     in --init; saved with the model as the prompt "query"; None: the prompt "query" in --init, or
     if there is none, the default prompt there."""
     document_prompt: str | None = None
-    """embed: the same before all texts but the anchor, saved and looked up as "document"."""
+    """embed: the same before all texts but the anchor, saved and looked up as "document"; None:
+    likewise."""
     normalize: bool | None = None
     """embed: whether the embeddings of the model have length 1; the loss, which compares cosines,
     is the same; None: as the files of sentence-transformers in --init say, or False if there are

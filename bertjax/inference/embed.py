@@ -125,7 +125,7 @@ class Embedder:
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
         self.max_length = max_length or min(modules.max_length or loaded.max_length, longest)
-        self.truncated = 0
+        self.similarity, self.truncated = modules.similarity, 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
         self._loaded, self._batch_size = loaded, batch_size
@@ -269,8 +269,6 @@ def embed_file(
         "source": file_identity(source),
         "column": text_column,
     }
-    done = None
-    count = empty = 0
 
     def finish(partial: Path, output: Path) -> None:
         if output.suffix == ".npy":
@@ -286,22 +284,8 @@ def embed_file(
         partial.unlink()
 
     opened = functools.partial(PartialVectors, size=embedder.size)
-    with (
-        continued(output, identity, opened, finish) as vectors,
-        progress("embedding", unit="texts") as state,
-    ):
-        embedder.after_batch = state.advance
-        for texts in _windows(_texts(source, text_column)):
-            # Only whole windows are kept, because the texts of a window are batched together.
-            if done is None and count + len(texts) > vectors.done:
-                done = _start_at(vectors, count, output)
-            if done is not None:
-                vectors.write(embedder(texts))
-            count += len(texts)
-            empty += sum(not text.strip() for text in texts)
-        if done is None:
-            _start_at(vectors, count, output)
-        vectors.finish(count)
+    with continued(output, identity, opened, finish) as vectors:
+        count, empty = write_vectors(embedder, _texts(source, text_column), vectors, output)
     if embedder.truncated:
         print(
             f"{embedder.truncated:,} texts have {embedder.max_length} tokens or more, and longer "
@@ -310,6 +294,31 @@ def embed_file(
     if empty:
         print(f"{empty:,} of the {count:,} texts are empty; their vectors represent no words.")
     return count
+
+
+def write_vectors(
+    embedder: Embedder, texts: Iterable[str], vectors: PartialVectors, output: Path
+) -> tuple[int, int]:
+    """Writes those vectors that `vectors` lacks; returns how many texts there are, and are empty.
+
+    `output` is the name in the message about an interrupted command.
+    """
+    done = None
+    count = empty = 0
+    with progress("embedding", unit="texts") as state:
+        embedder.after_batch = state.advance
+        for window in windows(texts):
+            # Only whole windows are kept, because the texts of a window are batched together.
+            if done is None and count + len(window) > vectors.done:
+                done = _start_at(vectors, count, output)
+            if done is not None:
+                vectors.write(embedder(window))
+            count += len(window)
+            empty += sum(not text.strip() for text in window)
+        if done is None:
+            _start_at(vectors, count, output)
+        vectors.finish(count)
+    return count, empty
 
 
 def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
@@ -365,7 +374,8 @@ def _lines(source: Path) -> Iterator[str]:
             ) from error
 
 
-def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
+def windows(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yields the texts in lists of at most `WINDOW` texts and about `WINDOW_CHARACTERS`."""
     window: list[str] = []
     characters = 0
     for text in texts:
@@ -387,7 +397,7 @@ def _write_parquet(array: np.ndarray, output: Path, texts: Iterable[str]) -> Non
     schema = pyarrow.schema([("text", pyarrow.string()), ("embedding", kind)])
     start = 0
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
-        for window in _windows(texts):
+        for window in windows(texts):
             rows = np.asarray(array[start : start + len(window)]).ravel()
             embedding = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows), size)
             columns = [pyarrow.array(window, pyarrow.string()), embedding]

@@ -132,7 +132,7 @@ class PartialVectors:
     """A partial .npy file of vectors, float32 [vectors, size], used as `PartialLines` are."""
 
     def __init__(self, path: Path, size: int):
-        self._size = size
+        self.path, self._size = path, size
         self._file = path.open("r+b" if path.exists() else "w+b")
         self.done = max(0, path.stat().st_size - len(self._header(0))) // (4 * size)
 
@@ -156,6 +156,7 @@ class PartialVectors:
         """Writes `count`, the final number of vectors, into the header."""
         self._file.seek(0)
         self._file.write(self._header(count))
+        self._file.flush()
 
     def close(self) -> None:
         """Closes the partial file."""

@@ -13,15 +13,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.model.losses import (
-    OUTSIDE,
-    Arrays,
-    Objective,
-    Sums,
-    label_weights,
-    soft_targets_loss,
-)
+from bertjax.model import losses
+from bertjax.model.losses import OUTSIDE, Arrays, Objective, Sums, label_weights
 
+Sizes = tuple[int, ...]
 # The usual temperature of cosines, whose inverse is the scale 20 of sentence-transformers.
 TEMPERATURE = 0.05
 
@@ -36,7 +31,7 @@ def unit(x: jax.Array) -> jax.Array:
 GLOBAL = "global"
 
 
-def _sizes(full: int, matryoshka: tuple[int, ...]) -> Iterator[int]:
+def _sizes(full: int, matryoshka: Sizes) -> Iterator[int]:
     yield full
     yield from (size for size in matryoshka if size != full)
 
@@ -46,7 +41,7 @@ def contrastive_sums(
     batch: Arrays,
     *,
     temperature: float,
-    matryoshka: tuple[int, ...] = (),
+    matryoshka: Sizes = (),
     symmetric: bool = False,
     margin: float | None = None,
 ) -> Sums:
@@ -70,12 +65,12 @@ def contrastive_sums(
             either (Solatorio 2024, with the model as its own guide); None: it is.
     """
     weights = batch["label_weights"]
-    losses, right = _found(outputs, batch, temperature, matryoshka, margin)
+    found, right = _found(outputs, batch, temperature, matryoshka, margin)
     if symmetric:
         turned = _found(_turned(outputs), _turned(batch), temperature, matryoshka, margin)
-        losses = [x / 2 for x in losses + turned[0]]
+        found = [x / 2 for x in found + turned[0]]
     return {
-        "loss": (sum((jnp.sum(x * weights) for x in losses), jnp.zeros(())), jnp.sum(weights)),
+        "loss": (sum((jnp.sum(x * weights) for x in found), jnp.zeros(())), jnp.sum(weights)),
         "accuracy": (jnp.sum(right * weights), jnp.sum(weights)),
     }
 
@@ -88,11 +83,7 @@ def _turned(arrays: Arrays) -> Arrays:
 
 
 def _found(
-    outputs: Arrays,
-    batch: Arrays,
-    temperature: float,
-    matryoshka: tuple[int, ...],
-    margin: float | None,
+    outputs: Arrays, batch: Arrays, temperature: float, matryoshka: Sizes, margin: float | None
 ) -> tuple[list[jax.Array], jax.Array]:
     """Returns the losses [n] of each size, and whether each positive is the nearest, bool [n]."""
     own = jax.nn.one_hot(batch["example_ids"], len(batch[GLOBAL]["labels"]), dtype=bool)  # [n, N]
@@ -100,7 +91,7 @@ def _found(
     target = (own[:, :, None] & is_positive[None, None]).reshape(len(own), -1)  # [n, N (C - 1)]
     excluded = _no_negatives(batch, is_positive) & ~target
     labels = jnp.argmax(target, axis=-1)
-    losses: list[jax.Array] = []
+    found: list[jax.Array] = []
     right = jnp.zeros(labels.shape, bool)
     full = outputs["sentence_embedding"].shape[-1]
     for size in _sizes(full, matryoshka):
@@ -111,10 +102,10 @@ def _found(
             least = jnp.take_along_axis(logits, labels[:, None], axis=1) - margin / temperature
             excluded |= (logits > least) & ~target
         logits = jnp.where(excluded, OUTSIDE, logits)
-        losses.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+        found.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
         if size == full:
             right = jnp.argmax(logits, axis=-1) == labels
-    return losses, right
+    return found, right
 
 
 def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
@@ -128,7 +119,7 @@ def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
     return mask.reshape(len(mask), -1)
 
 
-def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: tuple[int, ...] = ()) -> Sums:
+def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: Sizes = ()) -> Sums:
     """Sums the squared differences of cosines and scores (Reimers and Gurevych 2019, 3).
 
     For each size in `matryoshka`, the same loss of the first `size` dimensions is added.
@@ -149,7 +140,7 @@ def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: tuple[int, ..
 
 
 def cosent_sums(
-    outputs: Arrays, batch: Arrays, *, temperature: float, matryoshka: tuple[int, ...] = ()
+    outputs: Arrays, batch: Arrays, *, temperature: float, matryoshka: Sizes = ()
 ) -> Sums:
     """Computes the ranking loss of scored pairs, CoSENT (Huang et al. 2024), of the global batch.
 
@@ -173,11 +164,7 @@ def cosent_sums(
 
 
 def distilled_sums(
-    outputs: Arrays,
-    batch: Arrays,
-    *,
-    temperature: float | None,
-    matryoshka: tuple[int, ...] = (),
+    outputs: Arrays, batch: Arrays, *, temperature: float | None, matryoshka: Sizes = ()
 ) -> Sums:
     """Sums the losses of dot products beside a teacher's scores of the same texts.
 
@@ -199,33 +186,31 @@ def distilled_sums(
         student = jnp.sum(x[..., :1, :] * x[..., 1:, :], axis=-1)
         if temperature is None:
             difference = student - teacher
-            losses = jnp.square(difference[..., :1] - difference[..., 1:]).mean(-1)
+            values = jnp.square(difference[..., :1] - difference[..., 1:]).mean(-1)
         else:
-            losses = soft_targets_loss(student, teacher, temperature)
-        total += jnp.sum(losses * weights)
+            values = losses.soft_targets_loss(student, teacher, temperature)
+        total += jnp.sum(values * weights)
     return {"loss": (total, jnp.sum(weights))}
 
 
 def embedding_objective(
-    loss: str, temperature: float, matryoshka: tuple[int, ...], margin: float | None = None
+    loss: str, temperature: float, matryoshka: Sizes, margin: float | None = None
 ) -> Objective:
     """Returns the objective that `--loss` names; `margin` is that of `contrastive_sums`."""
     options: dict[str, Any] = {"matryoshka": matryoshka, "temperature": temperature}
-    if loss in ("contrastive", "symmetric"):
+    if in_batch := loss in ("contrastive", "symmetric", "simcse"):
         sums = contrastive_sums
-        options |= {"symmetric": loss == "symmetric", "margin": margin}
+        options |= {"margin": margin, "symmetric": loss == "symmetric"}
     elif loss == "cosent":
         sums = cosent_sums
     elif loss == "similarity":
-        sums = similarity_sums
-        del options["temperature"]
+        sums, options = similarity_sums, {"matryoshka": matryoshka}
     else:
-        sums = distilled_sums
-        options |= {"temperature": None} if loss == "margin" else {}
+        sums, options["temperature"] = distilled_sums, None if loss == "margin" else temperature
     return Objective(
         functools.partial(sums, **options),
         label_weights,
         {"loss": 1.0},
         min_weight=1e-12,
-        compares_examples=loss in ("contrastive", "symmetric", "cosent"),
+        compares_examples=in_batch or loss == "cosent",
     )

@@ -5,7 +5,7 @@ Array shapes: B rows, K sequences packed into a row, L tokens per row, D dimensi
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import flax.linen as nn
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from bertjax.base.checked import check
 from bertjax.config.model import Pooling
+from bertjax.data.batches.batch import SeveralTexts
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
 from bertjax.model.embedding_losses import TEMPERATURE, embedding_objective, unit
 from bertjax.model.losses import Objective
@@ -158,10 +159,7 @@ class BertForSentenceEmbedding(BertWithHead):
 
     separate_parts = ("modules",)
     outputs = sequence_outputs = ("sentence_embedding",)
-    objectives = {
-        kind: embedding_objective(kind, TEMPERATURE, ())
-        for kind in ("contrastive", "similarity", "distilled")
-    }
+    objectives = {x: embedding_objective(x, TEMPERATURE, ()) for x in get_args(SeveralTexts)}
 
     @property
     def size(self) -> int:

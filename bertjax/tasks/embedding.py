@@ -25,6 +25,8 @@ from bertjax.tokenization import Tokenizer
 
 VECTORS = "vectors"
 SIMCSE = "simcse"
+# Of the evaluation over a whole corpus.
+RETRIEVAL_METRICS = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,7 @@ from bertjax.tasks.classification import (
     RegressionTask,
 )
 from bertjax.tasks.definition import Fold, TaskDefinition, TaskOptions
-from bertjax.tasks.embedding import (
-    SIMCSE,
-    ContrastiveTask,
-    DistilledTask,
-    EmbeddingTask,
-    SimilarityTask,
-)
+from bertjax.tasks.embedding import SIMCSE, ContrastiveTask, DistilledTask, SimilarityTask
 from bertjax.tasks.metrics import RELEVANT
 from bertjax.tasks.reranking import DISTILLED, RerankTask
 from bertjax.tasks.sources import held_out
@@ -271,7 +265,7 @@ def _thousands(labels: Iterable[str]) -> str:
     return first if whole or 2 * rounded > count else ""
 
 
-def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
+def _embedding(source: TableSource, options: TaskOptions) -> SimilarityTask | ContrastiveTask:
     scored, loss = source.has_scores("train"), options.loss
     kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
     _check_loss(SimilarityTask if scored else kind, source, options)
@@ -279,7 +273,8 @@ def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
         held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
     elif loss != SIMCSE:  # without dropout, the texts of a pair are equal
         held_out.divide(source, options, _BY_ANCHOR, lambda example: example.text)
-    given: dict[str, Any] = dict(options.embedding_options)
+    given: dict[str, Any] = {"temperature": 1.0} if loss == "kl" else {}
+    given |= {**options.embedding_options, "loss": loss or ""}
     if scored and "dev" in source.splits and not source.has_scores("dev"):
         raise ValueError(
             f"{source.path('dev')} has no scores, but {source.path('train')} has: a model that "
@@ -287,12 +282,8 @@ def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
             "--label_column, or leave --dev out."
         )
     fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
-    if loss is not None:
-        fields["loss"] = "contrastive" if loss == SIMCSE else loss
     if scored:
         return SimilarityTask(**fields, **given, **_range(source))
-    if loss == "kl":
-        given.setdefault("temperature", 1.0)
     first = next(source.examples("train"), None)
     fields["num_texts"] = 2 + (len(first.choices) if first else 0)
     if fields["scored"]:
@@ -300,23 +291,21 @@ def _embedding(source: TableSource, options: TaskOptions) -> EmbeddingTask:
     return kind(**fields, **given)
 
 
-def _check_loss(kind: type[EmbeddingTask], source: TableSource, options: TaskOptions) -> None:
+def _check_loss(kind: Any, source: TableSource, options: TaskOptions) -> None:
     """Raises ValueError if the loss does not fit the columns, or an option the loss."""
     columns, loss = source.columns, options.loss or kind.objectives[0]
-    lacks_teacher = kind is DistilledTask and not columns.scores
-    if lacks_teacher or loss not in kind.objectives:
-        what = f"pairs with scores ({columns.label!r})" if columns.label else "pairs without scores"
+    what = f"scores of pairs ({columns.label!r})" if columns.label else "no scores"
+    what += " of a teacher" * (taught := kind is DistilledTask)
+    if loss not in kind.objectives or (taught and not columns.scores):
         raise ValueError(
-            f"--loss {loss}: {source.path('train')} has {what}{' of a teacher' * lacks_teacher}: "
-            "contrastive and symmetric take pairs, simcse single texts, similarity and cosent "
-            "pairs with scores, margin and kl hard negatives with a teacher's scores "
-            "(--score_columns). Choose another."
+            f"--loss {loss}: {source.path('train')} has {what}: similarity and cosent take scores "
+            "of pairs, margin and kl those of a teacher (--score_columns). Choose another."
         )
-    used = {"temperature": loss not in ("similarity", "margin")}
-    used["false_negative_margin"] = kind is ContrastiveTask
-    for name, value in options.embedding_options.items():
-        if not used.get(name, True):
-            raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
+    unused = {"temperature"} if loss in ("similarity", "margin") else set()
+    unused |= set() if kind is ContrastiveTask else {"false_negative_margin"}
+    for name in unused & options.embedding_options.keys():
+        value = options.embedding_options[name]
+        raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
 
 
 def _reranking(source: TableSource, options: TaskOptions) -> RerankTask:

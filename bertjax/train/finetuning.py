@@ -138,10 +138,7 @@ class FinetuningJob(Job):
             make_recipe(config, loaded.model),
         )
         if config.loss == SIMCSE and not program.model.is_random:
-            raise ValueError(
-                "--loss simcse compares a text under two dropout masks, but the model has no "
-                "dropout: give a rate, such as --dropout 0.1."
-            )
+            raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
         super().__init__(config, program, (phase,), loaded.tokenizer)
         every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
         self.eval_every, self.save_every = every, every

@@ -7,6 +7,7 @@ import pytest
 
 from bertjax.model.embedding_losses import GLOBAL, embedding_objective
 
+pytestmark = pytest.mark.slow  # imports sentence-transformers
 EXAMPLES, TEXTS, SIZE = 9, 4, 12
 
 

@@ -75,6 +75,9 @@ def write_inputs(folder: Path) -> None:
     lines = "".join(json.dumps({"text": s}) + "\n" for s in sentences * 3)
     (folder / "lines.jsonl").write_text(lines)
     (folder / "lines.txt").write_text("\n".join(sentences * 3))
+    pairs = zip(sentences[:3000], sentences[1:3001], strict=True)
+    lines = "".join(json.dumps({"query": q, "positive": p}) + "\n" for q, p in pairs)
+    (folder / "pairs.jsonl").write_text(lines)
     (folder / "config.py").write_text(config_text((300, 100), 7, 30, "save_every=20"))
     # Steps of two hosts on one machine take much longer, so that there are fewer of them.
     hosts = config_text((60, 20), log_every=3, eval_every=10, save="save_every=5")
@@ -103,11 +106,14 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
         "predict": f"predict {lines}",
         "embed": f"predict --embed {folder}/lines.txt --model {folder}/finetune/model "
         "--output OUTPUT",
+        "mine": f"mine --model {model} --queries {folder}/pairs.jsonl --corpus {folder}/lines.txt "
+        "--output OUTPUT",
         "convert": f"convert {model} OUTPUT",
     }
+    suffixes = {"predict": ".jsonl", "embed": ".npy", "mine": ".jsonl"}
     result = {}
     for name, words in flags.items():
-        output = place / (name + {"predict": ".jsonl", "embed": ".npy"}.get(name, ""))
+        output = place / (name + suffixes.get(name, ""))
         module, *rest = words.split()
         is_run = module in ("pretrain", "finetune")
         result[name] = Command(
@@ -117,7 +123,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
             run_steps if is_run else None,
             processes=2 if name == "pretrain_hosts" else 1,
             is_repeatable=name not in ("train_tokenizer", "convert"),
-            resumes=is_run or module == "predict",
+            resumes=is_run or module in ("predict", "mine"),
         )
     return result
 

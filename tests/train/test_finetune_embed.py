@@ -194,7 +194,7 @@ def test_single_texts_are_learned_by_their_dropout_masks(one_layer, sentences, t
     settings = {"task": "embed", "train": str(tmp_path / "texts.txt"), "init": str(one_layer)}
     settings |= {"loss": "simcse", "max_length": 24, "batch_size": 20, "optimizer": RATE}
     settings |= {"num_epochs": 8, "log_every": 1}
-    with pytest.raises(ValueError, match=r"no dropout: give a rate, such as --dropout 0.1"):
+    with pytest.raises(ValueError, match=r"needs dropout: give a rate, such as --dropout 0.1"):
         bertjax.finetune(**settings, dropout=0.0, workdir=str(tmp_path / "none"))
     result = bertjax.finetune(**settings, dropout=0.2, workdir=str(tmp_path / "run"))
     losses = [x["train/loss"] for x in result.metrics if "train/loss" in x]

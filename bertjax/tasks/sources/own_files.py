@@ -401,8 +401,7 @@ def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:
     found, note = find_columns(table, "classify", named, labelled=False, pairs=False)
     if others := {*found.named()} - {found.text, found.id, found.label}:
         raise ValueError(
-            f"{table.path}: --loss simcse takes one text per row; name its column with "
-            f"--text_column, and leave out {', '.join(sorted(map(repr, others)))}."
+            f"{table.path}: --loss simcse takes one text per row: leave out {', '.join(others)}."
         )
     return dataclasses.replace(found, label=None), note
 

@@ -134,12 +134,12 @@ def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind, fields)
 @pytest.mark.parametrize(
     ("columns", "loss", "options", "message"),
     [
-        (PAIR, "cosent", {}, "--loss cosent: .*t.jsonl has pairs without scores: contrastive and"),
-        ((*PAIR, "score"), "kl", {}, "--loss kl: .*t.jsonl has pairs with scores .'score'.: "),
-        (PAIR, "margin", {}, "--loss margin: .*has pairs without scores of a teacher: .*score_col"),
+        (PAIR, "cosent", {}, "--loss cosent: .*t.jsonl has no scores: similarity and"),
+        ((*PAIR, "score"), "kl", {}, "--loss kl: .*t.jsonl has scores of pairs .'score'."),
+        (PAIR, "margin", {}, "--loss margin: .*has no scores of a teacher: .*score_col"),
         (PAIR, "binary", {}, "--loss binary: --task=embed has contrastive, symmetric, simcse"),
         (PAIR, "simcse", {}, "'query' and 'positive' both hold texts: name one with --text_column"),
-        (("sentence1", "sentence2"), "simcse", {}, "takes one text per row; .* leave out 'sent"),
+        (("sentence1", "sentence2"), "simcse", {}, "takes one text per row: leave out sent"),
         (MINED, "margin", {"temperature": 0.1}, "temperature=0.1 has no effect on --loss margin"),
         (
             *(MINED, "kl", {"false_negative_margin": 0.1}),
@@ -162,7 +162,7 @@ def test_single_texts_are_both_texts_of_a_pair(tmp_path, tokenizer, table):
     dev = pair_file(tmp_path, *PAIR, name="dev.jsonl")
     options = TaskOptions(train=str(path), loss="simcse", dev_fraction=0.1)
     task = make_task("embed", options)
-    assert task.source.splits == ("train",) and task.head_fields == {"loss": "contrastive"}
+    assert task.source.splits == ("train",) and task.head_fields == {"loss": "simcse"}
     examples = list(task.source.examples("train"))
     assert [(x.text, x.pair) for x in examples] == [(text, text) for text in TEXTS]
     assert len(set(task.features(examples[0], tokenizer, 16)[0].labels.tolist())) == 1

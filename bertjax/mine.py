@@ -1,0 +1,185 @@
+"""Mines hard negatives for `embed` and `rerank`: `python -m bertjax.mine --model DIR ...`.
+
+The options mean what they mean in sentence-transformers' `mine_hard_negatives`, and of several
+positives of a query, the one with the lowest score counts there as here. Other than there, the text
+of a query is never its negative, and a reranker's scores also count without a margin.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from bertjax.base import command_line, signals
+from bertjax.base.checked import AtLeast0, Checked, Count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MineConfig(Checked):
+    """Config of `bertjax.mine`: the texts, the models, and which passages are hard negatives.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    GROUPS: ClassVar[dict[str, str]] = {"model": "model reranker max_length", "output": "output"}
+
+    model: str
+    """Model whose embeddings find the candidates, as for predict --embed."""
+    queries: str
+    """Table with a column of queries and one of their positives, as finetune --task=embed reads;
+    all rows of a query are its positives."""
+    output: str
+    """JSON lines to write: query, positive, negatives, and scores, of the positive and of each
+    negative. A killed command continues when it is run again."""
+    corpus: str | None = None
+    """Passages: a table with a column text and perhaps title, such as BEIR's corpus.jsonl, or a
+    .txt file with one per line; None: the positives alone, which are always among them."""
+    text_column: str | None = None
+    """Column of the queries; None: guessed, and the guess is printed."""
+    pair_column: str | None = None
+    """Column of the positives; None: guessed, and the guess is printed."""
+    max_length: Count | None = None
+    """Maximum number of tokens per text for --model; None: as its files say."""
+    num_negatives: Count = 3
+    """Number of negatives per positive; queries with fewer are left out."""
+    rank_min: AtLeast0 = 0
+    """Number of the best candidates to skip, which are often positives that nobody labelled."""
+    rank_max: Count | None = None
+    """Rank of the last candidate; None: enough for num_negatives, ten times as many if a margin,
+    a ratio or max_score leaves some out."""
+    margin: float | None = None
+    """Least difference between the scores of the positive and of a negative; None: any."""
+    ratio: float | None = None
+    """Highest score of a negative as a share of the positive's, such as 0.95 (NV-Retriever, Moreira
+    et al. 2024); below 0, the positive's score minus (1 - ratio) of its size; None: any."""
+    max_score: float | None = None
+    """Highest score of a negative; None: any."""
+    sampling: Literal["top", "random"] = "top"
+    """Whether the best of the candidates are taken, or some at random."""
+    seed: AtLeast0 = 0
+    """Seed of --sampling random."""
+    reranker: str | None = None
+    """Cross-encoder with one label whose scores replace those of --model once the candidates are
+    found: they filter and order them, and are written; None: cosines are."""
+
+
+def run(config: MineConfig) -> None:
+    """Writes the hard negatives of each query with each of its positives to `config.output`.
+
+    Raises:
+        ValueError: a file cannot be read, or the pairs have scores.
+    """
+    from bertjax.base.progress import progress
+    from bertjax.inference import output_files as files
+    from bertjax.inference.embed import write_vectors
+    from bertjax.inference.pretrained import load_pretrained
+    from bertjax.inference.retrieval import QUERIES, embedders, fresh, read_texts, search
+    from bertjax.tasks.sources.columns import Columns
+    from bertjax.tasks.sources.own_files import TableSource
+
+    output, named = Path(config.output), Columns(text=config.text_column, pair=config.pair_column)
+    files.check_output(output, config.queries)
+    source = TableSource("embed", test=config.queries, columns=named, keep=False)
+    print(source.note)
+    if source.columns.label is not None:
+        raise ValueError(f"{config.queries} has pairs with scores: give queries with positives.")
+    numbers: dict[str, int] = {}  # of the distinct texts
+    for _, text in read_texts(Path(config.corpus)) if config.corpus else ():
+        numbers.setdefault(text, len(numbers))
+    positives: dict[str, dict[int, None]] = {}  # query -> the numbers of its positives, in order
+    for example in source.examples("test"):
+        number = numbers.setdefault(str(example.pair), len(numbers))
+        positives.setdefault(example.text, {})[number] = None
+    texts, queries = list(numbers), list(positives)
+    most = max(map(len, positives.values()), default=0)
+    limited = (config.margin, config.ratio, config.max_score) != (None, None, None)
+    ranks = config.rank_min + config.num_negatives * (10 if limited else 1) + most
+    depth = (config.rank_max or ranks) + most
+    model = load_pretrained(config.model, "encoder")
+    reranker: Any = load_pretrained(config.reranker) if config.reranker else None
+    embed = embedders(model.loaded, normalize=True, max_length=config.max_length)
+
+    def pools(first: int) -> list[Any]:
+        """Returns (query, {number of a positive: score}, the same of the candidates) of a block."""
+        asked, found = queries[first : first + QUERIES], []
+        x = embed["query"](asked)
+        for query, vector, *best in zip(asked, x, *search(x, vectors, depth + 1), strict=True):
+            own = dict.fromkeys(positives[query], 0.0)
+            left_out = {*own, numbers.get(query)}
+            pairs = zip(*(values.tolist() for values in reversed(best)), strict=True)
+            pool = [pair for pair in pairs if pair[0] not in left_out][:depth]
+            scores = (fresh(vectors)[[*own]] @ vector).tolist()
+            found.append((query, dict(zip(own, scores, strict=True)), dict(pool)))
+        for query, own, pool in found if reranker else ():
+            both = [*own, *pool]
+            for row in reranker.rerank(query, [texts[i] for i in both]):
+                number = both[row["index"]]
+                (own if number in own else pool)[number] = row["score"]
+        return found
+
+    identity = {
+        "config": dataclasses.asdict(config),
+        "settings": [embedder.settings for embedder in embed.values()],
+        "models": [model.identity, reranker and reranker.identity],
+        "files": [files.file_identity(path) for path in (config.queries, config.corpus) if path],
+    }
+    opened = functools.partial(files.PartialVectors, size=embed["document"].size)
+    kept = output.with_name(f".{output.name}.vectors")  # until all is written
+    with files.continued(kept, identity, opened, lambda path, _: path.unlink()) as partial:
+        write_vectors(embed["document"], texts, partial, output)
+        vectors = np.load(partial.path, mmap_mode="r")
+        with (
+            files.continued(output, identity, files.PartialLines) as lines,
+            progress("mining", len(queries), "queries") as state,
+        ):
+            place = {query: index // QUERIES for index, query in enumerate(queries)}
+            written = [place[line["query"]] for line in lines.finished()]
+            block = max(written, default=0)
+            rows = sum(x < block for x in written)  # the last block may lack some
+            lines.keep(rows)
+            for first in range(block * QUERIES, len(queries), QUERIES):
+                for n, (query, own, pool) in enumerate(pools(first), first):
+                    negatives = _chosen(pool, min(own.values()), depth - most, config, n)
+                    for positive, score in own.items() if negatives else ():
+                        line: dict[str, Any] = {"query": query, "positive": texts[positive]}
+                        line["negatives"] = [texts[i] for i in negatives]
+                        line["scores"] = [score, *(pool[i] for i in negatives)]
+                        lines.write(line)
+                        rows += 1
+                    state.advance()
+    missing = sum(map(len, positives.values())) - rows
+    print(f"{rows:,} rows written to {output}; {missing:,} pairs have too few negatives")
+
+
+def _chosen(
+    pool: dict[int, float], lowest: float, last: int, config: MineConfig, number: int
+) -> list[int]:
+    """Chooses the negatives of a query, whose worst positive has the score `lowest`, or []."""
+    limits = [np.inf if config.max_score is None else config.max_score]
+    limits += [] if config.margin is None else [lowest - config.margin]
+    limits += [] if config.ratio is None else [lowest - abs(lowest) * (1 - config.ratio)]
+    below = [i for i, score in pool.items() if score <= min(limits)]
+    ranked = sorted(below, key=lambda i: -pool[i])[config.rank_min : last]
+    if len(ranked) < config.num_negatives:
+        return []
+    if config.sampling == "random":
+        rng = np.random.default_rng((config.seed, number))
+        drawn = rng.choice(len(ranked), config.num_negatives, replace=False)
+        ranked = [ranked[i] for i in sorted(drawn)]
+    return ranked[: config.num_negatives]
+
+
+parse, main = command_line.command_of(
+    MineConfig,
+    run,
+    "mine",
+    "Mines hard negatives: passages that are like a query, but not its positives, for finetune "
+    "--task=embed and --task=rerank.",
+)
+
+
+if __name__ == "__main__":
+    signals.leave(main())

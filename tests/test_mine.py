@@ -1,0 +1,228 @@
+"""`bertjax mine`: hard negatives as sentence-transformers mines them, resumable."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import mine
+from bertjax.base.checksums import CHECKSUMS
+from bertjax.inference import embed, output_files, retrieval
+from bertjax.mine import MineConfig, run
+
+WORDS = "ab bc cde def ef fgh gh hij ia jab ca dab".split()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Queries of which some have several positives, and a corpus with repeated texts."""
+    folder, rng = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
+
+    def texts(count, words):
+        return [" ".join(rng.choice(WORDS, words)) for _ in range(count)]
+
+    queries, corpus = texts(12, 3), texts(60, 5)
+    corpus[:12] = [f"{query} {text}" for query, text in zip(queries, texts(12, 1), strict=True)]
+    rows = [{"query": q, "positive": p} for q, p in zip(queries, corpus[:12], strict=True)]
+    rows += [{"query": q, "positive": p} for q, p in zip(queries[:4], texts(4, 5), strict=True)]
+    with (folder / "pairs.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with (folder / "corpus.jsonl").open("w") as file:
+        file.writelines(json.dumps({"_id": str(i), "text": x}) + "\n" for i, x in enumerate(corpus))
+        file.write(json.dumps({"_id": "again", "text": corpus[20]}) + "\n")
+    return folder
+
+
+@pytest.fixture
+def config(files, one_layer, tmp_path):
+    return MineConfig(
+        model=str(one_layer),
+        queries=str(files / "pairs.jsonl"),
+        corpus=str(files / "corpus.jsonl"),
+        output=str(tmp_path / "mined.jsonl"),
+    )
+
+
+def mined(config, **changes):
+    run(dataclasses.replace(config, **changes))
+    with open(config.output) as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"rank_min": 2, "num_negatives": 5}, {"range_min": 2, "num_negatives": 5}),
+        ({"rank_max": 20, "margin": 0.005}, {"range_max": 20, "absolute_margin": 0.005}),
+        ({"ratio": 0.99, "rank_min": 1}, {"relative_margin": 0.01, "range_min": 1}),
+        ({"max_score": 0.97, "ratio": 1.1}, {"max_score": 0.97, "relative_margin": -0.1}),
+        ({"corpus": None}, {"corpus": None}),
+    ],
+)
+def test_negatives_are_those_of_sentence_transformers(config, files, ours, theirs):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    bert = bertjax.load_pretrained(config.model, "encoder")
+
+    class Model:
+        device = "cpu"
+
+        def encode_query(self, texts, **_):
+            vectors = bert.embed(texts, normalize=True)
+            return vectors
+
+        encode_document = encode_query
+
+        def similarity(self, a, b):
+            return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+        def similarity_pairwise(self, a, b):
+            return (torch.as_tensor(a) * torch.as_tensor(b)).sum(-1)
+
+    rows = [json.loads(line) for line in (files / "pairs.jsonl").read_text().splitlines()]
+    corpus = [json.loads(x)["text"] for x in (files / "corpus.jsonl").read_text().splitlines()]
+    settings = {"corpus": corpus, "output_format": "n-tuple", "output_scores": True} | theirs
+    expected = mine_hard_negatives(Dataset.from_list(rows), Model(), verbose=False, **settings)
+    found = mined(config, **ours)
+    names = [name for name in expected.column_names if name.startswith("negative_")]
+    assert len(found) == len(expected) > 0
+    for line, row in zip(found, expected, strict=True):
+        assert (line["query"], line["positive"]) == (row["query"], row["positive"])
+        assert line["negatives"] == [row[name] for name in names]
+        np.testing.assert_allclose(line["scores"], row["scores"], atol=1e-5)
+
+
+def test_random_negatives_are_drawn_by_the_seed_from_the_ranks(config):
+    settings = {"rank_min": 1, "rank_max": 9, "num_negatives": 3}
+    ranked = mined(config, **settings | {"num_negatives": 8})
+    drawn = mined(config, **settings, sampling="random", seed=1)
+    assert drawn == mined(config, **settings, sampling="random", seed=1)
+    assert drawn != mined(config, **settings, sampling="random", seed=2)
+    for line, every in zip(drawn, ranked, strict=True):
+        places = [every["negatives"].index(text) for text in line["negatives"]]
+        assert places == sorted(set(places)) and len(places) == 3
+    assert len({tuple(x["negatives"]) for x in drawn}) > 5
+
+
+def test_no_positive_and_not_the_query_itself_is_a_negative(config, tmp_path):
+    rows = [{"query": f"a {w}", "positive": f"b {w}"} for w in WORDS]
+    rows += [{"query": "a ab", "positive": "c ab"}, {"query": "b ab", "positive": "a ab"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = mined(config, queries=str(tmp_path / "pairs.jsonl"), corpus=None, num_negatives=10)
+    assert len(found) == len(rows)
+    for line in found:
+        positives = {row["positive"] for row in rows if row["query"] == line["query"]}
+        assert not {*line["negatives"]} & {line["query"], *positives}
+        assert len({*line["negatives"]}) == 10
+
+
+def test_a_rerankers_scores_filter_and_order(config, monkeypatch, capsys):
+    """The stand-in prefers texts with words of the query."""
+
+    def score(query, text):
+        return float(len({*query.split()} & {*text.split()})) - 1
+
+    class Reranker:
+        identity = ("stand-in",)
+
+        def rerank(self, query, texts):
+            rows = [{"index": i, "score": score(query, text)} for i, text in enumerate(texts)]
+            return sorted(rows, key=lambda row: -row["score"])
+
+    from bertjax.inference import pretrained
+
+    load = pretrained.load_pretrained
+    monkeypatch.setattr(
+        pretrained, "load_pretrained", lambda x, *head: Reranker() if x == "r" else load(x, *head)
+    )
+    found = mined(config, reranker="r", margin=1.0, rank_max=40)
+    assert (
+        0 < len(found) < 16 and f"{16 - len(found)} pairs have too few" in capsys.readouterr().out
+    )
+    for line in found:
+        texts = [line["positive"], *line["negatives"]]
+        assert line["scores"] == [score(line["query"], text) for text in texts]
+        first, *others = line["scores"]
+        assert others == sorted(others, reverse=True) and max(others) <= first - 1
+
+
+@pytest.mark.parametrize("fails", ["embedding", "mining"])
+def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch, fails, tmp_path):
+    monkeypatch.setattr(retrieval, "QUERIES", 2)
+    monkeypatch.setattr(retrieval, "PASSAGES", 16)
+    monkeypatch.setattr(embed, "WINDOW", 10)
+    mined(config)
+    whole = (tmp_path / "mined.jsonl").read_bytes()
+    (tmp_path / "mined.jsonl").unlink()
+    kind = output_files.PartialVectors if fails == "embedding" else output_files.PartialLines
+    write, count = kind.write, 0
+
+    def stops(self, *args):
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        return write(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "write", stops)
+        with pytest.raises(KeyboardInterrupt):
+            mined(config)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert len(kept) == (1 if fails == "embedding" else 2), kept
+    encoded = []
+    call = embed.Embedder.__call__
+
+    def counted(self, texts):
+        encoded.append(len(texts))
+        return call(self, texts)
+
+    monkeypatch.setattr(embed.Embedder, "__call__", counted)
+    mined(config)
+    assert (tmp_path / "mined.jsonl").read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["mined.jsonl"]
+    assert max(encoded) == (10 if fails == "embedding" else 2)
+
+
+def test_prompts_of_the_directory_are_put_before_queries_and_passages(config, tmp_path):
+    model, prompts = tmp_path / "model", {"query": "ab bc ", "document": "hij "}
+    shutil.copytree(config.model, model, ignore=lambda *_: [CHECKSUMS])
+    kinds = {"models.Transformer": "", "models.Pooling": "1_Pooling"}
+    modules = [{"type": f"sentence_transformers.{x}", "path": path} for x, path in kinds.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    (model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    plain = bertjax.load_pretrained(config.model, "encoder")
+    (line, *_) = mined(config, model=str(tmp_path / "model"))
+    x = plain.embed([prompts["query"] + line["query"]], pooling="mean", normalize=True)
+    texts = [prompts["document"] + text for text in (line["positive"], *line["negatives"])]
+    y = plain.embed(texts, pooling="mean", normalize=True)
+    np.testing.assert_allclose(line["scores"], y @ x[0], atol=1e-5)
+
+
+def test_pairs_with_scores_and_rows_without_a_positive_are_refused(config, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"query": "a", "positive": "b", "score": 1.0}\n' * 3)
+    with pytest.raises(ValueError, match=r"pairs.jsonl has pairs with scores: give queries with"):
+        mined(config, queries=str(path))
+    path.write_text('{"query": "a", "positive": "b"}\n{"query": "c", "positive": ""}\n')
+    with pytest.raises(ValueError, match=r"pairs.jsonl, row 2"):
+        mined(config, queries=str(path))
+    with pytest.raises(ValueError, match=r"num_negatives=0: it must be at least 1"):
+        mined(config, num_negatives=0)
+
+
+def test_the_command_has_its_flags():
+    flags = "--model m --queries q --output o --num_negatives 2 --ratio .9 --sampling random"
+    config = mine.parse(flags.split())
+    assert (config.model, config.output, config.ratio, config.corpus) == ("m", "o", 0.9, None)
