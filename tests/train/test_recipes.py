@@ -1,5 +1,6 @@
 """Recipes of fine-tuning: rates by layer, averages, frozen parts, LoRA, adapters for PEFT."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -378,6 +379,27 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(
     )
     name = "bert.embeddings.word_embeddings.weight"
     np.testing.assert_array_equal(before[name], after[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_adapter_of_an_embedder_has_only_its_encoder(encoder, tmp_path, sentences):
+    """The Dense behind the pooling is trained, too, and in the directory of the model."""
+    models = pytest.importorskip("sentence_transformers.models")
+    modules = [models.Transformer(str(encoder)), models.Pooling(32), models.Dense(32, 16)]
+    start, library = tmp_path / "start", pytest.importorskip("sentence_transformers")
+    library.SentenceTransformer(modules=modules).save(str(start))
+    rows = [{"text1": a, "text2": b} for a, b in zip(sentences[:24], sentences[24:48], strict=True)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"classify": {"train": str(tmp_path / "train.jsonl")}}
+    config = config_of(start, files, tmp_path / "run", **RECIPES["lora"])
+    finetune.run(dataclasses.replace(config, task="embed"))
+    model = tmp_path / "run/model"
+    adapter = load_file(model / "adapter/adapter_model.safetensors")
+    assert all(name.startswith("base_model.model.encoder.layer.") for name in adapter)
+    assert all(".lora_" in name for name in adapter) and len(adapter) == 2 * 2 * 6
+    dense = [load_file(x / "2_Dense/model.safetensors") for x in (start, model)]
+    assert not np.array_equal(*(x["linear.weight"] for x in dense))
 
 
 @pytest.mark.slow
