@@ -377,12 +377,10 @@ class FinetuneConfig(TrainingConfig):
                 "dev_fraction folds",
                 "on --loss simcse, as single texts cannot be evaluated: give --dev with pairs.",
             )
-        task = self.task.lower()
-        by_scores = task in ("embed", "rerank")
+        by_scores = self.task.lower() in ("embed", "rerank")
         if by_scores and self.teacher is not None:
             raise ValueError(
-                f"--teacher {self.teacher}: {task} has no distillation from a model; leave it out, "
-                "or give a teacher's scores (--score_columns)."
+                f"--teacher {self.teacher}: {self.task} learns from --score_columns; leave it out."
             )
         if self.teacher is None:
             self.refuse_idle(

@@ -75,18 +75,16 @@ class RerankTask(Task):
                 f"{example.where} has {len(sequences) - 1} negatives, but the first row has "
                 f"{self.num_texts - 1}: give every row the same number."
             )
-        if self.loss in DISTILLED:
-            return [feature_of(sequences, np.array(example.scores, np.float32))]
         label: Any = example.label
-        if label is None:
-            return [feature_of(sequences, None)]
-        if not 0 <= label <= 1:
+        if label is not None and not 0 <= label <= 1:
             raise ValueError(
                 f"{example.where}: the label {label:g} is not between 0, for passages that do not "
                 "answer the query, and 1, for those that do: scale the labels."
             )
-        labels = np.array([label] + [0.0] * len(example.choices), np.float32)
-        return [feature_of(sequences, labels)]
+        values = (
+            example.scores if self.loss in DISTILLED else (label, *[0.0] * len(example.choices))
+        )
+        return [feature_of(sequences, None if label is None else np.array(values, np.float32))]
 
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int

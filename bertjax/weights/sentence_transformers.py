@@ -7,6 +7,7 @@ else is refused by its name, and copied as it is.
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -357,10 +358,12 @@ def read_cross_encoder(
     of tokens; None: that of the tokenizer. Raises ValueError if other modules than a transformer, a
     prompt, or a lower-casing that the tokenizer does not do (`lowers`), would change the scores.
     """
-    model = json.loads(files.get(_MODEL, b"{}"))
-    text = next((json.loads(files[name]) for name in _SETTINGS if name in files), {})
-    kinds = [str(module.get("type")) for module in json.loads(files.get(MODULES, b"[]"))]
-    others = [kind for kind in kinds if kind.rpartition(".")[2] != "Transformer"]
+    model, text = _first_of(files, _MODEL), _first_of(files, *_SETTINGS)
+    modules = json.loads(files.get(MODULES, b"[]"))
+    kinds = [str(x.get("type") if isinstance(x, dict) else x) for x in modules]
+    others = [x for x in kinds if not re.fullmatch(r"sentence_transformers\.(.*\.)?Transformer", x)]
+    length = text.get("max_seq_length")
+    others += ["max_seq_length"] * (length is not None and not (type(length) is int and length > 0))
     others += ["do_lower_case"] * bool(text.get("do_lower_case") and not lowers)
     others += ["default_prompt_name"] * bool(model.get("default_prompt_name"))
     if others:
@@ -372,8 +375,12 @@ def read_cross_encoder(
     settings = [x.get("activation_fn") for x in settings if isinstance(x, dict)]
     settings.append(config.get("sbert_ce_default_activation_function"))
     path = next((str(x) for x in settings if x is not None), "")
-    name = path.rpartition(".")[2] if path.startswith("torch.") else path
-    return name, text.get("max_seq_length")
+    return path.rpartition(".")[2] if path.startswith("torch.") else path, length
+
+
+def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:
+    content = json.loads(next((files[name] for name in names if name in files), b"{}"))
+    return content if isinstance(content, dict) else {}
 
 
 def files_of_head(

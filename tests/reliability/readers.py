@@ -316,6 +316,8 @@ _ALL = (
            lambda: [seeds.json_rows([{"text": "t", "choices": ["a", "b"], "label": 1}] * 3)]),
     _table("jsonl-embed", "embed", ".jsonl", lambda: [seeds.json_rows(seeds.PAIRS)]),
     _table("csv-embed", "embed", ".csv", seeds.scored_pairs),
+    _table("jsonl-rerank", "rerank", ".jsonl",
+           lambda: [seeds.json_rows([{**row, "scores": [2, 0.5, -1]} for row in seeds.PAIRS])]),
     _table("json-array", "classify", ".json",
            lambda: [json.dumps(seeds.ROWS, indent=1).encode(), json.dumps(seeds.ROWS).encode()]),
     *(

@@ -119,7 +119,11 @@ def test_what_a_cross_encoder_has_and_we_do_not_follow_is_refused_by_name(
     scores = module | {"type": "sentence_transformers.models.LogitScore", "path": "1_LogitScore"}
     for name, content, message in (
         ("modules.json", [module, scores], "models.LogitScore"),
+        ("modules.json", [module | {"type": "other.models.Transformer"}], "other.models"),
+        ("modules.json", [1, None], "1"),
         ("modules.json", [module], None),
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length"),
+        ("sentence_bert_config.json", [], None),
         ("config_sentence_transformers.json", {"default_prompt_name": "search"}, "default_prompt"),
     ):
         (folder / name).write_text(json.dumps(content))

@@ -175,13 +175,13 @@ def find_columns(
         return _find_pair_columns(table, named)
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
-    pairs_needed = kind == "rerank" and labelled
     if kind == "rerank":
         columns = _with_lists(table, named, columns)
-        labelled = labelled and not columns.negatives
+    has_label = labelled and not columns.negatives
     if KINDS[kind].by_place:
-        columns = _by_place(table, columns, labelled=labelled)
-    needed = {"text": True, "label": labelled, "choices": kind == "choice", "pair": pairs_needed}
+        columns = _by_place(table, columns, labelled=has_label)
+    needed = {"text": True, "label": has_label, "choices": kind == "choice"}
+    needed["pair"] = kind == "rerank" and labelled
     lacking = [field for field, need in needed.items() if need and not getattr(columns, field)]
     words = _RERANK_WORDS if kind == "rerank" else {}
     if lacking:

@@ -232,7 +232,6 @@ class TableSource(Source):
             id=named.id if named.id in own else None,
             negatives=named.negatives if set(named.negatives) <= own else (),
             scores=named.scores if set(named.scores) <= own else (),
-            choices=named.choices if set(named.choices) <= own else (),
         )
 
     def _needed(self, split: str) -> tuple[str, ...]:
