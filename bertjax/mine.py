@@ -70,7 +70,7 @@ def run(config: MineConfig) -> None:
     """Writes the hard negatives of each query with each of its positives to `config.output`.
 
     Raises:
-        ValueError: a file cannot be read, or the pairs have scores.
+        ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
     from bertjax.base.progress import progress
     from bertjax.inference import output_files as files
@@ -117,6 +117,8 @@ def run(config: MineConfig) -> None:
             both = [*own, *pool]
             for row in reranker.rerank(query, [texts[i] for i in both]):
                 number = both[row["index"]]
+                if not np.isfinite(row["score"]):
+                    raise ValueError(f"{config.reranker} scores {query!r} with {row['score']}.")
                 (own if number in own else pool)[number] = row["score"]
         return found
 

@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 import bertjax
 from bertjax import mine
-from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference import embed, output_files, retrieval
 from bertjax.mine import MineConfig, run
+from tests.inference.test_retrieval import with_modules
 
 WORDS = "ab bc cde def ef fgh gh hij ia jab ca dab".split()
 
@@ -144,10 +143,13 @@ def test_a_rerankers_scores_filter_and_order(config, monkeypatch, capsys):
     monkeypatch.setattr(
         pretrained, "load_pretrained", lambda x, *head: Reranker() if x == "r" else load(x, *head)
     )
+    with monkeypatch.context() as patch:
+        patch.setattr(Reranker, "rerank", lambda self, *_: [{"index": 0, "score": np.nan}])
+        with pytest.raises(ValueError, match=r"^r scores '.*' with nan"):
+            mined(config, reranker="r")
     found = mined(config, reranker="r", margin=1.0, rank_max=40)
-    assert (
-        0 < len(found) < 16 and f"{16 - len(found)} pairs have too few" in capsys.readouterr().out
-    )
+    assert 0 < len(found) < 16
+    assert f"{16 - len(found)} pairs have too few" in capsys.readouterr().out
     for line in found:
         texts = [line["positive"], *line["negatives"]]
         assert line["scores"] == [score(line["query"], text) for text in texts]
@@ -194,16 +196,10 @@ def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch,
 
 
 def test_prompts_of_the_directory_are_put_before_queries_and_passages(config, tmp_path):
-    model, prompts = tmp_path / "model", {"query": "ab bc ", "document": "hij "}
-    shutil.copytree(config.model, model, ignore=lambda *_: [CHECKSUMS])
-    kinds = {"models.Transformer": "", "models.Pooling": "1_Pooling"}
-    modules = [{"type": f"sentence_transformers.{x}", "path": path} for x, path in kinds.items()]
-    (model / "modules.json").write_text(json.dumps(modules))
-    (model / "1_Pooling").mkdir()
-    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    (model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    prompts = {"query": "ab bc ", "document": "hij "}
+    model = with_modules(config.model, tmp_path / "model", prompts)
     plain = bertjax.load_pretrained(config.model, "encoder")
-    (line, *_) = mined(config, model=str(tmp_path / "model"))
+    (line, *_) = mined(config, model=str(model))
     x = plain.embed([prompts["query"] + line["query"]], pooling="mean", normalize=True)
     texts = [prompts["document"] + text for text in (line["positive"], *line["negatives"])]
     y = plain.embed(texts, pooling="mean", normalize=True)

@@ -57,7 +57,8 @@ def search(
         best = jnp.full((len(block), k), -jnp.inf), jnp.full((len(block), k), -1, jnp.int32)
         for start in range(0, len(corpus), PASSAGES):
             passages = np.asarray(fresh(corpus)[start : start + PASSAGES], np.float32)
-            best = _merged(block, passages, best, start, cosine)
+            # Otherwise, all blocks that wait for the device would be in memory.
+            best = jax.block_until_ready(_merged(block, passages, best, start, cosine))
         found.append([np.asarray(values) for values in best])
     scores, indices = (np.concatenate(values) for values in zip(*found, strict=True))
     if not (finite := np.isfinite(scores).all(axis=1)).all():

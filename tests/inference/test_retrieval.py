@@ -1,10 +1,13 @@
 """Exact search, and the evaluation over a corpus: equal to numpy's and sentence-transformers'."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from bertjax import predict
+from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference import retrieval
 from bertjax.inference.retrieval import Collection, search, write_ranking
 
@@ -41,7 +44,23 @@ def test_a_small_corpus_is_returned_whole_and_bad_vectors_are_refused():
         search(np.ones((1, 2)), np.array([[1, 1], [np.nan, 1]]), 2)
 
 
-WORDS = "ada bee cat dog eel fox gnu hen ibis jay".split()
+WORDS = "ab bc cde def ef fgh gh hij ia jab".split()
+
+
+def with_modules(model, folder, prompts):
+    """Copies a model, and adds the files of sentence-transformers."""
+    shutil.copytree(model, folder, ignore=lambda *_: [CHECKSUMS])
+    kinds = {"models.Transformer": "", "models.Pooling": "1_Pooling"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (kind, path) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 32}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    return folder
 
 
 @pytest.fixture
@@ -131,6 +150,32 @@ def test_metrics_are_those_of_sentence_transformers(beir):
         abs=1e-12,
     )
     assert all(0 < value < 1 for value in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_a_models_metrics_are_those_of_sentence_transformers(beir, one_layer, tmp_path, capsys):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    model = with_modules(one_layer, tmp_path / "model", {"query": "ab ", "document": "hij: "})
+    flags = ["--model", str(model), "--retrieval_dir", str(beir), "--output"]
+    assert predict.main([*flags, str(tmp_path / "run.trec")]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    ours = Collection(beir, "test")
+    corpus = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    evaluator = InformationRetrievalEvaluator(
+        ours._queries,
+        {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus},
+        ours._positives,
+        precision_recall_at_k=[100],
+        write_csv=False,
+    )
+    theirs = evaluator(library.SentenceTransformer(str(model), device="cpu"))
+    names = {"ndcg_at_10": "ndcg@10", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
+    expected = {ours: theirs[f"cosine_{name}"] for ours, name in names.items()}
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert len((tmp_path / "run.trec").read_text().splitlines()) == 1100
 
 
 @pytest.mark.parametrize(
