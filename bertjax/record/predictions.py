@@ -385,8 +385,7 @@ class PredictionSummary:
         for example, prediction in self.classes.observe(pairs):
             is_labelled = example.label is not None or bool(example.answers)
             # A score is neither right nor wrong without those of its query's other passages.
-            is_labelled = is_labelled and self._task.label_kind != "ranking"
-            if is_labelled and "error" not in prediction:
+            if is_labelled and self._task.label_kind != "ranking" and "error" not in prediction:
                 self._see(example, prediction)
             yield example, prediction
 
