@@ -357,7 +357,8 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["lora", pytest.param("frozen", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["lora", "frozen"])
 def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(
     recipe, one_layer, encoder, files, tmp_path, monkeypatch, capsys
 ):

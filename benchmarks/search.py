@@ -1,0 +1,411 @@
+"""Compares the way from an embedder to a reranker with sentence-transformers: scores and time.
+
+    python benchmarks/search.py --model MINILM --squad SQUAD --data DATA --output search.jsonl
+
+Both sides start from the same weights and train on the same questions of SQuAD, each with its
+paragraph, with the same losses, batch size, optimizer and number of epochs:
+
+1. `embed`: in-batch negatives;
+2. `mine`: one hard negative per question, of all paragraphs of the training questions, by the
+   embedder of 1; `embed` continues with it;
+3. `rerank`: a cross-encoder from the weights of the start, with binary cross entropy on the pairs
+   of 2; it reorders the first 20 paragraphs that the embedder of 2 finds.
+
+After each, the questions of the dev set search all paragraphs of the dev set. Each side trains,
+mines and evaluates with its own code. SQUAD has SQuAD's files, train*.json and dev-v1.1.json. The
+sides run in turns, each in a process of its own; before the first turn, bertjax trains for a few
+steps, so that the others find its programs in the compilation cache. Needs the extra `parity`,
+sentence-transformers, datasets and accelerate.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from reporting import report
+
+RATE, RERANKER_RATE, WARMUP = 2e-5, 5e-5, 0.1
+BEST = 20
+QRELS = "qrels/test.tsv"
+RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
+RANKS = 50
+SETTINGS = ("model", "data", "batch_size", "max_length", "dtype")
+
+
+def write_data(squad: Path, data: Path, questions: int, dev_questions: int) -> None:
+    """Writes train.jsonl with pairs, and the dev set in the files of BEIR."""
+
+    def read(files: Iterable[Path]) -> tuple[list[str], list[tuple[str, int]]]:
+        paragraphs, asked = [], []
+        for file in files:
+            for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
+                for paragraph in article["paragraphs"]:
+                    questions = [x["question"].strip() for x in paragraph["qas"]]
+                    asked += [(question, len(paragraphs)) for question in questions]
+                    paragraphs.append(paragraph["context"].strip())
+        random.Random(0).shuffle(asked)
+        return paragraphs, asked
+
+    paragraphs, asked = read(sorted(squad.glob("train*.json")))
+    pairs = [{"query": text, "positive": paragraphs[of]} for text, of in asked[:questions]]
+    write_rows(data / "train.jsonl", pairs)
+    write_rows(data / "train_corpus.jsonl", [{"text": text} for text in dict.fromkeys(paragraphs)])
+    paragraphs, asked = read([squad / "dev-v1.1.json"])
+    write_rows(
+        data / "corpus.jsonl", [{"_id": f"p{i}", "text": text} for i, text in enumerate(paragraphs)]
+    )
+    asked = asked[:dev_questions]
+    write_rows(
+        data / "queries.jsonl",
+        [{"_id": f"q{i}", "text": text} for i, (text, _) in enumerate(asked)],
+    )
+    lines = [f"q{i}\tp{of}\t1\n" for i, (_, of) in enumerate(asked)]
+    (data / QRELS).parent.mkdir(exist_ok=True)
+    (data / QRELS).write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+
+
+def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a file of JSON lines."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Reads a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+class SentenceTransformers:
+    """The way of sentence-transformers."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path):
+        self.args, self.folder = args, folder
+        self.corpus = {x["_id"]: x["text"] for x in read_rows(args.data / "corpus.jsonl")}
+        self.queries = {x["_id"]: x["text"] for x in read_rows(args.data / "queries.jsonl")}
+        lines = (args.data / QRELS).read_text().splitlines()[1:]
+        self.right = {query: {text} for query, text, _ in (line.split("\t") for line in lines)}
+
+    def load(self, model: str) -> Any:
+        from sentence_transformers import SentenceTransformer
+
+        loaded: Any = SentenceTransformer(model, device="cpu")
+        loaded.max_seq_length = self.args.max_length
+        return loaded
+
+    def evaluate(self, model: str) -> dict[str, float]:
+        """Searches all paragraphs for each question."""
+        from sentence_transformers.sentence_transformer.evaluation import (
+            InformationRetrievalEvaluator,
+        )
+
+        judge = InformationRetrievalEvaluator(
+            self.queries,
+            self.corpus,
+            self.right,
+            precision_recall_at_k=[100],
+            main_score_function="cosine",
+            batch_size=64,
+        )
+        found = judge(self.load(model))
+        names = {"ndcg@10": "ndcg_at_10", "mrr@10": "mrr_at_10", "recall@100": "recall_at_100"}
+        return {names[key]: found[f"cosine_{key}"] for key in names}
+
+    def settings(self, kind: Any, rate: float, steps: int, **others: Any) -> Any:
+        return kind(
+            output_dir=str(self.folder / "trainer"),
+            num_train_epochs=1,
+            per_device_train_batch_size=self.args.batch_size,
+            learning_rate=rate,
+            warmup_steps=round(WARMUP * steps),
+            seed=self.args.seed,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            bf16=self.args.dtype == "bfloat16",
+            disable_tqdm=True,
+            **others,
+        )
+
+    def embed(self, start: str, train: Path, output: str) -> None:
+        """Trains an embedder on pairs or triplets."""
+        import datasets  # type: ignore[import-not-found]
+        import sentence_transformers as library
+        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+        model, rows = self.load(start), read_rows(train)
+        steps = -(-len(rows) // self.args.batch_size)
+        settings = self.settings(
+            library.SentenceTransformerTrainingArguments,
+            RATE,
+            steps,
+            batch_sampler="no_duplicates",  # bertjax masks equal texts in the loss
+        )
+        library.SentenceTransformerTrainer(
+            model=model,
+            args=settings,
+            train_dataset=datasets.Dataset.from_list(rows),
+            loss=MultipleNegativesRankingLoss(model),
+        ).train()
+        model.save(output)
+
+    def mine(self, model: str, output: Path) -> None:
+        """Writes triplets."""
+        import datasets
+        from sentence_transformers.util import mine_hard_negatives
+
+        found: Any = mine_hard_negatives(
+            datasets.Dataset.from_list(read_rows(self.args.data / "train.jsonl")),
+            self.load(model),
+            corpus=[x["text"] for x in read_rows(self.args.data / "train_corpus.jsonl")],
+            range_max=RANKS,
+            relative_margin=1 - RATIO,
+            num_negatives=1,
+            verbose=False,
+        )
+        rows: Iterator[dict[str, Any]] = (
+            dict(zip(("query", "positive", "negative"), row.values(), strict=True)) for row in found
+        )
+        write_rows(output, rows)
+
+    def rerank(self, triplets: Path, output: str) -> None:
+        """Trains a reranker."""
+        import datasets
+        from sentence_transformers.cross_encoder import (
+            CrossEncoder,
+            CrossEncoderTrainer,
+            CrossEncoderTrainingArguments,
+        )
+        from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+        pairs = [
+            {"query": row["query"], "passage": row[name], "label": label}
+            for row in read_rows(triplets)
+            for name, label in (("positive", 1.0), ("negative", 0.0))
+        ]
+        model = CrossEncoder(
+            self.args.model, num_labels=1, max_length=self.args.max_length, device="cpu"
+        )
+        steps = -(-len(pairs) // self.args.batch_size)
+        CrossEncoderTrainer(
+            model=model,
+            args=self.settings(CrossEncoderTrainingArguments, RERANKER_RATE, steps),
+            train_dataset=datasets.Dataset.from_list(pairs),
+            loss=BinaryCrossEntropyLoss(model),
+        ).train()
+        model.save_pretrained(output)
+
+    def evaluate_reranker(self, embedder: str, reranker: str) -> dict[str, float]:
+        """Reorders the first paragraphs that the embedder finds for each question."""
+        from sentence_transformers import util
+        from sentence_transformers.cross_encoder import CrossEncoder
+
+        model, judge = self.load(embedder), CrossEncoder(reranker, device="cpu")
+        judge.max_length = self.args.max_length
+        corpus, queries = list(self.corpus), list(self.queries)
+        vectors = [
+            model.encode([texts[key] for key in keys], convert_to_tensor=True)
+            for keys, texts in ((queries, self.queries), (corpus, self.corpus))
+        ]
+        hits: list[Any] = util.semantic_search(*vectors, top_k=BEST)
+        pairs = [
+            (self.queries[query], self.corpus[corpus[hit["corpus_id"]]])
+            for query, row in zip(queries, hits, strict=True)
+            for hit in row
+        ]
+        scores = judge.predict(pairs, batch_size=64, show_progress_bar=False).reshape(-1, BEST)
+        ranks = []
+        for query, row, values in zip(queries, hits, scores, strict=True):
+            order = sorted(range(BEST), key=lambda i: -values[i])
+            names = [corpus[row[i]["corpus_id"]] for i in order]
+            ranks.append(next((i for i, x in enumerate(names) if x in self.right[query]), None))
+        return scores_of_ranks(ranks)
+
+
+def scores_of_ranks(ranks: list[int | None]) -> dict[str, float]:
+    """Computes the metrics of questions with one right paragraph from its ranks, from 0."""
+    import numpy as np
+
+    places = np.array([np.inf if rank is None else rank + 1 for rank in ranks])
+    first = places <= 10
+    return {
+        "ndcg_at_10": float(np.mean(np.where(first, 1 / np.log2(places + 1), 0))),
+        "mrr_at_10": float(np.mean(np.where(first, 1 / places, 0))),
+        f"recall_at_{BEST}": float(np.mean(places <= BEST)),
+    }
+
+
+class Bertjax:
+    """The way of bertjax."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path):
+        self.args, self.folder = args, folder
+
+    def finetune(self, rate: float, output: str, **settings: Any) -> None:
+        """Trains for an epoch and moves the model to `output`."""
+        import bertjax
+        from bertjax.config import OptimizerConfig
+
+        workdir = self.folder / "run"
+        shutil.rmtree(workdir, ignore_errors=True)
+        optimizer = OptimizerConfig(
+            recipe="adamw",
+            learning_rate=rate,
+            schedule="hf",
+            warmup_steps=0,
+            warmup_proportion=WARMUP,
+            weight_decay=0.0,
+            eps=1e-8,
+        )
+        bertjax.finetune(
+            dev_fraction=0.0,
+            workdir=str(workdir),
+            num_epochs=1.0,
+            max_steps=self.args.steps,
+            max_length=self.args.max_length,
+            dtype=self.args.dtype,
+            seed=self.args.seed,
+            optimizer=optimizer,
+            **{"batch_size": self.args.batch_size} | settings,
+        )
+        (workdir / "model").rename(output)
+
+    def rank(self, model: str) -> tuple[Any, Any]:
+        """Ranks all paragraphs for each question; returns the collection and the ranking."""
+        import bertjax
+        from bertjax.inference.retrieval import Collection, embedders
+
+        collection = Collection(self.args.data, "test")
+        loaded = bertjax.load_pretrained(model, "encoder").loaded
+        embed = embedders(loaded, max_length=self.args.max_length)
+        return collection, collection.rank(embed)
+
+    def evaluate(self, model: str) -> dict[str, float]:
+        collection, ranking = self.rank(model)
+        return collection.score(ranking)
+
+    def embed(self, start: str, train: Path, output: str) -> None:
+        self.finetune(RATE, output, task="embed", train=str(train), init=start)
+
+    def mine(self, model: str, output: Path) -> None:
+        from bertjax.mine import MineConfig, run
+
+        run(
+            MineConfig(
+                model=model,
+                queries=str(self.args.data / "train.jsonl"),
+                corpus=str(self.args.data / "train_corpus.jsonl"),
+                output=str(output),
+                max_length=self.args.max_length,
+                rank_max=RANKS,
+                ratio=RATIO,
+                num_negatives=1,
+            )
+        )
+
+    def rerank(self, triplets: Path, output: str) -> None:
+        # A row of triplets has two pairs.
+        size = self.args.batch_size // 2
+        task = {"task": "rerank", "loss": "binary", "train": str(triplets), "batch_size": size}
+        self.finetune(RERANKER_RATE, output, init=self.args.model, **task)
+
+    def evaluate_reranker(self, embedder: str, reranker: str) -> dict[str, float]:
+        import bertjax
+
+        collection, ranking = self.rank(embedder)
+        texts, questions = (
+            {row["_id"]: row["text"] for row in read_rows(self.args.data / f"{name}.jsonl")}
+            for name in ("corpus", "queries")
+        )
+        found = {query: list(scores)[:BEST] for query, scores in ranking.items()}
+        pairs = [(questions[query], texts[x]) for query, names in found.items() for x in names]
+        predictions = iter(bertjax.load_pretrained(reranker).predict(pairs))
+        ordered = {}
+        for query, names in found.items():
+            scores = {name: next(predictions)["score"] for name in names}
+            ordered[query] = sorted(names, key=lambda name: -scores[name])
+        return collection.score(ordered)
+
+
+SIDES = {"bertjax": Bertjax, "sentence-transformers": SentenceTransformers}
+
+
+def run_side(args: argparse.Namespace) -> None:
+    """Runs the stages of one side with one seed; prints a line of JSON for each."""
+    side: Any = SIDES[args.side](args, args.folder)
+    first, second, judge = (str(args.folder / name) for name in ("first", "second", "reranker"))
+    triplets = args.folder / "triplets.jsonl"
+
+    def timed(stage: str, work: Any, *words: Any) -> None:
+        start = time.perf_counter(), time.process_time()
+        found = work(*words) or {}
+        seconds = round(time.perf_counter() - start[0], 1)
+        processor = round(time.process_time() - start[1], 1)
+        line = {"stage": stage, "seconds": seconds, "processor_seconds": processor, **found}
+        print(json.dumps(line), flush=True)
+
+    timed("as it is", side.evaluate, args.model)
+    timed("training the embedder", side.embed, args.model, args.data / "train.jsonl", first)
+    timed("embed", side.evaluate, first)
+    timed("mining", side.mine, first, triplets)
+    timed("training with negatives", side.embed, first, triplets, second)
+    timed("mine, embed", side.evaluate, second)
+    timed("training the reranker", side.rerank, triplets, judge)
+    timed("rerank", side.evaluate_reranker, second, judge)
+
+
+def in_process(side: str, seed: int, args: argparse.Namespace, *more: str) -> Iterator[Any]:
+    """Runs one side in a process of its own; yields what it says of each stage."""
+    words = [sys.executable, __file__, "--side", side, "--seeds", str(seed), *more]
+    for name in SETTINGS:
+        words += [f"--{name}", str(getattr(args, name))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            if line.startswith('{"stage"'):
+                yield json.loads(line)
+    if process.returncode:
+        raise RuntimeError(f"{side} failed with status {process.returncode}")
+
+
+def main() -> None:
+    """Prints one line of JSON per side, seed and stage, and appends it to --output."""
+    parser = argparse.ArgumentParser(description="Compares embedders and rerankers.")
+    parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
+    parser.add_argument("--squad", type=Path, help="the folder of SQuAD's files")
+    parser.add_argument("--data", type=Path, required=True, help="a folder for what is made of it")
+    parser.add_argument("--questions", type=int, default=10_000)
+    parser.add_argument("--dev_questions", type=int, default=1_000)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--max_length", type=int, default=128)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--steps", type=int, help="train for so many steps instead of an epoch")
+    parser.add_argument("--side", choices=SIDES, help="run this side alone, with one seed")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    if args.side:
+        args.seed = args.seeds[0]
+        with tempfile.TemporaryDirectory() as folder:
+            args.folder = Path(folder)
+            run_side(args)
+        return
+    if args.squad:
+        args.data.mkdir(parents=True, exist_ok=True)
+        write_data(args.squad, args.data, args.questions, args.dev_questions)
+    list(in_process("bertjax", args.seeds[0], args, "--steps", "2"))
+    for turn, seed in enumerate(args.seeds):
+        for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
+            for stage in in_process(side, seed, args):
+                found = {"side": side, "seed": seed, "dtype": args.dtype, **stage}
+                report(found, args.output, ["torch", "transformers", "sentence-transformers"])
+
+
+if __name__ == "__main__":
+    main()
