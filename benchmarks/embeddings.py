@@ -64,23 +64,28 @@ def elapsed(start: tuple[float, float]) -> dict[str, float]:
     }
 
 
-def train_bertjax(args: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """Trains with bertjax; returns the score and the times."""
-    import bertjax
+def adamw(rate: float) -> Any:
+    """Returns the config of the optimizer and the learning rates of transformers' trainer."""
     from bertjax.config import OptimizerConfig
-    from bertjax.devices import activity
-    from bertjax.record.journal import read_ledger, totals
 
-    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev, args.dev_every)
-    optimizer = OptimizerConfig(
+    return OptimizerConfig(
         recipe="adamw",
-        learning_rate=RATE,
+        learning_rate=rate,
         schedule="hf",
         warmup_steps=0,
         warmup_proportion=WARMUP,
         weight_decay=0.0,
         eps=1e-8,
     )
+
+
+def train_bertjax(args: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """Trains with bertjax; returns the score and the times."""
+    import bertjax
+    from bertjax.devices import activity
+    from bertjax.record.journal import read_ledger, totals
+
+    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev, args.dev_every)
     before = cosines_beside_scores(bertjax.load_pretrained(args.model).embed, dev)
     start = time.perf_counter(), time.process_time()
     result = bertjax.finetune(
@@ -92,7 +97,7 @@ def train_bertjax(args: argparse.Namespace, folder: str) -> dict[str, Any]:
         batch_size=args.batch_size,
         num_epochs=args.epochs,
         max_length=args.max_length,
-        optimizer=optimizer,
+        optimizer=adamw(RATE),
         seed=args.seed,
     )
     times = elapsed(start)

@@ -30,9 +30,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from embeddings import WARMUP, adamw, elapsed
 from reporting import report
 
-RATE, RERANKER_RATE, WARMUP = 2e-5, 5e-5, 0.1
+RATE, RERANKER_RATE = 2e-5, 5e-5
 BEST = 20
 QRELS = "qrels/test.tsv"
 RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
@@ -251,19 +252,9 @@ class Bertjax:
     def finetune(self, rate: float, output: str, **settings: Any) -> None:
         """Trains for an epoch and moves the model to `output`."""
         import bertjax
-        from bertjax.config import OptimizerConfig
 
         workdir = self.folder / "run"
         shutil.rmtree(workdir, ignore_errors=True)
-        optimizer = OptimizerConfig(
-            recipe="adamw",
-            learning_rate=rate,
-            schedule="hf",
-            warmup_steps=0,
-            warmup_proportion=WARMUP,
-            weight_decay=0.0,
-            eps=1e-8,
-        )
         bertjax.finetune(
             dev_fraction=0.0,
             workdir=str(workdir),
@@ -272,7 +263,7 @@ class Bertjax:
             max_length=self.args.max_length,
             dtype=self.args.dtype,
             seed=self.args.seed,
-            optimizer=optimizer,
+            optimizer=adamw(rate),
             **{"batch_size": self.args.batch_size} | settings,
         )
         (workdir / "model").rename(output)
@@ -346,10 +337,7 @@ def run_side(args: argparse.Namespace) -> None:
     def timed(stage: str, work: Any, *words: Any) -> None:
         start = time.perf_counter(), time.process_time()
         found = work(*words) or {}
-        seconds = round(time.perf_counter() - start[0], 1)
-        processor = round(time.process_time() - start[1], 1)
-        line = {"stage": stage, "seconds": seconds, "processor_seconds": processor, **found}
-        print(json.dumps(line), flush=True)
+        print(json.dumps({"stage": stage, **elapsed(start), **found}), flush=True)
 
     timed("as it is", side.evaluate, args.model)
     timed("training the embedder", side.embed, args.model, args.data / "train.jsonl", first)

@@ -9,52 +9,22 @@ import pytest
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.embed import Embedder
 from bertjax.inference.pretrained import with_task
 from bertjax.train import experiments as variants
 from bertjax.weights import load_model
-
-RATE = OptimizerConfig(
-    recipe="adamw",
-    learning_rate=3e-3,
-    schedule="hf",
-    warmup_steps=0,
-    warmup_proportion=0.1,
-    weight_decay=0.0,
-)
+from tests.rows import RATE, short_run
 
 
 @pytest.fixture(scope="module")
-def triplets(tmp_path_factory, sentences):
+def config(one_layer, tmp_path_factory, sentences):
     """The positive has the words of the anchor in reverse order."""
-    path = tmp_path_factory.mktemp("triplets") / "train.jsonl"
     rows = [
         {"anchor": s, "positive": " ".join(s.split()[::-1]), "negative": other}
         for s, other in zip(sentences[:40], sentences[40:80], strict=True)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def config(one_layer, triplets, tmp_path_factory):
-    return FinetuneConfig(
-        task="embed",
-        init=str(one_layer),
-        train=str(triplets),
-        workdir=str(tmp_path_factory.mktemp("runs") / "run"),
-        max_length=24,
-        batch_size=40,
-        accumulation_steps=2,
-        num_epochs=3,
-        pooling="mean",
-        normalize=True,
-        matryoshka=(8,),
-        temperature=0.1,
-        optimizer=RATE,
-        log_every=1,
-    )
+    settings = {"pooling": "mean", "normalize": True, "matryoshka": (8,), "temperature": 0.1}
+    return short_run("embed", one_layer, rows, tmp_path_factory.mktemp("embed"), **settings)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.config import FinetuneConfig, MeshConfig, OptimizerConfig
+from bertjax.config import MeshConfig
 from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model import HEADS
@@ -17,16 +18,7 @@ from bertjax.model.losses import ranking
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import experiments as variants
 from bertjax.train import step
-from tests.rows import make_batch
-
-RATE = OptimizerConfig(
-    recipe="adamw",
-    learning_rate=3e-3,
-    schedule="hf",
-    warmup_steps=0,
-    warmup_proportion=0.1,
-    weight_decay=0.0,
-)
+from tests.rows import RATE, make_batch, short_run
 
 
 @pytest.mark.parity
@@ -101,9 +93,8 @@ def test_devices_and_microbatches_give_the_gradient_of_the_whole(
 
 
 @pytest.fixture(scope="module")
-def lists(tmp_path_factory, sentences):
+def config(one_layer, tmp_path_factory, sentences):
     """The positive begins with the first word of the query."""
-    path = tmp_path_factory.mktemp("lists") / "train.jsonl"
     rows = [
         {
             "query": text,
@@ -113,26 +104,8 @@ def lists(tmp_path_factory, sentences):
         }
         for i, (text, other) in enumerate(zip(sentences[:40], sentences[40:80], strict=True))
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def config(one_layer, lists, tmp_path_factory):
-    return FinetuneConfig(
-        task="rerank",
-        init=str(one_layer),
-        train=str(lists),
-        workdir=str(tmp_path_factory.mktemp("runs") / "run"),
-        max_length=24,
-        batch_size=40,
-        accumulation_steps=2,
-        num_epochs=3,
-        loss="kl",
-        temperature=2.0,
-        optimizer=RATE,
-        log_every=1,
-    )
+    settings = {"loss": "kl", "temperature": 2.0}
+    return short_run("rerank", one_layer, rows, tmp_path_factory.mktemp("rerank"), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +113,7 @@ def result(config):
     return variants.finetune(config)
 
 
-def test_a_run_leaves_a_reranker(result, lists, sentences):
+def test_a_run_leaves_a_reranker(result, config, sentences):
     assert set(result.scores) == {"dev/ndcg_at_10", "dev/mrr_at_10", "dev/map"}
     assert all(0 < score <= 1 for score in result.scores.values())
     losses = [x["train/loss"] for x in result.metrics if "train/loss" in x]
@@ -157,7 +130,7 @@ def test_a_run_leaves_a_reranker(result, lists, sentences):
     with pytest.raises(ValueError, match="scores passages for a query, but there is only one"):
         result.model.predict(["a text"])
     # The rows that were trained on are ranked by their positives and negatives, as pairs are.
-    rows = [json.loads(line) for line in lists.read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(config.train).read_text().splitlines()]
     whole = bertjax.evaluate(result.model, data=rows)
     texts = [(row["query"], p, int(p == row["positive"])) for row in rows
              for p in (row["positive"], *row["negatives"])]  # fmt: skip
