@@ -159,7 +159,7 @@ class SentenceTransformers:
 
     def mine(self, model: str, output: Path) -> None:
         """Writes triplets."""
-        import datasets
+        import datasets  # type: ignore[import-not-found]
         from sentence_transformers.util import mine_hard_negatives
 
         found: Any = mine_hard_negatives(
@@ -178,7 +178,7 @@ class SentenceTransformers:
 
     def rerank(self, triplets: Path, output: str) -> None:
         """Trains a reranker."""
-        import datasets
+        import datasets  # type: ignore[import-not-found]
         from sentence_transformers.cross_encoder import (
             CrossEncoder,
             CrossEncoderTrainer,
