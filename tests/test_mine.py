@@ -66,9 +66,8 @@ def mined(config, **changes):
 )
 def test_negatives_are_those_of_sentence_transformers(config, files, ours, theirs):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("sentence_transformers")
-    from datasets import Dataset
-    from sentence_transformers.util import mine_hard_negatives
+    datasets = pytest.importorskip("datasets")
+    mine_hard_negatives = pytest.importorskip("sentence_transformers.util").mine_hard_negatives
 
     bert = bertjax.load_pretrained(config.model, "encoder")
 
@@ -90,7 +89,9 @@ def test_negatives_are_those_of_sentence_transformers(config, files, ours, their
     rows = [json.loads(line) for line in (files / "pairs.jsonl").read_text().splitlines()]
     corpus = [json.loads(x)["text"] for x in (files / "corpus.jsonl").read_text().splitlines()]
     settings = {"corpus": corpus, "output_format": "n-tuple", "output_scores": True} | theirs
-    expected = mine_hard_negatives(Dataset.from_list(rows), Model(), verbose=False, **settings)
+    expected = mine_hard_negatives(
+        datasets.Dataset.from_list(rows), Model(), verbose=False, **settings
+    )
     found = mined(config, **ours)
     names = [name for name in expected.column_names if name.startswith("negative_")]
     assert len(found) == len(expected) > 0

@@ -58,7 +58,13 @@ def test_losses_and_gradients_are_those_of_pytorch(loss):
 
 
 @pytest.mark.parametrize(
-    "loss", ["kl", *(pytest.param(x, marks=pytest.mark.slow) for x in ("binary", "margin"))]
+    "loss",
+    [
+        "kl",
+        pytest.param("binary", marks=pytest.mark.slow),
+        pytest.param("margin", marks=(pytest.mark.slow, pytest.mark.exhaustive)),
+        pytest.param("listwise", marks=(pytest.mark.slow, pytest.mark.exhaustive)),
+    ],
 )
 def test_devices_and_microbatches_give_the_gradient_of_the_whole(
     loss, one_layer_config, random_params
@@ -140,7 +146,14 @@ def test_a_run_leaves_a_reranker(result, config, sentences):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("loss", ["kl", "margin", "listwise", "binary"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "kl",
+        "binary",
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("margin", "listwise")),
+    ],
+)
 def test_scores_in_cross_encoder_are_ours(loss, config, result, sentences, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     if loss != "kl":

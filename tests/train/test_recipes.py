@@ -229,7 +229,10 @@ def test_the_average_has_the_weights_of_its_formula_and_skips_what_is_skipped(cl
     assert_equal(jax.device_get(setup.program.final_params(start)), setup.params)
 
 
-@pytest.mark.parametrize("settings", [{**LORA, "average_decay": 0.9}, FREEZE])
+@pytest.mark.parametrize(
+    "settings",
+    [{**LORA, "average_decay": 0.9}, pytest.param(FREEZE, marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.slow
 def test_eight_devices_and_two_microbatches_equal_one(classifier, settings):
     found = []
@@ -358,7 +361,7 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["lora", "frozen"])
+@pytest.mark.parametrize("recipe", ["lora", pytest.param("frozen", marks=pytest.mark.exhaustive)])
 def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(
     recipe, one_layer, encoder, files, tmp_path, monkeypatch, capsys
 ):
