@@ -76,6 +76,9 @@ SMALL = {
     "train_tokenizer": "--vocab_size 120",
     "prepare": "--num_processes 1",
     "pretrain --config configs/pretrain/bert_base.py": f"{SMALL_RUN} {SMALL_PHASES}",
+    "pretrain --config bert_tiny --data language-data": (
+        f"{SMALL_RUN} {SMALL_PHASE.format(0, 64)} {SMALL_PHASE.format(1, 128)}"
+    ),
     f"{CONTINUE} --init bert-base-uncased --data long": (
         f"{SMALL_PHASE.format(0, 1024)} --optimizer.warmup_steps 1 --eval_rows 8 --unroll 1"
     ),
