@@ -98,9 +98,9 @@ class FinetuneConfig(TrainingConfig):
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows "
-        "test text_column pair_column label_column id_column choice_columns negative_columns "
-        "score_columns label_separator max_length doc_stride max_query_length max_answer_length "
-        "null_threshold reader_threads",
+        "test retrieval_dir text_column pair_column label_column id_column choice_columns "
+        "negative_columns score_columns label_separator max_length doc_stride max_query_length "
+        "max_answer_length null_threshold reader_threads",
         "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
         "feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
@@ -153,6 +153,9 @@ class FinetuneConfig(TrainingConfig):
     """Tasks on files of your own: file or folder with the test split, which is predicted after
     training; None: nothing is predicted. Benchmark tasks do not accept it; their own test split,
     which squad and squad2 do not have, is predicted as well."""
+    retrieval_dir: str | None = None
+    """embed: folder with a collection in BEIR's files (corpus.jsonl, queries.jsonl and
+    qrels/dev.tsv), which each evaluation on the dev split searches; None: no such search."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
     text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
@@ -317,7 +320,8 @@ class FinetuneConfig(TrainingConfig):
     """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; embed: spearman, pearson,
-    pearson_spearman (pairs without scores: mrr, recall_at_1, recall_at_10, triplet_accuracy);
+    pearson_spearman (pairs without scores: mrr, recall_at_1, recall_at_10, triplet_accuracy; with
+    --retrieval_dir: ndcg_at_10, mrr_at_10, recall_at_100);
     rerank: ndcg_at_10, mrr_at_10, map; tag: f1, precision, recall, accuracy (tags that mark no
     entities: accuracy); qa: f1, exact_match (with unanswerable questions: f1, exact); choice:
     accuracy; benchmark tasks: the names in scores.json of a finished run without the split, such as

@@ -213,9 +213,10 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
         prompts[name] = fields[f"{name}_prompt"] = given
     task = dataclasses.replace(task, **fields)
     followed: Read = Future()
-    followed.set_result(modules._replace(prompts=prompts))
+    model: Any = loaded.model.clone(include_prompt=modules.include_prompt)
+    trained = {"pooling": model.pooling, "normalize": model.normalize}
+    followed.set_result(modules._replace(prompts=prompts, **trained))
     source = source._replace(usage=source.usage._replace(modules=followed))
-    model = loaded.model.clone(include_prompt=modules.include_prompt)
     return task, loaded._replace(model=model, source=source)
 
 

@@ -71,21 +71,21 @@ def grading_metric(task: Task) -> str | None:
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
-def selected_by(task: Task, metric: str | None) -> Task:
+def selected_by(task: Task, metric: str | None, others: Sequence[str] = ()) -> Task:
     """Returns a copy of the task in which the dev metric `metric` selects the best checkpoint.
 
-    None, and "last", which selects the last step, change nothing.
+    It is a metric of the task or one of `others`. None, and "last", which selects the last step,
+    change nothing.
 
     Raises:
         ValueError: the task does not have this metric, or has no dev split.
     """
     if metric in (None, LAST):
         return task
-    if metric not in task.metric_names():
+    if metric not in (names := [*task.metric_names(), *others]):
         raise ValueError(
             f"--select_by {metric}: {task.name} has no such metric. "
-            f"{did_you_mean(metric, task.metric_names())}Choose one of "
-            f"{', '.join(task.metric_names())}."
+            f"{did_you_mean(metric, names)}Choose one of {', '.join(names)}."
         )
     if not splits_of(task, "dev"):
         raise ValueError(f"--select_by {metric} needs a dev split: give --dev.")

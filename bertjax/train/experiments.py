@@ -51,6 +51,7 @@ from bertjax.record.predictions import (
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.definition import Fold
+from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbeddingTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns
@@ -206,7 +207,13 @@ def load_run(
     check_calibration(config, task)
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
-    task = selected_by(task, config.select_by)
+    searched = config.retrieval_dir is not None
+    if searched and (not isinstance(task, EmbeddingTask) or not splits_of(task, "dev")):
+        raise ValueError(
+            f"--retrieval_dir {config.retrieval_dir}: a collection is searched at evaluations of "
+            "--task embed, which need a dev split: give --dev, or leave it out."
+        )
+    task = selected_by(task, config.select_by, RETRIEVAL_METRICS if searched else ())
     task, loaded = following(task, load_for_task(config, task))
     if isinstance(task, RerankTask):
         task = _as_cross_encoder(task, loaded, config.max_length or task.max_length)

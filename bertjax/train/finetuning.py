@@ -21,6 +21,7 @@ from bertjax.config.finetune_config import LAST
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
+from bertjax.inference.retrieval import Collection, embedders
 from bertjax.model import HEADS
 from bertjax.record.labels import held_out_label
 from bertjax.record.predictions import (
@@ -151,6 +152,12 @@ class FinetuningJob(Job):
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
         self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
         self.predictor = self._predictor()
+        folder, similarity = config.retrieval_dir, getattr(task, "similarity", "")
+        if folder is not None and similarity not in ("cosine", "dot"):
+            raise ValueError(
+                f"--retrieval_dir {folder}: the model says {similarity}: give --pooling."
+            )
+        self.collection = None if folder is None else Collection(folder, "dev")
 
     def _predictor(self) -> Predictor:
         return Predictor(
@@ -225,6 +232,8 @@ class FinetuningJob(Job):
         self.dev_scores = {
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
         }
+        if self.collection is not None:
+            self.dev_scores["dev"] |= self._search(self.collection, params, check)
         evaluation = {
             f"eval/{split_prefix(split)}{key}": value
             for split, scores in self.dev_scores.items()
@@ -258,6 +267,15 @@ class FinetuningJob(Job):
         if hosts.is_first():
             summary.write(self.workdir.path / PREDICTIONS, split, scores)
         return scores
+
+    def _search(self, collection: Collection, params: Any, check: Any) -> dict[str, float]:
+        # All hosts search all of it, since each needs the scores.
+        params = hosts.fetch(params, self.program.mesh)
+        embed = embedders(self.loaded._replace(params=params), max_length=self.max_length)
+        for embedder in embed.values():
+            embedder.after_batch = lambda _: check()
+        is_cosine = embed["query"].similarity == "cosine"
+        return collection.score(collection.rank(embed, cosine=is_cosine))
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state that is best by `best_metric` on the dev split, if there is one.

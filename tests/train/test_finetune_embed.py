@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax import predict
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.embed import Embedder
 from bertjax.inference.pretrained import with_task
+from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.train import experiments as variants
 from bertjax.weights import load_model
 from tests.rows import RATE, short_run
@@ -23,8 +25,16 @@ def config(one_layer, tmp_path_factory, sentences):
         {"anchor": s, "positive": " ".join(s.split()[::-1]), "negative": other}
         for s, other in zip(sentences[:40], sentences[40:80], strict=True)
     ]
-    settings = {"pooling": "mean", "normalize": True, "matryoshka": (8,), "temperature": 0.1}
-    return short_run("embed", one_layer, rows, tmp_path_factory.mktemp("embed"), **settings)
+    folder = tmp_path_factory.mktemp("embed")
+    (folder / "qrels").mkdir()
+    judged = [f"{i} {i} 1\n" for i in range(40)]
+    (folder / "qrels" / "dev.tsv").write_text("query corpus score\n" + "".join(judged))
+    for name, column in (("queries", "anchor"), ("corpus", "positive")):
+        lines = [json.dumps({"_id": i, "text": row[column]}) + "\n" for i, row in enumerate(rows)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    settings = {"pooling": "weightedmean", "normalize": True, "matryoshka": (8,), "temperature": 0.1}
+    settings |= {"retrieval_dir": str(folder), "select_by": "ndcg_at_10"}
+    return short_run("embed", one_layer, rows, folder, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +44,7 @@ def result(config):
 
 def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_layer, sentences):
     assert set(result.scores) == {f"dev/{x}" for x in (
-        "mrr", "recall_at_1", "recall_at_10", "triplet_accuracy"
+        "mrr", "recall_at_1", "recall_at_10", "triplet_accuracy", *RETRIEVAL_METRICS
     )}  # fmt: skip
     losses = [x["train/loss"] for x in result.metrics if "train/loss" in x]
     assert losses[-1] < losses[0]
@@ -68,6 +78,24 @@ def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_la
     np.testing.assert_array_equal(before["kernel"], loaded.params["bert"]["pooler"]["kernel"])
 
 
+def test_evaluations_search_a_collection_as_predict_does(result, config, capsys):
+    """The best model by it is chosen, and it keeps pooling and length."""
+    found = [x["eval/ndcg_at_10"] for x in result.metrics if "eval/ndcg_at_10" in x]
+    assert len(found) == 3 and result.scores["dev/ndcg_at_10"] == max(found)
+    flags = ["--model", str(result.directory), "--retrieval_dir", config.retrieval_dir]
+    assert predict.main(flags) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    expected = {name: result.scores[f"dev/{name}"] for name in RETRIEVAL_METRICS}
+    assert scores == pytest.approx(expected, abs=1e-6) and 0 < scores["mrr_at_10"] < 1
+    for changes, message in (
+        ({"dev_fraction": 0.0, "select_by": None}, "need a dev split: give --dev"),
+        ({"task": "classify", "text_column": "anchor"}, "searched at evaluations of --task embed"),
+    ):
+        given = {"pooling": None, "normalize": None, "matryoshka": (), "temperature": None}
+        with pytest.raises(ValueError, match=message):
+            bertjax.finetune(dataclasses.replace(config, workdir="none", **{**given, **changes}))
+
+
 def test_similarities_take_the_length_of_sentence_transformers(result, tmp_path):
     shutil.copytree(result.directory, tmp_path / "theirs")
     for name in ("task.json", CHECKSUMS):
@@ -84,9 +112,9 @@ def test_a_saved_model_is_as_before_and_can_be_trained_further(result, config, t
     task = bertjax.tasks.make_task("embed", variants.task_options(config))
     plain = dataclasses.replace(task, pooling=None, normalize=None, matryoshka=())
     model = load_model(result.directory, task.head, head_fields=plain.head_fields).model
-    assert (model.pooling, model.normalize) == ("mean", True)
-    model = load_model(result.directory, task.head, head_fields={"pooling": "cls"}).model
-    assert (model.pooling, model.normalize) == ("cls", False)
+    assert (model.pooling, model.normalize) == ("weightedmean", True)
+    model = load_model(result.directory, task.head, head_fields={"pooling": "mean"}).model
+    assert (model.pooling, model.normalize) == ("mean", False)
 
 
 @pytest.mark.slow
