@@ -15,7 +15,13 @@ from bertjax.config.config_file import (
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
-from bertjax.config.pretrain_config import DistillationConfig, Phase, PretrainConfig, model_at
+from bertjax.config.pretrain_config import (
+    DistillationConfig,
+    Phase,
+    PretrainConfig,
+    RtdConfig,
+    model_at,
+)
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
@@ -29,6 +35,7 @@ __all__ = [
     "Phase",
     "PrepareConfig",
     "PretrainConfig",
+    "RtdConfig",
     "TaggerConfig",
     "TrainTokenizerConfig",
     "TrainingConfig",

@@ -83,6 +83,9 @@ class BertConfig(Checked):
     classifier_activation: Activation | None = None
     """Fine-tuning: activation of the dense layer that sequence classifiers have instead of the
     pooler, named as for hidden_act; None: sequence classifiers use the pooler."""
+    summary_activation: Activation | None = None
+    """Multiple choice: activation of a dense layer of its own, "sequence_summary", that stands
+    before the classifier, as in ELECTRA; None: as in sequence classifiers."""
     classifier_input_dropout: bool = False
     """Fine-tuning: whether dropout is also applied before the dense layer of sequence
     classifiers."""
@@ -135,7 +138,7 @@ class BertConfig(Checked):
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert or
+    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert, electra or
     modernbert), which determines the format of its files, and the heads and settings that it may
     have; it changes no other value, so begin a model of another family from a config in
     configs/pretrain."""
@@ -265,11 +268,13 @@ _ONLY_SUPPORTED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
     "quantization_config": None,
+    "summary_type": "first",
+    "summary_use_proj": True,
 }
 
 
-# Values, other than sizes, in which RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
-# DistilBERT (Sanh et al. 2019) differ from BERT in Hugging Face's implementation.
+# Values, other than sizes, in which RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019), DistilBERT
+# (Sanh et al. 2019) and ELECTRA (Clark et al. 2020) differ from BERT in transformers.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {
@@ -288,6 +293,13 @@ FAMILY_FIELDS: dict[str, dict[str, Any]] = {
         "attention_output_dropout": 0.0,
         "token_classifier_dropout": 0.1,
         "qa_dropout": 0.1,
+    },
+    "electra": {
+        "add_pooling_layer": False,
+        "mlm_activation": "gelu",
+        "classifier_activation": "gelu",
+        "classifier_input_dropout": True,
+        "summary_activation": "gelu",
     },
 }
 # ModernBERT (Warner et al. 2024); Ettin's encoders (Weller et al. 2025) have the same architecture.
@@ -344,6 +356,10 @@ _ALBERT = {
 }
 
 
+def _electra(layers: int, hidden: int, **fields: Any) -> BertConfig:
+    return _size(layers, hidden, model_type="electra", **fields)
+
+
 def _modernbert(layers: int, hidden: int, intermediate: int, **fields: Any) -> BertConfig:
     sizes = {"intermediate_size": intermediate, **fields}
     return _size(layers, hidden, 50368, "modernbert", **sizes)
@@ -376,6 +392,9 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "albert-xxlarge-v2": _size(12, 4096, 30000, "albert", **_ALBERT),
     "distilbert-base-uncased": _size(6, 768, model_type="distilbert"),
     "distilbert-base-cased": _size(6, 768, 28996, "distilbert"),
+    "electra-small": _electra(12, 256, embedding_size=128),
+    "electra-base": _electra(12, 768),
+    "electra-large": _electra(24, 1024),
     "modernbert-base": _modernbert(22, 768, 1152),
     "modernbert-large": _modernbert(28, 1024, 2624),
     "ettin-encoder-17m": _ettin(7, 256, 384),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive
-from bertjax.config.model import BertConfig
+from bertjax.config.model import BertConfig, Size
 from bertjax.config.training import TrainingConfig
 
 
@@ -62,6 +62,61 @@ class DistillationConfig(Checked):
             )
         if not self.soft_targets:
             self.refuse_idle("temperature soft_targets_on", "with soft_targets=0: leave it out.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RtdConfig(Checked):
+    """Config of replaced-token detection (Clark et al. 2020): the generator, and the losses.
+
+    The model to be trained is the discriminator; the generator, a masked LM, is smaller.
+    """
+
+    hidden_size: Size | None = None
+    """Dimension of the hidden states of the generator; None: a quarter of that of --model (in the
+    paper, a quarter, or a third for the base size)."""
+    num_hidden_layers: Size | None = None
+    """Number of layers of the generator; None: as in --model (DeBERTa-v3: half as many)."""
+    num_attention_heads: Size | None = None
+    """Number of attention heads of the generator; None: such that heads are as large as in
+    --model."""
+    intermediate_size: Size | None = None
+    """Inner dimension of the feed-forward layers of the generator; None: in the proportion of
+    --model."""
+    sharing: Literal["es", "gdes", "none"] = "es"
+    """What the embeddings have in common: es shares the embeddings of words, positions and token
+    types and their LayerNorm, as in ELECTRA; gdes, of DeBERTa-v3 (He et al. 2021, 3.2), adds to the
+    generator's embeddings of words and positions a difference that the discriminator trains, and
+    gives the generator no gradient of the discriminator; none shares nothing."""
+    weight: Positive = 50.0
+    """Weight of the discriminator's loss; the weight of the generator's masked LM loss is 1."""
+    masked: Annotated[float, "(0, 1]"] = 1.0
+    """Share of the chosen tokens (mlm_probability) that become [MASK] in the input of the
+    generator, which samples all chosen tokens; the others are unchanged: 1 in the paper, 0.85 in
+    Google's code."""
+
+    def generator_of(self, model: BertConfig) -> BertConfig:
+        """Returns the config of the generator of a discriminator.
+
+        Raises:
+            ValueError: a size does not fit the others.
+        """
+        hidden = self.hidden_size or self._quarter(model)
+        head_size = model.hidden_size // model.num_attention_heads
+        width = model.embedding_size or model.hidden_size
+        return dataclasses.replace(
+            model,
+            hidden_size=hidden,
+            num_hidden_layers=self.num_hidden_layers or model.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads or max(1, hidden // head_size),
+            intermediate_size=self.intermediate_size
+            or max(1, model.intermediate_size * hidden // model.hidden_size),
+            embedding_size=None if width == hidden else width,
+            num_hidden_groups=None,
+        )
+
+    def _quarter(self, model: BertConfig) -> int:
+        heads = self.num_attention_heads or max(1, model.num_attention_heads // 4)
+        return max(1, model.hidden_size // 4 // heads) * heads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,7 +274,8 @@ class PretrainConfig(TrainingConfig):
         "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
         "random_words predict reader_threads",
         "model": "init new_positions head model",
-        "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
+        "training": "phases optimizer distillation rtd seed max_bad_steps skip_spikes "
+        "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite log_every track track_project stall_seconds eval_every "
@@ -250,20 +306,24 @@ class PretrainConfig(TrainingConfig):
     Longformer; interpolate spreads the model's over all positions."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
-    head: Literal["pretraining", "masked_lm"] | None = None
+    head: Literal["pretraining", "masked_lm", "rtd"] | None = None
     """Heads of the model: pretraining has a masked LM head and a sentence-pair head; masked_lm has
-    only a masked LM head. None: with a teacher, pretraining if --distillation.nsp is above 0;
-    without a teacher, pretraining if the data has sentence pairs (bertjax.prepare --objective nsp
-    or sop) or, where there is no data, if --model.type_vocab_size is above 1; otherwise
-    masked_lm."""
+    only a masked LM head; rtd has the head of ELECTRA's discriminator, which detects the tokens
+    that a generator has replaced (--rtd). None: with a teacher, pretraining if --distillation.nsp
+    is above 0; without a teacher, pretraining if the data has sentence pairs (bertjax.prepare
+    --objective nsp or sop) or, where there is no data, if --model.type_vocab_size is above 1;
+    otherwise masked_lm."""
     phases: tuple[Phase, ...] = ()
     """Phases of the run, in order. Flags can change the phases of the config file, but not the
     number of phases."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
+    rtd: RtdConfig = RtdConfig()
+    """Generator and loss weight of replaced-token detection, --head rtd."""
     mlm_probability: Annotated[float, "(0, 1)"] = 0.15
     """Fraction of the tokens that are predicted; 80 % of the predicted tokens are replaced by
-    [MASK], 10 % are replaced by random tokens and 10 % are unchanged."""
+    [MASK], 10 % are replaced by random tokens and 10 % are unchanged (--head rtd: see
+    --rtd.masked)."""
     whole_word_masking: bool = False
     """Whole-word masking: mask either all tokens of a word or none."""
     max_ngram: Count = 1
@@ -312,6 +372,10 @@ class PretrainConfig(TrainingConfig):
                 "the teacher for each layer of the student."
             )
         self._check_predict()
+        if self.head == "rtd":
+            self.rtd.generator_of(self.model)
+        else:
+            self.refuse_idle("rtd", "without replaced-token detection: add --head rtd.")
         for index, phase in enumerate(self.phases):
             if phase.decay_steps and self.optimizer.schedule != "trapezoidal":
                 raise ValueError(
@@ -351,6 +415,8 @@ class PretrainConfig(TrainingConfig):
                 "predicted by a model that sees only the tokens before it (is_decoder=True), "
                 "masked tokens by a model that sees all tokens; change predict or model.is_decoder."
             )
+        if next_token and self.head == "rtd":
+            raise ValueError("--head rtd replaces masked tokens: leave predict at 'masked'.")
         if next_token:
             reason = "with predict='next_token', which masks no tokens; leave it out."
             self.refuse_idle("whole_word_masking max_ngram random_words mlm_probability", reason)

@@ -4,7 +4,7 @@ Class attributes describe the parameters, outputs and training objectives of a h
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -40,6 +40,7 @@ class PredictionHead(nn.Module):
 
 
 Outputs = dict[str, jax.Array]
+Params = dict[str, Any]
 
 
 class Rows(NamedTuple):
@@ -114,6 +115,17 @@ class BertWithHead(nn.Module):
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
         """(config of the encoder, whether it has an MLM head) for each encoder, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
+
+    def stored(self, params: Params, *, is_new: bool = False) -> Params:
+        """Converts the parameters of the model to those of a `TrainState`.
+
+        `is_new` tells whether they were drawn at random for the first step of a run.
+        """
+        return params
+
+    def joined(self, params: Params) -> Params:
+        """Converts the parameters of a `TrainState` to those of the model; see `stored`."""
+        return params
 
     @property
     def types_mark_prompts(self) -> bool:

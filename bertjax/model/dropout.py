@@ -92,6 +92,16 @@ def keep_mask(key: jax.Array, rows: jax.Array, shape: Sequence[int], threshold: 
     return jnp.concatenate(kept, axis=-1)[..., :last]
 
 
+def row_uniforms(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Draws numbers, uniform in [0, 1), for the B rows of an array: float32 `[B, *shape]`.
+
+    They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
+    """
+    if _is_rbg(key):
+        return jax.random.uniform(jax.random.fold_in(key, rows[0]), (len(rows), *shape))
+    return jax.vmap(lambda key: jax.random.uniform(key, shape))(_fold_rows(key, rows))
+
+
 def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:
     """Splits each uint32 array into two, of the upper and the lower 16 bits of its elements."""
     return [half for word in words for half in (word >> 16, word & 0xFFFF)]

@@ -3,16 +3,21 @@
 They are the heads of Devlin et al. 2018, 3.1 and 4, with the names of transformers.
 """
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
+from bertjax.config import PretrainConfig, RtdConfig
 from bertjax.config.model import BertConfig
 from bertjax.model import losses
-from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
+from bertjax.model.base_head import BertWithHead, Outputs, Params, Rows, TokenHead
+from bertjax.model.bert import MODEL_INPUTS
+from bertjax.model.dropout import row_uniforms
 from bertjax.model.embeddings import layer_norm, take_positions
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear, residual_stddev
@@ -115,6 +120,171 @@ class BertForMaskedLM(TokenHead):
         return {"logits": self.predictions(x, self.bert.attend)}
 
 
+class DiscriminatorHead(nn.Module):
+    """Dense layer, activation and a logit for each token: [B, L, D] -> float32 [B, L]."""
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        config = self.config
+        x = Linear(config, config.hidden_size, self.dtype, name="dense")(x)
+        x = activation(config.hidden_act, x)
+        return Linear(config, 1, self.dtype, name="dense_prediction")(x)[..., 0].astype(jnp.float32)
+
+
+class BertForReplacedTokenDetection(TokenHead):
+    """Tells of each token whether it was replaced (Clark et al. 2020, 2): logits [B, L].
+
+    In pretraining, a generator, a smaller masked LM, replaces the masked tokens by samples of its
+    predictions, and both are trained; see `RtdConfig`. The outputs then also have the
+    "prediction_logits" [B, P, V] of the generator, and "replaced", float [B, L], 1 for each token
+    that differs from the original one.
+
+    Attributes:
+        generator_config: the config of the generator; None: there is no generator.
+        sharing: what the embeddings of both have in common, as in `RtdConfig`.
+        loss_weight: the weight of the loss of the discriminator.
+    """
+
+    generator_config: BertConfig | None = None
+    sharing: str = "none"
+    loss_weight: float = 50.0
+
+    class_suffix = "ForPreTraining"
+    parts = ("discriminator_predictions",)
+    training_parts = ("generator",)
+    outputs = ("logits",)
+    objectives = {"pretraining": losses.replaced_token_detection(50.0)}
+
+    @classmethod
+    def for_pretraining(cls, config: PretrainConfig) -> Self:
+        return cls(config.model).with_generator(config.rtd)
+
+    def with_generator(self, rtd: RtdConfig) -> Self:
+        """Returns the model with the generator that a config describes."""
+        generator = rtd.generator_of(self.config)
+        fields = {"sharing": rtd.sharing, "loss_weight": rtd.weight}
+        return self.clone(generator_config=generator, **fields)
+
+    def objective(self, kind: str) -> losses.Objective:
+        return losses.replaced_token_detection(self.loss_weight)
+
+    @property
+    def is_random(self) -> bool:
+        return self.generator_config is not None or super().is_random
+
+    @property
+    def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
+        generator = self.generator_config
+        return ((self.config, False), *([(generator, True)] if generator else []))
+
+    def setup(self):
+        super().setup()
+        self.discriminator_predictions = DiscriminatorHead(self.config, self.dtype)
+        if self.generator_config is not None:
+            how = (self.dtype, self.unroll, self.remat, self.attention_kernel)
+            self.generator = BertForMaskedLM(self.generator_config, *how)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        *inputs: jax.Array | None,
+        masked_positions: jax.Array | None = None,
+        masked_labels: jax.Array | None = None,
+        masked_weights: jax.Array | None = None,
+        dropout_rows: jax.Array | None = None,
+        **options: Any,
+    ) -> Outputs:
+        """Classifies the tokens of a batch, masked ones after the generator has replaced them.
+
+        The arguments are those of `BertWithHead`, besides `masked_labels` int [B, P], the ids of
+        the tokens at `masked_positions`, and `masked_weights` float [B, P], 0 for unused entries;
+        None: tokens are not replaced. Without `dropout_rows`, samples are the same in each call.
+        """
+        named = {name: options[name] for name in MODEL_INPUTS[1:] if name in options}
+        if self.is_initializing() and self.generator_config is not None:
+            self.generator(input_ids, *inputs, **named)
+        generated: Outputs = {}
+        if masked_labels is not None and masked_positions is not None:
+            named |= {"masked_positions": masked_positions, "dropout_rows": dropout_rows}
+            logits = self.generator(input_ids, *inputs, **named)["logits"]
+            key, rows = jax.random.key(0), jnp.arange(len(input_ids))
+            if dropout_rows is not None:
+                key, rows = self.make_rng("dropout"), dropout_rows
+            samples = sample(
+                jax.lax.stop_gradient(logits), row_uniforms(key, rows, logits.shape[1:2])
+            )
+            # Unused entries get a place behind the row.
+            is_used = jnp.asarray(masked_weights) > 0
+            places = jnp.where(is_used, masked_positions, input_ids.shape[1])
+            put = jax.vmap(lambda row, places, values: row.at[places].set(values, mode="drop"))
+            input_ids = put(input_ids, places, samples.astype(input_ids.dtype))
+            changed = (samples != masked_labels).astype(jnp.float32)
+            replaced = put(jnp.zeros(input_ids.shape, jnp.float32), places, changed)
+            generated = {"prediction_logits": logits, "replaced": replaced}
+        found = super().__call__(input_ids, *inputs, dropout_rows=dropout_rows, **options)
+        return found | generated
+
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        return {"logits": self.discriminator_predictions(encoded["last_hidden_state"])}
+
+    def stored(self, params: Params, *, is_new: bool = False) -> Params:
+        """Leaves out embeddings of the generator that are shared, or takes the difference to them.
+
+        New parameters have the difference 0.
+        """
+        flat: Any = flatten_dict(params, sep="/")
+        for own, theirs in self._pairs(flat):
+            if self.sharing == "gdes":
+                flat[own] = (flat[theirs] if is_new else flat[own]) - flat[theirs]
+            elif flat[own].shape == flat[theirs].shape:
+                del flat[theirs]
+        return unflatten_dict(flat, sep="/")
+
+    def joined(self, params: Params) -> Params:
+        flat: Any = flatten_dict(params, sep="/")
+        for own, theirs in self._pairs(flat):
+            if self.sharing == "gdes":
+                flat[own] = flat[own] + jax.lax.stop_gradient(flat[theirs])
+            else:
+                flat.setdefault(theirs, flat[own])
+        return unflatten_dict(flat, sep="/")
+
+    def _pairs(self, paths: Iterable[str]) -> list[tuple[str, str]]:
+        """Returns the (path here, path in the generator) of embeddings with something in common."""
+        ends = ["word_embeddings/", "position_embeddings/"]
+        ends += ["token_type_embeddings/", "layer_norm/"] if self.sharing == "es" else []
+        own = tuple(f"bert/embeddings/{end}" for end in ends)
+        has_pairs = self.generator_config is not None and self.sharing != "none"
+        return [(x, f"generator/{x}") for x in paths if has_pairs and x.startswith(own)]
+
+
+# The number of words whose probabilities `sample` adds up at a time.
+BLOCK = 128
+
+
+def sample(logits: jax.Array, uniforms: jax.Array) -> jax.Array:
+    """Draws a word for each vector of logits [..., V] from their softmax, in float32: int [...].
+
+    `uniforms` [...] are random numbers, uniform in [0, 1): a word is drawn if the sum of the
+    probabilities up to its own is the first to exceed the number. The sums are taken over blocks of
+    words, and then within a block.
+    """
+    size = logits.shape[-1]
+    weights = jax.nn.softmax(logits.astype(jnp.float32))
+    padding = [(0, 0)] * uniforms.ndim + [(0, -size % BLOCK)]
+    blocks = jnp.pad(weights, padding).reshape(*uniforms.shape, -1, BLOCK)
+    ends = jnp.cumsum(blocks.sum(-1), axis=-1)
+    aim = (uniforms * ends[..., -1])[..., None]
+    block = jnp.minimum(jnp.sum(ends <= aim, axis=-1), ends.shape[-1] - 1)[..., None]
+    chosen = jnp.take_along_axis(blocks, block[..., None], axis=-2)[..., 0, :]
+    before = jnp.take_along_axis(ends, block, axis=-1) - chosen.sum(-1, keepdims=True)
+    inside = jnp.sum(before + jnp.cumsum(chosen, axis=-1) <= aim, axis=-1)
+    return jnp.minimum(block[..., 0] * BLOCK + inside, size - 1)
+
+
 class BertForNextSentencePrediction(BertWithHead):
     """Predicts whether the second segment follows the first (Devlin et al. 2018, 3.1).
 
@@ -138,6 +308,7 @@ PRETRAINING_HEADS: dict[str, type[BertWithHead]] = {
     "pretraining": BertForPreTraining,
     "masked_lm": BertForMaskedLM,
     "next_sentence": BertForNextSentencePrediction,
+    "rtd": BertForReplacedTokenDetection,
 }
 
 
@@ -281,16 +452,32 @@ class BertForMultipleChoice(_SequenceClassifier):
     """
 
     class_suffix = "ForMultipleChoice"
+    parts = (*_SequenceClassifier.parts, "sequence_summary")
     objectives = {"choice": losses.CHOICE}
 
     prefers_pooler = True
 
     @property
+    def present_parts(self) -> set[str]:
+        has_summary = self.config.summary_activation is not None
+        return {"classifier", "sequence_summary"} if has_summary else super().present_parts
+
+    @property
     def features(self) -> int:
         return 1
 
+    def setup(self):
+        super().setup()
+        if self.config.summary_activation is not None:
+            self.sequence_summary = Linear(self.config, self.config.hidden_size, self.dtype)
+
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
-        return {"logits": super().head_outputs(encoded, rows)["logits"][..., 0]}
+        if self.config.summary_activation is None:
+            return {"logits": super().head_outputs(encoded, rows)["logits"][..., 0]}
+        x = take_positions(encoded["last_hidden_state"], rows.sequence_starts)
+        x = activation(self.config.summary_activation, self.sequence_summary(x))
+        x = self.classifier(self.dropout(x, rows.dropout_rows))
+        return {"logits": x[..., 0].astype(jnp.float32)}
 
 
 HEADS: dict[str, type[BertWithHead]] = {

@@ -179,6 +179,31 @@ def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
     }
 
 
+def _rtd_weights(batch: Arrays) -> dict[str, jax.Array]:
+    real = jnp.sum(batch["sequence_ids"] > 0).astype(jnp.float32)
+    return pretraining_weights(batch) | {"rtd_loss": real}
+
+
+def _rtd_sums(outputs: Arrays, batch: Arrays) -> Sums:
+    """Sums the losses of the generator's masked LM and of the discriminator, over all tokens.
+
+    `outputs` has prediction_logits [B, P, V] of the generator, logits [B, L] of the discriminator,
+    and replaced float [B, L], 1 for the tokens that the generator has changed.
+    """
+    real = (batch["sequence_ids"] > 0).astype(jnp.float32)
+    replaced = outputs["replaced"]
+    losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], replaced)
+    found = (outputs["logits"] > 0) * real
+    right, both = jnp.sum((found == replaced) * real), jnp.sum(found * replaced)
+    count = jnp.sum(real)
+    return pretraining_sums(outputs, batch) | {
+        "rtd_loss": (jnp.sum(losses * real), count),
+        "rtd_accuracy": (right, count),
+        "rtd_precision": (both, jnp.sum(found)),
+        "rtd_recall": (both, jnp.sum(replaced)),
+    }
+
+
 def label_weights(batch: Arrays) -> dict[str, jax.Array]:
     """Returns the total weight of the loss: the sum of the batch's "label_weights"."""
     return {"loss": jnp.sum(batch["label_weights"])}
@@ -335,6 +360,28 @@ PRETRAINING = MASKED_LM._replace(
     loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0},
     description="masked language modelling and sentence pairs",
 )
+
+
+def replaced_token_detection(weight: float) -> Objective:
+    """Returns the objective of ELECTRA (Clark et al. 2020, 2): masked LM, and replaced tokens.
+
+    The total loss is the masked LM loss of the generator plus `weight` times the mean binary cross
+    entropy of the discriminator over all tokens but padding.
+    """
+    return MASKED_LM._replace(
+        sums=_rtd_sums,
+        weights=_rtd_weights,
+        loss_weights={"mlm_loss": 1.0, "rtd_loss": weight},
+        inputs=("masked_positions", "masked_labels", "masked_weights"),
+        description="replaced-token detection",
+        metric_names={
+            **MASKED_LM.metric_names,
+            "rtd_loss": "held-out loss of replaced-token detection (nats)",
+            "rtd_precision": "held-out precision of replaced tokens",
+            "rtd_recall": "held-out recall of replaced tokens",
+        },
+    )
+
 
 # Label weights that depend on the class may be small, so their sum has a smaller lower bound.
 CLASSES = Objective(

@@ -203,7 +203,7 @@ class PretrainingJob(Job):
         if initial is None:
             return None
         source = self.config.init or self.config.distillation.teacher
-        for part in initial.absent:
+        for part in (*initial.absent, *self.program.model.training_parts):
             hosts.say(f"{source} has no {part}: it is initialised at random")
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
@@ -255,8 +255,13 @@ class PretrainingJob(Job):
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = map(dataclasses.asdict, self.config.phases)
         model = model_at(self.config.model, phases, step)
+        params = jax.device_get(self.program.model.joined(params))
         parts = params, model, self.tokenizer, str(self.config.head)
         write_model(self.workdir, folder, *parts, step)
+        if "generator" in params:
+            generator = params["generator"], self.config.rtd.generator_of(model)
+            folder /= "generator"
+            write_model(self.workdir, folder, *generator, self.tokenizer, "masked_lm", step)
 
     def progress(self, index: int, next_batch: int) -> dict[str, Any]:
         """Returns {"phase": index, "row": first row, within the phase, of the next batch}."""
@@ -384,6 +389,11 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             damaged.
     """
     loaded = load_model(str(config.init), config.head)
+    if config.head == "rtd" and "predictions" in loaded.unused and loaded.absent:
+        raise ValueError(
+            f"--init {config.init} is a generator: it has a masked LM head and none that detects "
+            "replaced tokens. Give the discriminator."
+        )
     old = loaded.tokenizer
     if old.fingerprint != tokenizer.fingerprint:
         if difference := tokenizer.difference_from(old):

@@ -104,6 +104,11 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
+def _shares(config: PretrainConfig) -> dict[str, float]:
+    is_rtd = config.head == "rtd"
+    return {"mask_share": config.rtd.masked, "random_share": 0.0} if is_rtd else {}
+
+
 def make_masking(
     config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
 ) -> Masking:
@@ -129,6 +134,7 @@ def make_masking(
         max_ngram=config.max_ngram,
         never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
         predict=config.predict,
+        **_shares(config),
     )
 
 
@@ -156,6 +162,7 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
         mask_token_id=MASK,
         never_masked=(CLS, SEP),
         predict=config.predict,
+        **_shares(config),
     )
     rows = []
     for _ in range(count):

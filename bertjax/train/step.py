@@ -197,7 +197,8 @@ class Program:
         return choose_unroll(self.config.unroll, self.remat, model.num_hidden_layers, self.mesh)
 
     def _random_state(self) -> TrainState:
-        return self._state_of(self.recipe.split(init_params(self.model, self.config.seed)))
+        params = self.model.stored(init_params(self.model, self.config.seed), is_new=True)
+        return self._state_of(self.recipe.split(params))
 
     def _state_of(self, params: Any) -> TrainState:
         frozen, spikes = (*self.model.frozen, FROZEN), self.config.skip_spikes
@@ -216,7 +217,7 @@ class Program:
         if params is None:
             return jax.jit(self._random_state, out_shardings=self.state_sharding)()
         create = jax.jit(self._state_of, out_shardings=self.state_sharding)
-        params = jax.device_get(self.recipe.split(params))
+        params = jax.device_get(self.recipe.split(self.model.stored(params)))
         return create(jax.device_put(params, self.state_sharding.params))
 
     def final_params(self, state: TrainState) -> Any:
@@ -561,7 +562,7 @@ def _outputs(model: BertWithHead, params: Any, inputs: Any, dropout: DropoutKey 
     random = {}
     if model.is_random and dropout is not None:
         random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
-    return model.apply({"params": params}, **inputs, **random)
+    return model.apply({"params": model.joined(params)}, **inputs, **random)
 
 
 class Split(NamedTuple):

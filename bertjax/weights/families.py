@@ -28,6 +28,7 @@ _COMMON = _same(
     "initializer_range pad_token_id layer_norm_eps tie_word_embeddings model_type"
 )
 _BERT_FIELDS = _COMMON | _same("classifier_dropout is_decoder")
+_PAIRS = ("pretraining", "next_sentence")  # the heads with sentence pairs
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
 
@@ -55,7 +56,7 @@ class Family(NamedTuple):
     prefix: str
     renames: Renames = ()
     fields: Mapping[str, str] = _BERT_FIELDS
-    absent: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ("rtd",)
     projected_classifier: str = "classifier."
     decoder_bias: bool = True
     positions_after_padding: bool = False
@@ -76,7 +77,7 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
             ("classifier.dense.", "projection."),
             ("classifier.out_proj.", "classifier."),
         ),
-        absent=("pretraining", "next_sentence"),
+        absent=(*_PAIRS, "rtd"),
         projected_classifier="classifier.out_proj.",
         positions_after_padding=True,
     )
@@ -193,6 +194,26 @@ def _period(values: Mapping[str, Any]) -> int:
     )
 
 
+_ELECTRA_SIZES = {
+    "embedding_size": 128,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
+
+
+def _read_electra(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Embeddings of the size of the hidden states are not projected."""
+    width, size = ({**_ELECTRA_SIZES, **values}[x] for x in ("embedding_size", "hidden_size"))
+    if values.get("summary_activation", "gelu") is None:
+        raise ValueError("summary_activation=null is not supported: give an activation.")
+    return dict(values) | {"embedding_size": None if width == size else width}
+
+
+def _write_electra(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(fields) | {"embedding_size": fields["embedding_size"] or fields["hidden_size"]}
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family("Bert", "bert"),
     "roberta": _roberta("Roberta"),
@@ -227,7 +248,7 @@ FAMILIES: dict[str, Family] = {
             "embedding_size": "embedding_size",
             "num_hidden_groups": "num_hidden_groups",
         },
-        absent=("next_sentence",),
+        absent=("next_sentence", "rtd"),
         outputs={"seq_relationship_logits": "sop_logits"},
     ),
     "distilbert": Family(
@@ -266,8 +287,28 @@ FAMILIES: dict[str, Family] = {
             "activation": "hidden_act",
             "seq_classif_dropout": "classifier_dropout",
         },
-        absent=("pretraining", "next_sentence"),
+        absent=(*_PAIRS, "rtd"),
         decoder_bias=False,
+    ),
+    "electra": Family(
+        "Electra",
+        "electra",
+        (
+            ("electra.embeddings_project.", "bert.embeddings.projection."),
+            ("electra.", "bert."),
+            ("generator_predictions.dense.", "cls.predictions.transform.dense."),
+            ("generator_predictions.LayerNorm.", "cls.predictions.transform.LayerNorm."),
+            ("generator_lm_head.weight", "cls.predictions.decoder.weight"),
+            ("generator_lm_head.bias", "cls.predictions.bias"),
+            ("classifier.dense.", "projection."),
+            ("classifier.out_proj.", "classifier."),
+        ),
+        _BERT_FIELDS | _same("embedding_size summary_activation"),
+        absent=_PAIRS,
+        projected_classifier="classifier.out_proj.",
+        decoder_bias=False,
+        read=_read_electra,
+        write=_write_electra,
     ),
     "modernbert": Family(
         "ModernBert",
@@ -301,7 +342,7 @@ FAMILIES: dict[str, Family] = {
             "norm_eps": "layer_norm_eps",
             "attention_dropout": "attention_probs_dropout_prob",
         },
-        absent=("pretraining", "next_sentence"),
+        absent=(*_PAIRS, "rtd"),
         decoder_bias=False,
         read=_read_modernbert,
         write=_write_modernbert,
@@ -320,6 +361,7 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
         "classifier_dropout": 0.1,
     },
     "distilbert": {"num_hidden_layers": 6},
+    "electra": _ELECTRA_SIZES,
     "modernbert": {"vocab_size": 50368, "intermediate_size": 1152, "num_hidden_layers": 22},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
 }
@@ -335,7 +377,7 @@ _HARMLESS = set(
     "tf_legacy_loss reference_compile repad_logits_with_grad deterministic_flash_attn "
     "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps "
     "sinusoidal_pos_embds tie_weights_ tie_encoder_decoder cross_attention_hidden_size "
-    "is_encoder_decoder "
+    "is_encoder_decoder summary_last_dropout summary_first_dropout "
     "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
     "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
     "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
@@ -348,7 +390,7 @@ _HARMLESS = set(
 )
 _FOLLOWED_ELSEWHERE = set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
-    "add_cross_attention "
+    "add_cross_attention summary_type summary_use_proj "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
 )

@@ -119,6 +119,11 @@ _NAMED: tuple[Rule, ...] = (
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
     *_dense("cls.predictions.decoder", "predictions/decoder"),
     *_dense("cls.seq_relationship", "seq_relationship"),
+    *_dense("discriminator_predictions.dense", "discriminator_predictions/dense"),
+    *_dense(
+        "discriminator_predictions.dense_prediction", "discriminator_predictions/dense_prediction"
+    ),
+    *_dense("sequence_summary.summary", "sequence_summary"),
     *(  # The suffixes of torch.nn.LSTM's names, as in `weight_ih_l0_reverse`.
         Rule(f"lstm.{hf_kind}_{hf_name}_{cell}", f"lstm/{cell}/{path}/{kind}", transform)
         for cell in ("l0", "l0_reverse", "l1", "l1_reverse")

@@ -17,7 +17,7 @@ from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import fetch, may_be_hub_name
-from bertjax.config import model_at
+from bertjax.config import RtdConfig, model_at
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
@@ -201,7 +201,9 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
             "run, or of a finished fine-tuning."
         ) from error
     head = run.get("head") or "pretraining"
-    model = HEADS[head](BertConfig.from_dict(config))
+    model: Any = HEADS[head](BertConfig.from_dict(config))
+    if head == "rtd":
+        model = model.with_generator(RtdConfig(**run["rtd"]))
     # The manager must not create or delete anything, because the run may be in progress.
     options = ocp.CheckpointManagerOptions(create=False)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
@@ -224,7 +226,9 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
                 "Check that run.json and the checkpoint belong to the same run. If the checkpoint "
                 f"is damaged, remove {workdir / 'checkpoints' / str(step)} to use the previous one."
             ) from error
-    flat: Any = flatten_dict(params, sep="/")
+    params = model.joined(params)
+    exported = {name: part for name, part in params.items() if name not in model.training_parts}
+    flat: Any = flatten_dict(exported, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
     config = model_at(model.config, run.get("phases") or (), step).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
@@ -233,7 +237,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
-    like = {"params": unflatten_dict(param_shapes(model), sep="/")}
+    shapes = unflatten_dict(param_shapes(model), sep="/")
+    like = {"params": jax.eval_shape(model.stored, shapes)}
     restore = ocp.args.PyTreeRestore(
         like,
         restore_args=ocp.checkpoint_utils.construct_restore_args(

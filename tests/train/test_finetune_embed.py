@@ -32,7 +32,12 @@ def config(one_layer, tmp_path_factory, sentences):
     for name, column in (("queries", "anchor"), ("corpus", "positive")):
         lines = [json.dumps({"_id": i, "text": row[column]}) + "\n" for i, row in enumerate(rows)]
         (folder / f"{name}.jsonl").write_text("".join(lines))
-    settings = {"pooling": "weightedmean", "normalize": True, "matryoshka": (8,), "temperature": 0.1}
+    settings = {
+        "pooling": "weightedmean",
+        "normalize": True,
+        "matryoshka": (8,),
+        "temperature": 0.1,
+    }
     settings |= {"retrieval_dir": str(folder), "select_by": "ndcg_at_10"}
     return short_run("embed", one_layer, rows, folder, **settings)
 

@@ -15,6 +15,8 @@ import codecs
 import dataclasses
 import functools
 import importlib
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -57,6 +59,10 @@ class Masking:
     probability proportional to 1/n."""
     never_drawn: tuple[int, ...] = ()
     """Ids of the tokens that are never drawn as random replacements."""
+    mask_share: float = 0.8
+    """Share of the predicted tokens that become [MASK]."""
+    random_share: float = 0.1
+    """Share of the predicted tokens that become random tokens; the others are unchanged."""
     predict: Literal["masked", "next_token"] = "masked"
     """Tokens to predict: masked predicts masked tokens; next_token predicts the next token at every
     position, without masking."""
@@ -236,18 +242,19 @@ def _draw_sizes(
 
 
 def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndarray:
-    """Returns what replaces the tokens to predict, `ids` [M], by the 80/10/10 rule of BERT.
+    """Returns what replaces the tokens to predict, `ids` [M], by default BERT's 80/10/10 rule.
 
-    Each token becomes [MASK] with probability 0.8, a random token with probability 0.1, and else
-    is unchanged. `bits`, uint64 [M], are random bits.
+    Each token becomes [MASK] with probability `mask_share`, a random token with probability
+    `random_share`, and else is unchanged. `bits`, uint64 [M], are random bits.
     """
-    tenth = ((bits >> np.uint64(32)) * np.uint64(10)) >> np.uint64(32)
+    draws, shares = bits >> np.uint64(32), (masking.mask_share, masking.random_share)
+    ends = [np.uint64(math.ceil(end * 2**32)) for end in itertools.accumulate(shares)]
     drawable = np.uint64(masking.vocab_size - len(masking.never_drawn))
     random_words = (((bits & np.uint64(0xFFFFFFFF)) * drawable) >> np.uint64(32)).astype(ids.dtype)
     for never in sorted(masking.never_drawn):
         random_words += random_words >= never  # skips the token id `never`
-    replaced = np.where(tenth < 8, masking.mask_token_id, random_words)
-    return np.where(tenth < 9, replaced, ids)
+    replaced = np.where(draws < ends[0], masking.mask_token_id, random_words)
+    return np.where(draws < ends[1], replaced, ids)
 
 
 # Philox returns 4 numbers of 64 bits for each value of the counter.

@@ -195,6 +195,16 @@ def test_random_words_are_all_but_those_never_drawn():
     assert drawn.min() > 0 and abs(drawn.sum() - 0.1 * len(ids)) < 1000
 
 
+@pytest.mark.parametrize("share", [1.0, 0.85])
+def test_tokens_that_are_not_masked_stay_without_random_words(share):
+    masking = dataclasses.replace(MASKING, mask_share=share, random_share=0.0)
+    count = 100_000
+    bits = random_bits(np.random.default_rng(0), count)
+    seen = replacements(np.full(count, 7), bits, masking)
+    assert set(seen.tolist()) <= {7, MASK}
+    assert abs((seen == MASK).sum() - share * count) <= 3 * np.sqrt(share * (1 - share) * count)
+
+
 def greedy_by_the_book(ids, bits, masking) -> list[int]:
     """Draws words or n-grams of one sequence one after the other, as `_draw_words` describes."""
     candidates = [i for i, token in enumerate(ids) if token not in masking.never_masked]
