@@ -1,0 +1,140 @@
+"""Compares pretraining objectives at equal time: masked LM, ELECTRA's and DeBERTa-v3's.
+
+    python benchmarks/objectives.py --data D --glue GLUE --workdir W --minutes 40
+
+Encoders of one size train on the same rows for equally long: a BERT by masked LM, an ELECTRA, whose
+generator has a quarter of the width, and a DeBERTa whose generator has half of the layers and
+disentangled embeddings. A short run measures the seconds per step, from which the number of steps
+and so the learning-rate schedule follow; evaluations and checkpoints come on top. Then each is
+fine-tuned on STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per contender and task.
+Repeated, the command continues where it stopped: W holds the runs.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from reporting import report
+
+import bertjax
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
+from bertjax.tokenization import load_tokenizer
+from bertjax.train.pretraining import PretrainingJob
+
+SIZES = {"num_attention_heads": 4, "intermediate_size": 1024, "initializer_range": 0.05}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "bert": {"model": "bert-mini", "head": "masked_lm"},
+    "electra": {"model": "electra-small", "head": "rtd", "rtd": RtdConfig()},
+    "deberta": {
+        "model": "deberta-v3-small",
+        "head": "rtd",
+        "rtd": RtdConfig(
+            hidden_size=256, num_attention_heads=4, num_hidden_layers=2, sharing="gdes"
+        ),
+    },
+}
+TASKS = {"stsb": {"num_epochs": 4.0}, "sst2": {"max_steps": 2000}, "cola": {"num_epochs": 4.0}}
+MEASURED = 30  # steps
+
+
+def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) -> PretrainConfig:
+    """Returns the config of a contender's run of so many steps."""
+    contender = CONTENDERS[name]
+    tokenizer = load_tokenizer(args.data)
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, **SIZES, **NO_DROPOUT}
+    sizes |= {"embedding_size": None, "vocab_size": -(-tokenizer.vocab_size // 64) * 64}
+    sizes |= {"pad_token_id": tokenizer.pad_token_id}
+    return PretrainConfig(
+        data=args.data,
+        workdir=str(workdir),
+        model=named_config(contender["model"], **sizes),
+        phases=(Phase(num_steps=steps, max_length=args.max_length, batch_size=args.batch_size),),
+        optimizer=OptimizerConfig(
+            recipe="adamw",
+            schedule="hf",
+            learning_rate=args.learning_rate,
+            warmup_steps=steps // 10,
+            b2=0.98,
+        ),
+        dtype=args.dtype,
+        eval_every=max(1, steps // 8),
+        eval_rows=500,
+        save_every=max(1, steps // 8),
+        log_every=100,
+        **{key: contender[key] for key in ("head", "rtd") if key in contender},
+    )
+
+
+def seconds_per_step(config: PretrainConfig) -> float:
+    """Measures the steps of a run, after the first one, with their batches."""
+    job = PretrainingJob(config)
+    state, batches = job.new_state(), job.batches(0, 0)
+    step = job.program.seeded_step(job.phases[0])
+    for batch in itertools.islice(batches, 2):
+        state, _ = step(state, batch)
+    jax.block_until_ready(state)
+    start = time.perf_counter()
+    for batch in itertools.islice(batches, MEASURED):
+        state, _ = step(state, batch)
+    jax.block_until_ready(state)
+    return (time.perf_counter() - start) / MEASURED
+
+
+def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """Trains a contender, or finishes its training; returns its model and what to report of it."""
+    folder = args.workdir / name
+    plan = folder / "plan.json"
+    if not plan.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        seconds = seconds_per_step(config_of(name, args, 1000, folder / "measured"))
+        steps = round(60 * args.minutes / seconds)
+        plan.write_text(json.dumps({"steps": steps, "seconds_per_step": round(seconds, 4)}))
+    facts = json.loads(plan.read_text())
+    config = config_of(name, args, facts["steps"], folder / "run")
+    model = folder / "run" / "model"
+    if not model.is_dir():
+        bertjax.pretrain.run(config)
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    last = [line for line in lines if "eval/mlm_loss" in line][-1]
+    tokens = facts["steps"] * args.batch_size * args.max_length
+    losses = {key: round(x, 4) for key, x in last.items() if key.startswith("eval/")}
+    return model, {**facts, "tokens": tokens, "minutes": args.minutes, **losses}
+
+
+def main() -> None:
+    """Prints one line of JSON per contender and task."""
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--glue", required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--max_length", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--learning_rate", type=float, default=1e-3)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    models = {name: pretrained(name, args) for name in args.contenders}
+    for (name, (model, facts)), task in itertools.product(models.items(), TASKS):
+        result = bertjax.finetune(
+            task=task,
+            init=str(model),
+            data_dir=args.glue,
+            workdir=str(args.workdir / name / task),
+            max_length=64,
+            seeds=args.seeds,
+            **TASKS[task],
+        )
+        scores = {run: dict(values) for run, values in result.runs.items()}
+        report({"contender": name, "task": task, "scores": scores, **facts}, args.output)
+
+
+if __name__ == "__main__":
+    main()
