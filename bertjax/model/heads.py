@@ -203,7 +203,8 @@ class BertForReplacedTokenDetection(TokenHead):
         the tokens at `masked_positions`, and `masked_weights` float [B, P], 0 for unused entries;
         None: tokens are not replaced. Without `dropout_rows`, samples are the same in each call.
         """
-        named = {name: options[name] for name in MODEL_INPUTS[1:] if name in options}
+        known = (*MODEL_INPUTS, "attention_mask")
+        named = {name: options[name] for name in known if name in options}
         if self.is_initializing() and self.generator_config is not None:
             self.generator(input_ids, *inputs, **named)
         generated: Outputs = {}

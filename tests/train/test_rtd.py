@@ -1,6 +1,7 @@
 """Replaced-token detection: its losses, samples, shared embeddings, and whole runs."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -12,6 +13,7 @@ from flax.traverse_util import flatten_dict
 import bertjax
 from bertjax import pretrain
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig, RtdConfig
+from bertjax.devices import sharding
 from bertjax.model import HEADS, heads, named_config
 from bertjax.model.dropout import row_uniforms
 from bertjax.train.step import make_loss_fn
@@ -162,7 +164,8 @@ def test_parameters_that_are_stored_come_back(sharing, tiny, random_params):
 
 @pytest.fixture(scope="module")
 def config(prepared, tiny, tokenizer) -> PretrainConfig:
-    model = dataclasses.replace(tiny, vocab_size=tokenizer.vocab_size, hidden_dropout_prob=0.1)
+    words = -(-tokenizer.vocab_size // 8) * 8  # which divides over meshes
+    model = dataclasses.replace(tiny, vocab_size=words, hidden_dropout_prob=0.1)
     return PretrainConfig(
         data=str(prepared),
         head="rtd",
@@ -170,7 +173,6 @@ def config(prepared, tiny, tokenizer) -> PretrainConfig:
         rtd=RtdConfig(hidden_size=16, num_attention_heads=2, sharing="gdes"),
         phases=(Phase(num_steps=10, max_length=16, batch_size=16),),
         optimizer=OptimizerConfig(recipe="adamw", learning_rate=1e-2, warmup_steps=2),
-        mesh=MeshConfig(data=1),
         unroll=1,
         log_every=3,
         eval_every=5,
@@ -223,10 +225,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mesh", "microbatches"),
-    [(MeshConfig(), 1), (MeshConfig(data=1), 4), (MeshConfig(data=2, fsdp=2, tensor=2), 1)],
+    ("devices", "mesh", "microbatches"),
+    [(1, MeshConfig(), 1), (1, MeshConfig(), 4), (8, MeshConfig(fsdp=2, tensor=2), 1)],
 )
-def test_devices_and_microbatches_change_nothing(whole, config, mesh, microbatches, tmp_path):
+def test_devices_and_microbatches_change_nothing(
+    whole, config, devices, mesh, microbatches, tmp_path, monkeypatch
+):
+    make = functools.partial(sharding.make_mesh, devices=jax.devices()[:devices])
+    monkeypatch.setattr(sharding, "make_mesh", make)
     phases = (dataclasses.replace(config.phases[0], accumulation_steps=microbatches),)
     pretrain.run(in_folder(config, tmp_path, mesh=mesh, phases=phases))
     expected, found = parameters(whole), parameters(tmp_path)
