@@ -35,10 +35,13 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
 @pytest.mark.parametrize(
     ("family", "head"),
     [
-        # The layers of ModernBERT's heads have the same names in all heads.
+        # The layers of ModernBERT's heads have the same names in all heads; XLM-RoBERTa and
+        # CamemBERT have the names of RoBERTa.
         pytest.param(
             *(name, head),
-            marks=pytest.mark.slow if name == "modernbert" and head != "masked_lm" else [],
+            marks=[pytest.mark.slow, pytest.mark.exhaustive]
+            if name in ("modernbert", "xlm-roberta", "camembert") and head != "masked_lm"
+            else [],
         )
         for name in FAMILIES
         for head in HEADS

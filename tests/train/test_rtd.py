@@ -210,8 +210,9 @@ def test_both_models_are_exported_and_measured(whole, config, sentences):
     assert trained[-1]["train/loss"] == pytest.approx(total, rel=1e-5)
     of_run = load_model(whole / "run", "rtd").params
     jax.tree.map(np.testing.assert_array_equal, of_run, parameters(whole)["d"])
-    assert load_model(whole / "run" / "model", "auto").head == "encoder"
-    mask = load_model(whole / "run" / "model").tokenizer.layout.special_tokens.mask
+    encoder = load_model(whole / "run" / "model", "auto")
+    assert encoder.head == "encoder"
+    mask = encoder.tokenizer.layout.special_tokens.mask
     words = bertjax.load_pretrained(whole / "run" / "model" / "generator", "masked_lm")
     assert len(words.fill_mask(f"{sentences[0]} {mask}", top_k=3)[0]) == 3
 
@@ -237,7 +238,7 @@ def test_devices_and_microbatches_change_nothing(
     pretrain.run(in_folder(config, tmp_path, mesh=mesh, phases=phases))
     expected, found = parameters(whole), parameters(tmp_path)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_sequences_of_a_packed_row_are_as_alone(tiny, random_params, monkeypatch):
