@@ -182,7 +182,6 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
     """
     import numpy as np
 
-    from bertjax.model import HEADS
     from bertjax.weights.families import architecture
 
     try:
@@ -195,7 +194,9 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
         input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
     )
     # For a head that transformers lacks, `architecture` is the encoder, which may have a pooler.
-    has_class = model.head == "encoder" or HEADS[model.head].class_suffix != "Model"
+    theirs, head = architecture(model.config, model.head), model.head
+    has_class = head == "encoder" or not theirs.endswith("Model")
+    has_class &= not (head == "masked_lm" and model.config.enhanced_mask_decoder)
     if model.head == "multiple_choice":  # one example, whose choices are the sentences
         ids, mask, types = ids[None], mask[None], types[None]
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -205,14 +206,14 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
     with torch.no_grad():
         torch_outputs = _torch_outputs(
             model,
-            getattr(transformers, architecture(model.config, model.head)),
+            getattr(transformers, theirs),
             directory,
             {key: torch.tensor(value, dtype=torch.long) for key, value in inputs.items()},
         )
     real = mask.reshape(-1, mask.shape[-1]) > 0
     differences = {}
     for name, value in torch_outputs.items():
-        if not has_class and name not in outputs:
+        if not has_class and (name not in outputs or name == "logits"):
             continue
         if name == "hidden_states":
             expected = np.stack([layer.numpy() for layer in value])

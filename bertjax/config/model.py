@@ -135,12 +135,47 @@ class BertConfig(Checked):
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """With prediction_head: what classifiers of sequences read: the hidden state of [CLS] (cls), or
     the mean over all tokens (mean)."""
+    relative_attention: bool = False
+    """Whether attention has embeddings of relative positions, as in DeBERTa."""
+    pos_att_type: tuple[Literal["c2p", "p2c"], ...] = ()
+    """With relative_attention: which scores use relative positions: of contents for positions (c2p)
+    and of positions for contents (p2c); with or without it, attention scores are divided by the
+    square root of the head size times 1 + their number."""
+    position_buckets: int = -1
+    """With relative_attention: number of buckets of relative positions in each direction, of which
+    those of far positions hold several; -1: each position has its own embedding."""
+    max_relative_positions: int = -1
+    """With relative_attention: largest distance that is told from larger ones; -1:
+    max_position_embeddings."""
+    share_att_key: bool = False
+    """With relative_attention: whether relative positions are projected by the layers of queries
+    and keys; if False, by layers of their own."""
+    norm_rel_ebd: Literal["none", "layer_norm"] = "none"
+    """With relative_attention: whether the embeddings of relative positions get a LayerNorm."""
+    position_biased_input: bool = True
+    """Whether embeddings of absolute positions are added to those of words."""
+    enhanced_mask_decoder: bool = False
+    """Whether masked LM applies the last layer twice, to queries with absolute positions (He et al.
+    2020, 3.2); transformers has no such decoder. Needs relative_attention."""
+    conv_kernel_size: AtLeast0 = 0
+    """Width in tokens of a convolution over the embeddings that is added to the output of the first
+    layer, as in DeBERTa-v2, an odd number; 0: there is none."""
+    conv_groups: Count = 1
+    """Number of groups of the convolution, which must divide hidden_size."""
+    conv_act: Activation = "tanh"
+    """Activation of the convolution."""
+    embed_proj: bool = False
+    """With embedding_size: whether the projection of the embeddings stands before their LayerNorm,
+    without a bias, as in DeBERTa, instead of behind it."""
+    rtd_context: bool = False
+    """Replaced-token detection: whether the head adds the hidden state of the first token to those
+    of all tokens, with a LayerNorm, as in DeBERTa-v3."""
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert, electra or
-    modernbert), which determines the format of its files, and the heads and settings that it may
-    have; it changes no other value, so begin a model of another family from a config in
+    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert, electra,
+    deberta-v2 or modernbert), which determines the format of its files, and the heads and settings
+    that it may have; it changes no other value, so begin a model of another family from a config in
     configs/pretrain."""
 
     def __post_init__(self):
@@ -167,6 +202,15 @@ class BertConfig(Checked):
             )
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
+        if not self.relative_attention and self.enhanced_mask_decoder:
+            raise ValueError("enhanced_mask_decoder=True needs relative_attention=True: set it.")
+        if self.conv_kernel_size and not self.conv_kernel_size % 2:
+            raise ValueError(f"conv_kernel_size={self.conv_kernel_size} is even: it must be odd.")
+        if self.hidden_size % self.conv_groups:
+            raise ValueError(
+                f"conv_groups={self.conv_groups} does not divide hidden_size={self.hidden_size}: "
+                "change one of them."
+            )
         if not self.pre_norm:
             self.refuse_idle(
                 "gated_linear_unit global_rope_theta local_attention mlp_dropout",
@@ -178,18 +222,28 @@ class BertConfig(Checked):
                 "pre_norm=True needs global_rope_theta, the base of the rotary positions: set it, "
                 "for example to 160000."
             )
-        if self.is_decoder or self.embedding_size or self.num_hidden_groups:
-            raise ValueError(
-                f"is_decoder={self.is_decoder}, embedding_size={self.embedding_size}, "
-                f"num_hidden_groups={self.num_hidden_groups}: encoders with pre_norm=True do not "
-                "support them. Leave them out."
-            )
+        self.refuse_idle(
+            "is_decoder embedding_size num_hidden_groups relative_attention conv_kernel_size",
+            "in encoders with pre_norm=True, which do not support it: leave it out.",
+        )
         if self.hidden_size // self.num_attention_heads % 2:
             raise ValueError(
                 f"hidden_size={self.hidden_size} over num_attention_heads="
                 f"{self.num_attention_heads} gives heads of odd size, but rotary positions rotate "
                 "pairs of coordinates: change one of them."
             )
+
+    @property
+    def longest_relative_position(self) -> int:
+        """The largest distance of two tokens that is told from larger ones."""
+        longest = self.max_relative_positions
+        return longest if longest > 0 else self.max_position_embeddings
+
+    @property
+    def relative_span(self) -> int:
+        """Number of embeddings of relative positions in each direction."""
+        buckets = self.position_buckets
+        return buckets if buckets > 0 else self.longest_relative_position
 
     def is_global(self, layer: int) -> bool:
         """Returns whether the layer with the index `layer` has global attention."""
@@ -324,6 +378,16 @@ FAMILY_FIELDS["modernbert"] = {
     "prediction_head": True,
     "classifier_activation": "gelu",
 }
+# DeBERTa-v2 (He et al. 2020, 2021); version 3 has the same architecture.
+FAMILY_FIELDS["deberta-v2"] = {
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+    "add_pooling_layer": False,
+    "classifier_activation": "gelu",
+    "token_classifier_dropout": 0.1,
+    "embed_proj": True,
+    "rtd_context": True,
+}
 # These families have the architecture of RoBERTa and were trained on other languages.
 FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
 
@@ -358,6 +422,20 @@ _ALBERT = {
 
 def _electra(layers: int, hidden: int, **fields: Any) -> BertConfig:
     return _size(layers, hidden, model_type="electra", **fields)
+
+
+_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ("p2c", "c2p"),
+    "position_buckets": 256,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+}
+
+
+def _deberta(layers: int, hidden: int, vocab_size: int = 128100, **fields: Any) -> BertConfig:
+    return _size(layers, hidden, vocab_size, "deberta-v2", **_DEBERTA | fields)
 
 
 def _modernbert(layers: int, hidden: int, intermediate: int, **fields: Any) -> BertConfig:
@@ -395,6 +473,13 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "electra-small": _electra(12, 256, embedding_size=128),
     "electra-base": _electra(12, 768),
     "electra-large": _electra(24, 1024),
+    "deberta-v2-xlarge": _deberta(24, 1536, conv_kernel_size=3, conv_act="gelu"),
+    "deberta-v2-xxlarge": _deberta(48, 1536, conv_kernel_size=3, conv_act="gelu"),
+    "deberta-v3-xsmall": _deberta(12, 384),
+    "deberta-v3-small": _deberta(6, 768),
+    "deberta-v3-base": _deberta(12, 768),
+    "deberta-v3-large": _deberta(24, 1024),
+    "mdeberta-v3-base": _deberta(12, 768, vocab_size=251000),
     "modernbert-base": _modernbert(22, 768, 1152),
     "modernbert-large": _modernbert(28, 1024, 2624),
     "ettin-encoder-17m": _ettin(7, 256, 384),

@@ -112,6 +112,7 @@ class RtdConfig(Checked):
             or max(1, model.intermediate_size * hidden // model.hidden_size),
             embedding_size=None if width == hidden else width,
             num_hidden_groups=None,
+            enhanced_mask_decoder=model.relative_attention and not model.position_biased_input,
         )
 
     def _quarter(self, model: BertConfig) -> int:

@@ -74,6 +74,8 @@ def train_flops_per_row(
     window = attended if config.local_attention is None else config.local_attention // 2 * 2 + 1
     everywhere = sum(map(config.is_global, range(layers)))
     attention = 12 * d * (everywhere * attended + (layers - everywhere) * min(attended, window))
+    if config.relative_attention:  # scores for the positions of 2 L - 1 differences
+        attention += 12 * d * len(config.pos_att_type) * layers * row_length
     e = config.embedding_size or d
     widened = 6 * e * d if config.embedding_size else 0
     head = 6 * (d * e + e * config.vocab_size)

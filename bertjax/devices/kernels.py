@@ -36,13 +36,21 @@ def choose_attention(
     supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest row
     has fewer than `LONG_ROW` tokens. Only "flash" has attention dropout, with Threefry keys, so
     "xla" replaces a requested kernel that cannot draw the dropout of the model. Layers with local
-    attention use "xla" if the chosen kernel has no windows; the reason says so.
+    attention use "xla" if the chosen kernel has no windows; the reason says so. So do models with
+    relative positions in attention.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
     """
     if requested == "xla":
         return Choice("xla", "requested")
+    if model.relative_attention:
+        if requested != "auto":
+            raise ValueError(
+                f"attention={requested!r} has no relative positions, which the model needs: use "
+                "attention='auto' or 'xla'."
+            )
+        return Choice("xla", "fused kernels have no relative positions")
     rate = model.attention_probs_dropout_prob
     if requested == "auto":
         if max(row_lengths, default=0) < LONG_ROW:

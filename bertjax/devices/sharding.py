@@ -23,8 +23,8 @@ from bertjax.config import MeshConfig
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),
-    (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
-    (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),
+    (r"attention/(pos_)?(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
+    (r"attention/(pos_)?(query|key|value)/bias$", P(None, "tensor", None)),
     (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),
     (r"layers/(intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
     (r"layers/(intermediate|gate)/bias$", P(None, "tensor")),

@@ -23,6 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
+from bertjax.model.disentangled_attention import relative_rows, relative_scores
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED, block_size, is_in_blocks
 from bertjax.model.linear import Linear, matmul, residual_stddev
@@ -191,33 +192,54 @@ class SelfAttention(nn.Module):
         sequence_ids: jax.Array,
         dropout_rows: jax.Array | None,
         rotation: Rotation | None = None,
+        relative: jax.Array | None = None,
+        queries: jax.Array | None = None,
     ) -> jax.Array:
         """Applies self-attention to x [B, L, D] -> [B, L, D].
 
         `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
         `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
-        `rotation` holds the rotary position embeddings of the tokens; None: there are none.
+        `rotation` holds the rotary position embeddings of the tokens, and `relative` the embeddings
+        of relative positions, [R, D]; None: there are none. `queries` [B, L, D] are what the
+        queries are made of; None: x.
         """
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
 
-        def project(name: str) -> jax.Array:
+        def layer(name: str) -> Linear:  # [B, L, D] -> [B, L, N, H]
             heads = (config.num_attention_heads, head_size)
-            bias = config.attention_bias
-            return Linear(config, heads, self.dtype, use_bias=bias, name=name)(x)  # [B, L, N, H]
+            return Linear(config, heads, self.dtype, use_bias=config.attention_bias, name=name)
 
-        query, key, value = project("query"), project("key"), project("value")
+        query_layer, key_layer = layer("query"), layer("key")
+        query, key = query_layer(x if queries is None else queries), key_layer(x)
+        value = layer("value")(x)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         dropout = Dropout(config.attention_probs_dropout_prob)
         drops = dropout_rows is not None and dropout.rate > 0
         sown, length = self.is_mutable_collection("intermediates"), x.shape[1]
-        fused = FUSED.get(self.kernel)
+        positions = None
+        if relative is not None:
+            is_shared = config.share_att_key
+            layers = {
+                "c2p": key_layer if is_shared else layer("pos_key"),
+                "p2c": query_layer if is_shared else layer("pos_query"),
+            }
+            # The mask is the same for all rows of a batch.
+            first = None if dropout_rows is None else jnp.zeros(1, int)
+            relative = Dropout(config.hidden_dropout_prob)(relative[None], first)[0]
+            positions = {name: layers[name](relative) for name in config.pos_att_type}
+        fused = FUSED.get(self.kernel) if positions is None else None
         if fused and (sown or length % fused.tokens or not (fused.windows or self.window is None)):
             fused = None
         if fused and drops and not (fused.dropout and dropout.has_row_keys()):
             fused = None
-        by_head = self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and self.window is None
+        by_head = (
+            self.kernel == BY_HEAD
+            and positions is None
+            and length >= SHORTEST_BY_HEAD
+            and self.window is None
+        )
         if fused:
             options: dict[str, Any] = {"causal": config.is_decoder}
             if self.window is not None:
@@ -231,8 +253,15 @@ class SelfAttention(nn.Module):
             drop = functools.partial(dropout, rows=dropout_rows)
             context = attend_locally(query, key, value, sequence_ids, self.window, drop)
         else:
-            query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
-            scores = matmul(query, key, transposed=True) * head_size**-0.5
+            # [B, N, L, H]
+            scores = matmul(query.swapaxes(1, 2), key.swapaxes(1, 2), transposed=True)
+            if positions is not None:
+                rows = relative_rows(length, config)
+                if "c2p" in positions:
+                    scores += relative_scores(query, positions["c2p"], rows[::-1])
+                if "p2c" in positions:
+                    scores += relative_scores(key, positions["p2c"], rows).swapaxes(2, 3)
+            scores *= (head_size * (1 + len(config.pos_att_type))) ** -0.5
             probs = masked_softmax(scores, sequence_ids, config.is_decoder, self.window)
             probs = probs.astype(self.dtype)
             self.sow("intermediates", "attention_probs", probs)

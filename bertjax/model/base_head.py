@@ -58,6 +58,8 @@ class Rows(NamedTuple):
     "dropout"; None: no dropout is applied."""
     token_type_ids: jax.Array
     """int [B, L]: the token types."""
+    position_ids: jax.Array
+    """int [B, L]: the position of each token in its sequence, counted from 0."""
 
 
 class BertWithHead(nn.Module):
@@ -94,8 +96,6 @@ class BertWithHead(nn.Module):
     frozen: ClassVar[tuple[str, ...]] = ()
     """Top-level keys of parameters that are not trained. A model with frozen parameters applies no
     dropout in its encoder."""
-    reads_hidden_states: ClassVar[bool] = False
-    """Whether `head_outputs` reads "hidden_states": the embeddings and all layers."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
@@ -130,6 +130,11 @@ class BertWithHead(nn.Module):
     @property
     def types_mark_prompts(self) -> bool:
         """Whether token types are not for the encoder, which gets the type 0 for all tokens."""
+        return False
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether `head_outputs` reads "hidden_states": the embeddings and all layers."""
         return False
 
     @property
@@ -217,7 +222,8 @@ class BertWithHead(nn.Module):
             dropout_rows=None if self.frozen else dropout_rows,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
-        rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows, token_type_ids)
+        of_tokens = token_type_ids, position_ids
+        rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows, *of_tokens)
         outputs = encoded | self.head_outputs(encoded, rows)
         if one_sequence:
             per_sequence = {"pooler_output", *self.sequence_outputs} & outputs.keys()

@@ -121,6 +121,20 @@ class BertModel(nn.Module):
             outputs["hidden_states"] = jnp.concatenate([embedded[None], layers])
         return outputs
 
+    def decode_masked(
+        self,
+        x: jax.Array,
+        position_ids: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
+    ) -> jax.Array:
+        """Applies the enhanced mask decoder (He et al. 2020, 3.2) to x [B, L, D].
+
+        x are the inputs of the last layer, to which positions are added in the queries.
+        """
+        queries = x + self.embeddings.positions(position_ids).astype(x.dtype)
+        return self.encoder.decode(x, queries, sequence_ids, dropout_rows)
+
     def attend(self, x: jax.Array) -> jax.Array:
         """Computes dot products of x [..., size] with all words, as `Embeddings.attend`."""
         return self.embeddings.attend(x)

@@ -41,7 +41,8 @@ class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, followed by LayerNorm and dropout.
 
     Models with rotary positions (`global_rope_theta`) have no position embeddings here. If
-    `embedding_size` is set, a dense layer maps to `hidden_size` (Lan et al. 2019, 3.1).
+    `embedding_size` is set, a dense layer maps to `hidden_size` (Lan et al. 2019, 3.1); with
+    `embed_proj`, before the LayerNorm.
     """
 
     config: BertConfig
@@ -58,16 +59,24 @@ class Embeddings(nn.Module):
 
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)
-        if config.global_rope_theta is None:
+        if self.has_positions:
             self.position_embeddings = table(
                 config.max_position_embeddings, sinusoids if config.sinusoidal_pos_embds else init
             )
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
         if config.embedding_size:
-            self.projection = Linear(config, config.hidden_size, self.dtype)
+            bias = not config.embed_proj
+            self.projection = Linear(config, config.hidden_size, self.dtype, use_bias=bias)
         self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(rate_of(config.embedding_dropout, config.hidden_dropout_prob))
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether there is a table of positions, which perhaps the mask decoder alone adds."""
+        config = self.config
+        is_used = config.position_biased_input or config.enhanced_mask_decoder
+        return config.global_rope_theta is None and is_used
 
     def __call__(
         self,
@@ -78,14 +87,20 @@ class Embeddings(nn.Module):
     ) -> jax.Array:
         """Computes the embeddings [B, L, D] of tokens int [B, L], see `BertModel.__call__`."""
         x = self.word_embeddings(input_ids)
-        if self.config.global_rope_theta is None:
-            x += self.position_embeddings(position_ids + self.config.position_offset)
+        if self.config.global_rope_theta is None and self.config.position_biased_input:
+            x += self.positions(position_ids)
         if self.config.type_vocab_size:
             # A model with one token type uses it for every token, whatever the tokenizer returns.
             last = self.config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
+        if self.config.embed_proj and self.config.embedding_size:
+            return self.dropout(self.layer_norm(self.projection(x)), dropout_rows)
         x = self.dropout(self.layer_norm(x), dropout_rows)
         return self.projection(x) if self.config.embedding_size else x
+
+    def positions(self, position_ids: jax.Array) -> jax.Array:
+        """Returns the embeddings [B, L, embedding size] of positions int [B, L], counted from 0."""
+        return self.position_embeddings(position_ids + self.config.position_offset)
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Computes the dot products of x [..., embedding size] with all words, float32 [..., V].

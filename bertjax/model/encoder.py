@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
+from bertjax.model.disentangled_attention import Convolution, RelativeEmbeddings
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
@@ -80,13 +81,19 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
+        self,
+        x: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
+        relative: jax.Array | None = None,
+        queries: jax.Array | None = None,
     ) -> jax.Array:
-        """Applies the layer to x [B, L, D]."""
+        """Applies the layer to x [B, L, D]; `relative` and `queries` are as in `SelfAttention`."""
         config = self.config
         attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
-            x, sequence_ids, dropout_rows
+            *(x, sequence_ids, dropout_rows), relative=relative, queries=queries
         )
+        x = x if queries is None else queries
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         attended = Dropout(rate)(attended, dropout_rows)
         x = checkpoint_name(x + attended, RESIDUAL)
@@ -135,10 +142,22 @@ class Encoder(nn.Module):
         The latter are None unless `output_hidden_states` is set. `position_ids` is not used.
         """
 
-        biases, following = self._biases()
+        config, biases = self.config, self._biases()
+        relative = convolved = is_first = None
+        if config.relative_attention:
+            relative = RelativeEmbeddings(config, self.dtype, name="relative")()
+        if config.conv_kernel_size:
+            convolution = Convolution(config, self.dtype, name="convolution")
+            convolved, norm = convolution(x, sequence_ids, dropout_rows)
+            convolved = activation(config.conv_act, convolved)
+            add_norm = functools.partial(layer_norm(config, self.dtype).apply, {"params": norm})
+            is_first = jnp.arange(config.num_hidden_layers) == 0
 
-        def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], following: Any):
-            x = _with_biases(layer, carry[1])(carry[0], sequence_ids, dropout_rows)
+        def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], of_layer: Any):
+            following, is_first = of_layer
+            x = _with_biases(layer, carry[1])(carry[0], sequence_ids, dropout_rows, relative)
+            if is_first is not None:
+                x = jnp.where(is_first, add_norm(x + convolved), x)
             return (x, following), x if output_hidden_states else None
 
         if self.remat != "none":
@@ -163,9 +182,32 @@ class Encoder(nn.Module):
             unroll=min(self.unroll, groups) if repeats == 1 else 1,
         )
         layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, name="layers")
-        (x, _), layers = scan(layer, (x, biases), following)
+        (x, _), layers = scan(layer, (x, biases[0]), (biases[1], is_first))
         # [groups, repeats, ...] -> [layers, ...]
         return x, None if layers is None else layers.reshape(-1, *x.shape)
+
+    def decode(
+        self,
+        x: jax.Array,
+        queries: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
+    ) -> jax.Array:
+        """Applies the last layer twice to keys and values of x, to `queries` and what they become.
+
+        This is the enhanced mask decoder (He et al. 2020, 3.2), as in Microsoft's code.
+        """
+        params = self.variables["params"]
+        last = jax.tree.map(lambda leaf: leaf[-1], params["layers"])
+        embeddings = RelativeEmbeddings(self.config, self.dtype, parent=None)
+        relative = embeddings.apply({"params": params["relative"]})
+        layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, parent=None)
+        drops = dropout_rows is not None and self.has_rng("dropout")
+        for _ in range(2):
+            rngs = {"dropout": self.make_rng("dropout")} if drops else None
+            inputs = (x, sequence_ids, dropout_rows, relative, queries)
+            queries = layer.apply({"params": last}, *inputs, rngs=rngs)
+        return queries
 
     def _biases(self) -> tuple[Any, Any]:
         """Returns the biases of layer 0, and for each layer the biases of the next one.

@@ -114,21 +114,37 @@ class BertForMaskedLM(TokenHead):
         super().setup()
         self.predictions = MaskedLMHead(self.config, self.dtype)
 
+    @property
+    def reads_hidden_states(self) -> bool:
+        return self.config.enhanced_mask_decoder
+
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        if self.config.enhanced_mask_decoder:
+            inputs = (rows.position_ids, rows.sequence_ids, rows.dropout_rows)
+            decoded = self.bert.decode_masked(encoded["hidden_states"][-2], *inputs)
+            encoded = encoded | {"last_hidden_state": decoded}
         x = _states_to_predict(encoded, rows)
         x = self.head(x) if self.config.prediction_head else x
         return {"logits": self.predictions(x, self.bert.attend)}
 
 
 class DiscriminatorHead(nn.Module):
-    """Dense layer, activation and a logit for each token: [B, L, D] -> float32 [B, L]."""
+    """Dense layer, activation and a logit for each token: [B, L, D] -> float32 [B, L].
+
+    If `rtd_context` is set, the hidden state of the first token of a sequence is added to those of
+    its tokens before, with a LayerNorm, as in Microsoft's code of DeBERTa-v3.
+    """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, rows: Rows) -> jax.Array:
         config = self.config
+        if config.rtd_context:
+            firsts = take_positions(x, rows.sequence_starts)  # [B, K, D]
+            x += take_positions(firsts, jnp.maximum(rows.sequence_ids - 1, 0))
+            x = layer_norm(config, self.dtype, "layer_norm")(x)
         x = Linear(config, config.hidden_size, self.dtype, name="dense")(x)
         x = activation(config.hidden_act, x)
         return Linear(config, 1, self.dtype, name="dense_prediction")(x)[..., 0].astype(jnp.float32)
@@ -229,7 +245,7 @@ class BertForReplacedTokenDetection(TokenHead):
         return found | generated
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
-        return {"logits": self.discriminator_predictions(encoded["last_hidden_state"])}
+        return {"logits": self.discriminator_predictions(encoded["last_hidden_state"], rows)}
 
     def stored(self, params: Params, *, is_new: bool = False) -> Params:
         """Leaves out embeddings of the generator that are shared, or takes the difference to them.

@@ -41,6 +41,8 @@ class Family(NamedTuple):
         prefix: prefix of the encoder's tensor names, which files of an encoder without a head omit.
         renames: pairs (prefix of tensor names in the family, prefix of the same tensors in BERT).
         fields: {field of the family's `config.json`: field of `BertConfig`}.
+        aliases: pairs (other prefix of tensor names in the family, prefix of BERT's names).
+        encoders: names of the heads of the family of which transformers has the encoder alone.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
         projected_classifier: prefix of the tensor names of the classifier in a head that also has a
             dense layer before the classifier, such as "classifier.out_proj." for RoBERTa.
@@ -56,7 +58,9 @@ class Family(NamedTuple):
     prefix: str
     renames: Renames = ()
     fields: Mapping[str, str] = _BERT_FIELDS
+    aliases: Renames = ()
     absent: tuple[str, ...] = ("rtd",)
+    encoders: tuple[str, ...] = ()
     projected_classifier: str = "classifier."
     decoder_bias: bool = True
     positions_after_padding: bool = False
@@ -214,6 +218,36 @@ def _write_electra(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields) | {"embedding_size": fields["embedding_size"] or fields["hidden_size"]}
 
 
+def _read_deberta(values: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {"hidden_size": 1536, "num_attention_heads": 24, **values}
+    size, kinds = fields["hidden_size"], values.get("pos_att_type") or ()
+    kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
+    fields["pos_att_type"] = tuple(kind.strip() for kind in kinds if kind.strip())
+    has_norm = "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|")
+    fields["norm_rel_ebd"] = "layer_norm" if has_norm else "none"
+    if fields.get("embedding_size") == size:
+        fields["embedding_size"] = None
+    usual = {
+        "pooler_hidden_size": size,
+        "attention_head_size": size // max(fields["num_attention_heads"], 1),
+    }
+    for name, value in usual.items():
+        if fields.pop(name, value) != value:
+            raise ValueError(f"{name}={brief(values[name])} is not supported: only {value} is.")
+    return fields
+
+
+def _write_deberta(fields: Mapping[str, Any]) -> dict[str, Any]:
+    size = fields["hidden_size"]
+    written = {name: x for name, x in fields.items() if name != "enhanced_mask_decoder" or x}
+    return written | {
+        "embedding_size": fields["embedding_size"] or size,
+        "pooler_hidden_size": size,
+        "pos_att_type": list(fields["pos_att_type"]),
+        "legacy": True,
+    }
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family("Bert", "bert"),
     "roberta": _roberta("Roberta"),
@@ -310,6 +344,40 @@ FAMILIES: dict[str, Family] = {
         read=_read_electra,
         write=_write_electra,
     ),
+    "deberta-v2": Family(
+        "DebertaV2",
+        "deberta",
+        (
+            ("deberta.embeddings.embed_proj.", "bert.embeddings.projection."),
+            *_layer(
+                "deberta.encoder.layer.{layer}",
+                **{
+                    f"attention__self__{name}_proj": f"attention.self.{name}"
+                    for name in ("query", "key", "value", "pos_key", "pos_query")
+                },
+            ),
+            ("deberta.", "bert."),
+            ("pooler.dense.", "projection."),
+            ("mask_predictions.classifier.", "discriminator_predictions.dense_prediction."),
+            ("mask_predictions.", "discriminator_predictions."),
+        ),
+        _COMMON
+        | _same(
+            "relative_attention pos_att_type position_buckets max_relative_positions share_att_key "
+            "norm_rel_ebd position_biased_input enhanced_mask_decoder conv_kernel_size conv_groups "
+            "conv_act embedding_size"
+        )
+        | {"pooler_hidden_act": "classifier_activation", "cls_dropout": "classifier_dropout"},
+        aliases=(
+            ("lm_predictions.lm_head.dense.", "cls.predictions.transform.dense."),
+            ("lm_predictions.lm_head.LayerNorm.", "cls.predictions.transform.LayerNorm."),
+            ("lm_predictions.lm_head.", "cls.predictions."),
+        ),
+        absent=_PAIRS,
+        encoders=("rtd",),
+        read=_read_deberta,
+        write=_write_deberta,
+    ),
     "modernbert": Family(
         "ModernBert",
         "model",
@@ -362,6 +430,13 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "distilbert": {"num_hidden_layers": 6},
     "electra": _ELECTRA_SIZES,
+    "deberta-v2": {
+        "vocab_size": 128100,
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+    },
     "modernbert": {"vocab_size": 50368, "intermediate_size": 1152, "num_hidden_layers": 22},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
 }
@@ -377,7 +452,7 @@ _HARMLESS = set(
     "tf_legacy_loss reference_compile repad_logits_with_grad deterministic_flash_attn "
     "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps "
     "sinusoidal_pos_embds tie_weights_ tie_encoder_decoder cross_attention_hidden_size "
-    "is_encoder_decoder summary_last_dropout summary_first_dropout "
+    "is_encoder_decoder summary_last_dropout summary_first_dropout pooler_dropout "
     "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
     "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
     "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
@@ -390,7 +465,8 @@ _HARMLESS = set(
 )
 _FOLLOWED_ELSEWHERE = set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
-    "add_cross_attention summary_type summary_use_proj "
+    "add_cross_attention summary_type summary_use_proj pooler_hidden_size attention_head_size "
+    "legacy "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
 )
@@ -413,6 +489,11 @@ def family_of(config: BertConfig) -> Family:
 
 
 def _family(model_type: str) -> Family:
+    if model_type == "deberta":
+        raise ValueError(
+            "model_type='deberta', DeBERTa's first version, is not supported: use a model of "
+            "version 2 or 3 (deberta-v2)."
+        )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         hint = did_you_mean(model_type, FAMILIES)
         raise ValueError(
@@ -502,7 +583,8 @@ def architecture(config: BertConfig, head: str) -> str:
     family = family_of(config)
     if head in family.absent:
         raise MissingHead(config, head)
-    return family.class_name + HEADS[head].class_suffix
+    suffix = "Model" if head in family.encoders else HEADS[head].class_suffix
+    return family.class_name + suffix
 
 
 def heads_of(config: BertConfig) -> list[str]:

@@ -166,6 +166,11 @@ def save_hf(
             or a value of `config` for the model family.
         OSError: the disk is full; the previous content of `directory` remains.
     """
+    if head == "masked_lm" and config.enhanced_mask_decoder:
+        print(
+            f"warning: transformers has no enhanced mask decoder: its logits of {directory} differ "
+            "from those of bertjax; the hidden states are equal"
+        )
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
     with replacing_folder(directory, MODEL_FILES) as beside:

@@ -49,6 +49,12 @@ _FROM_HEADS = _Transform(
     lambda x, c: x.T.reshape(*_heads(c), -1), lambda x, c: x.reshape(-1, x.shape[-1]).T
 )
 
+# PyTorch: [out, in of a group, taps]; here: [taps, groups, in of a group, out of a group].
+_CONVOLUTION = _Transform(
+    lambda x, c: x.reshape(c.conv_groups, -1, *x.shape[1:]).transpose(3, 0, 2, 1),
+    lambda x, c: x.transpose(1, 3, 2, 0).reshape(c.hidden_size, -1, len(x)),
+)
+
 
 class Rule(NamedTuple):
     """The conversion of one parameter between PyTorch and our parameter tree.
@@ -96,7 +102,7 @@ _NAMED: tuple[Rule, ...] = (
     *_dense("bert.embeddings.projection", "bert/embeddings/projection"),
     *(
         rule
-        for name in ("query", "key", "value")
+        for name in ("query", "key", "value", "pos_key", "pos_query")
         for rule in _dense(
             f"{_LAYER}.attention.self.{name}", f"{_LAYERS}/attention/{name}", _TO_HEADS, _HEADS_BIAS
         )
@@ -111,6 +117,11 @@ _NAMED: tuple[Rule, ...] = (
     *_layer_norm(f"{_LAYER}.mlp_norm", f"{_LAYERS}/mlp_norm"),
     *_dense(f"{_LAYER}.gate.dense", f"{_LAYERS}/gate"),
     *_layer_norm("bert.encoder.final_norm", "bert/encoder/final_norm"),
+    Rule("bert.encoder.rel_embeddings.weight", "bert/encoder/relative/embedding", _SAME),
+    *_layer_norm("bert.encoder.LayerNorm", "bert/encoder/relative/layer_norm"),
+    Rule("bert.encoder.conv.conv.weight", "bert/encoder/convolution/kernel", _CONVOLUTION),
+    Rule("bert.encoder.conv.conv.bias", "bert/encoder/convolution/bias", _SAME),
+    *_layer_norm("bert.encoder.conv.LayerNorm", "bert/encoder/convolution/layer_norm"),
     *_dense("head.dense", "head/dense"),
     *_layer_norm("head.norm", "head/norm"),
     *_dense("bert.pooler.dense", "bert/pooler"),
@@ -120,6 +131,7 @@ _NAMED: tuple[Rule, ...] = (
     *_dense("cls.predictions.decoder", "predictions/decoder"),
     *_dense("cls.seq_relationship", "seq_relationship"),
     *_dense("discriminator_predictions.dense", "discriminator_predictions/dense"),
+    *_layer_norm("discriminator_predictions.LayerNorm", "discriminator_predictions/layer_norm"),
     *_dense(
         "discriminator_predictions.dense_prediction", "discriminator_predictions/dense_prediction"
     ),
@@ -194,6 +206,9 @@ def find(name: str, model_type: str) -> list[Target]:
     The name may be in an old form, with `gamma` and `beta` instead of LayerNorm's `weight` and
     `bias`, and may lack the family's prefix, as in files of an encoder without a head.
     """
+    for old, new in FAMILIES[model_type].aliases:
+        if name.startswith(old):
+            name = new + name.removeprefix(old)
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     layer = re.search(r"\.([0-9]{1,9})\.", name)
