@@ -40,12 +40,14 @@ from bertjax.tokenization.base import (
 )
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, ModernBertTokenizer
 from bertjax.tokenization.unigram import (
+    DEBERTA,
     LAYOUTS,
     UnigramTokenizer,
     check_charsmap,
     check_pieces,
     read_sentencepiece,
     steps_of_albert,
+    steps_of_deberta,
 )
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
 
@@ -55,6 +57,7 @@ _KIND_OF_FILE = {
     "merges.txt": "BPE",
     "spiece.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
+    "spm.model": "Unigram",
 }
 VOCABULARY_FILES = ("tokenizer.json", *_KIND_OF_FILE)
 """The names of all files that hold a vocabulary."""
@@ -78,7 +81,7 @@ _FIELDS = {
 _FLAGS = (*_FIELDS, "keep_accents")
 # What the fields of tokenizer_config.json that are followed must be.
 _VALID = {
-    **dict.fromkeys(_FLAGS, (lambda x: isinstance(x, bool), "true or false")),
+    **dict.fromkeys((*_FLAGS, "split_by_punct"), (lambda x: isinstance(x, bool), "true or false")),
     "strip_accents": (lambda x: x is None or isinstance(x, bool), "true or false"),
     "split_special_tokens": (lambda x: x is False, "false, for else no text could have a mask"),
     "model_max_length": (lambda x: type(x) in (int, float) and x >= 1, "a number of tokens"),
@@ -104,7 +107,7 @@ _HARMLESS = (
     *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file"),
     # Only slow tokenizers of transformers 4 or other families read them.
     *("do_basic_tokenize", "never_split", "sp_model_kwargs", "remove_space", "legacy"),
-    *("trim_offsets", "add_bos_token", "add_eos_token"),
+    *("trim_offsets", "add_bos_token", "add_eos_token", "vocab_type", "unk_id"),
 )
 
 
@@ -195,8 +198,8 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     if not names:
         raise FileNotFoundError(
             f"No tokenizer at {path}: expected tokenizer.json, vocab.txt, vocab.json with "
-            "merges.txt, spiece.model or sentencepiece.bpe.model, or a directory that contains "
-            "one of these."
+            "merges.txt, spiece.model, sentencepiece.bpe.model or spm.model, or a directory that "
+            "contains one of these."
         )
     config = _read_config(directory / _CONFIG)
     named = (config.get("tokenizer_class") or "").removesuffix("Fast")
@@ -322,6 +325,9 @@ def _unigram(source: _Source) -> Tokenizer:
     flags = {"do_lower_case": False, "keep_accents": True}
     if name == "AlbertTokenizer":
         flags = {flag: value for flag, value in source.flags.items() if flag in flags}
+    if name == DEBERTA:
+        flags["do_lower_case"] = source.flags.get("do_lower_case", False)
+        flags["split_by_punct"] = source.config.get("split_by_punct", False)
     pieces, charsmap, model_file = [], b"", None
     if source.bare:
         model_file = read_bytes(source.bare, MAX_JSON_BYTES)
@@ -339,6 +345,11 @@ def _unigram(source: _Source) -> Tokenizer:
         table = [step for step in found if "precompiled_charsmap" in step]
         normalizers = [*map(state, steps_of_albert(**actual | flags)), *table]
         source.json["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+    if name == DEBERTA and source.tokenizer_class:  # as in transformers, it keeps pieces alone
+        given = flags["do_lower_case"], flags["split_by_punct"]
+        normalizers, words = ([*map(state, x)] for x in steps_of_deberta(*given))
+        source.json["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+        source.json["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": words}
     unk = None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
     tokenizer = _wrapped(source, UnigramTokenizer, LAYOUTS[name], unk, tokenizer_class=name)
     tokenizer.model_file = model_file
@@ -358,10 +369,10 @@ def _unigram_class(source: _Source) -> str:
     if source.json:
         pieces = {piece for piece, _ in source.json["model"]["vocab"]}
         if "[CLS]" in pieces:
-            return "AlbertTokenizer"
+            return DEBERTA if SPECIAL_TOKENS.pad in pieces else "AlbertTokenizer"
         return "CamembertTokenizer" if "<s>NOTUSED" in pieces else "XLMRobertaTokenizer"
     if source.file.name != "sentencepiece.bpe.model":
-        return "AlbertTokenizer"
+        return DEBERTA if source.file.name == "spm.model" else "AlbertTokenizer"
     model_type = _optional(source.directory / "config.json").get("model_type")
     classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     if model_type not in classes:

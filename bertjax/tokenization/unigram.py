@@ -1,7 +1,8 @@
-"""The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
+"""The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa, CamemBERT and DeBERTa-v2.
 
 A text is split into the most probable sequence of pieces (Kudo 2018). Token ids and special tokens
-equal transformers'; for XLM-RoBERTa and CamemBERT, they differ from the SentencePiece file.
+equal transformers'; for XLM-RoBERTa and CamemBERT, they differ from the SentencePiece file. The
+normalization of DeBERTa's file is not followed: transformers 5 composes characters (NFC) instead.
 """
 
 import base64
@@ -13,11 +14,12 @@ from typing import Any
 from unicodedata import category, is_normalized
 
 import numpy as np
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from bertjax.base import progress
 from bertjax.base.files import brief
 from bertjax.tokenization.base import (
+    SPECIAL_TOKENS,
     VISIBLE_SPACE,
     Layout,
     Report,
@@ -32,7 +34,13 @@ from bertjax.tokenization.letters import strip_by_default
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # The layout of each class of transformers.
-LAYOUTS = {"AlbertTokenizer": ALBERT, "XLMRobertaTokenizer": ROBERTA, "CamembertTokenizer": ROBERTA}
+DEBERTA = "DebertaV2Tokenizer"
+LAYOUTS = {
+    "AlbertTokenizer": ALBERT,
+    "XLMRobertaTokenizer": ROBERTA,
+    "CamembertTokenizer": ROBERTA,
+    DEBERTA: Layout(special_tokens=SPECIAL_TOKENS),
+}
 Pieces = list[tuple[str, float]]
 """Pairs (piece, log probability), in the order of ids."""
 SPACE = "▁"
@@ -53,19 +61,22 @@ _MESSAGES = {
 
 
 class UnigramTokenizer(Tokenizer):
-    """The unigram tokenizer of ALBERT, XLM-RoBERTa or CamemBERT.
+    """The unigram tokenizer of ALBERT, XLM-RoBERTa, CamemBERT or DeBERTa-v2.
 
-    Pairs of texts are encoded as `[CLS] A [SEP] B [SEP]` for ALBERT, and as
+    Pairs of texts are encoded as `[CLS] A [SEP] B [SEP]` for ALBERT and DeBERTa, and as
     `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT. Further arguments are documented in
     `Tokenizer`.
 
     Args:
         pieces: the (piece, log probability) pairs, in the order of their ids.
-        tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
+        tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer, CamembertTokenizer or
+            DebertaV2Tokenizer.
         charsmap: the precompiled normalization table of a SentencePiece file; b"": no table.
-        do_lower_case: whether to lower-case the text; must be False except for ALBERT.
+        do_lower_case: whether to lower-case the text; must be False except for ALBERT and DeBERTa.
         keep_accents: whether to keep the marks of all scripts, such as accents; must be True except
             for ALBERT.
+        split_by_punct: whether punctuation marks are words of their own; must be False except for
+            DeBERTa.
         model_file: the content of the SentencePiece file that `save` writes; None: none is written.
 
     Raises:
@@ -83,11 +94,12 @@ class UnigramTokenizer(Tokenizer):
         charsmap: bytes,
         do_lower_case: bool = True,
         keep_accents: bool = False,
+        split_by_punct: bool = False,
         model_file: bytes | None = None,
         **options: Any,
     ):
         layout = LAYOUTS[tokenizer_class]
-        if layout is not ALBERT and (do_lower_case or not keep_accents):
+        if layout is ROBERTA and (do_lower_case or not keep_accents):
             raise ValueError(
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
                 "keeps capital letters and accents; set do_lower_case=False and keep_accents=True."
@@ -96,9 +108,12 @@ class UnigramTokenizer(Tokenizer):
         check_charsmap(charsmap)
         self.model_file = model_file
         normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
+        metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always"}
+        words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
+        if tokenizer_class == DEBERTA:
+            normalizer, words = steps_of_deberta(do_lower_case, split_by_punct)
         names = [piece for piece, _ in pieces]
         unk = layout.special_tokens.unk
-        metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always"}
         with explaining_the_library():
             if charsmap:
                 normalizer.append(normalizers.Precompiled(charsmap))
@@ -106,9 +121,7 @@ class UnigramTokenizer(Tokenizer):
                 models.Unigram(list(pieces), names.index(unk) if unk in names else None, False),
                 layout.special_tokens,
                 normalizer=normalizers.Sequence(normalizer),
-                pre_tokenizer=pre_tokenizers.Sequence(
-                    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
-                ),
+                pre_tokenizer=pre_tokenizers.Sequence(words),
                 decoder=decoders.Metaspace(**metaspace),
             )
         super().__init__(backend, layout, tokenizer_class=tokenizer_class, **options)
@@ -129,6 +142,19 @@ class UnigramTokenizer(Tokenizer):
         """Whether the marks of all scripts, such as accents, are kept."""
         return not any(step["type"] == "StripAccents" for step in self._normalizers)
 
+    @property
+    def split_by_punct(self) -> bool:
+        """Whether punctuation marks are words of their own."""
+        return any(step["type"] == "Punctuation" for step in self._pre_tokenizers)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = super().encode_with_offsets(text)
+        if self.tokenizer_class == DEBERTA:  # its pieces hold the space before a word
+            for offset in offsets:
+                begin, end = offset.tolist()
+                offset[0] = end - len(text[begin:end].lstrip())
+        return ids, offsets
+
     def _text_model(self) -> models.Model:
         # The special tokens are renamed and not removed, because the score of unknown characters
         # is computed from the scores of all pieces.
@@ -136,14 +162,16 @@ class UnigramTokenizer(Tokenizer):
 
     def _tiny(self) -> Tokenizer:
         is_albert = self.tokenizer_class == "AlbertTokenizer"
-        special = ALBERT.special_tokens if is_albert else ROBERTA_ORDER
+        special = LAYOUTS[self.tokenizer_class].special_tokens
+        special = ROBERTA_ORDER if LAYOUTS[self.tokenizer_class] is ROBERTA else special
         pieces = [(piece, 0.0) for piece in special]
         return UnigramTokenizer(
             pieces,
             tokenizer_class=self.tokenizer_class,
             charsmap=self.charsmap,
-            do_lower_case=is_albert and self.do_lower_case,
+            do_lower_case=special is not ROBERTA_ORDER and self.do_lower_case,
             keep_accents=not is_albert or self.keep_accents,
+            split_by_punct=self.tokenizer_class == DEBERTA and self.split_by_punct,
         )
 
     @property
@@ -166,19 +194,21 @@ class UnigramTokenizer(Tokenizer):
     def _usual_identity(self) -> Any:
         charsmap = base64.b64encode(self.charsmap).decode()
         settings = [self.tokenizer_class, self.do_lower_case, self.keep_accents]
+        settings += [self.split_by_punct] if self.tokenizer_class == DEBERTA else []
         return ["unigram", self.pieces, charsmap, settings]
 
     def settings(self) -> dict[str, Any]:
         special = self.layout.special_tokens
+        name = "split_by_punct" if self.tokenizer_class == DEBERTA else "keep_accents"
         return super().settings() | {
-            "keep_accents": self.keep_accents,
+            name: getattr(self, name),
             "bos_token": special.cls,
             "eos_token": special.sep,
         }
 
     def _vocabulary_files(self) -> dict[str, bytes]:
-        is_albert = self.tokenizer_class == "AlbertTokenizer"
-        name = "spiece.model" if is_albert else "sentencepiece.bpe.model"
+        names = {"AlbertTokenizer": "spiece.model", DEBERTA: "spm.model"}
+        name = names.get(str(self.tokenizer_class), "sentencepiece.bpe.model")
         return {} if self.model_file is None else {name: self.model_file}
 
 
@@ -190,6 +220,15 @@ def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
     if do_lower_case:
         steps.append(normalizers.Lowercase())
     return steps
+
+
+def steps_of_deberta(do_lower_case: bool, split_by_punct: bool) -> tuple[list[Any], list[Any]]:
+    """Returns the normalizers and the pre-tokenizers of DeBERTa."""
+    steps: list[Any] = [normalizers.Lowercase()] if do_lower_case else []
+    steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+    steps.append(normalizers.Strip(left=False, right=True))
+    words: list[Any] = [pre_tokenizers.Punctuation("isolated")] if split_by_punct else []
+    return steps, [*words, pre_tokenizers.Metaspace(SPACE, "always")]
 
 
 def check_pieces(pieces: Pieces) -> None:
@@ -266,11 +305,15 @@ def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple
 def _in_order_of_ids(pieces: Pieces, tokenizer_class: str) -> Pieces:
     """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
-    ALBERT keeps the order of the file. For XLM-RoBERTa and CamemBERT, the ids are the ids of
-    fairseq, which has special tokens that the file lacks, such as <mask>; these are inserted.
+    ALBERT and DeBERTa keep the order of the file; DeBERTa adds [MASK] at the end. For XLM-RoBERTa
+    and CamemBERT, the ids are the ids of fairseq, which has special tokens that the file lacks,
+    such as <mask>; these are inserted.
     """
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
+    if tokenizer_class == DEBERTA:
+        mask = SPECIAL_TOKENS.mask
+        return pieces + [(mask, 0.0)] * (mask not in [piece for piece, _ in pieces])
     if tokenizer_class == "XLMRobertaTokenizer":
         first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
         return [*first, *pieces[3:], ("<mask>", 0.0)]

@@ -10,6 +10,7 @@ from bertjax.tokenization import (
     train_unigram,
     train_wordpiece,
 )
+from bertjax.tokenization.base import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,14 @@ def kinds(texts) -> dict[str, Tokenizer]:
         "xlm-roberta": _as_roberta(unigram, [*roberta, *own], "XLMRobertaTokenizer"),
         "modernbert": train_modernbert_bpe(texts, vocab_size=300, model_max_length=64),
         "camembert": _as_roberta(unigram, [*camembert, *own], "CamembertTokenizer"),
+        "deberta": UnigramTokenizer(
+            [*((token, 0.0) for token in SPECIAL_TOKENS), *own],
+            tokenizer_class="DebertaV2Tokenizer",
+            charsmap=b"",
+            do_lower_case=False,
+            keep_accents=True,
+            model_max_length=64,
+        ),
     }
 
 

@@ -14,7 +14,7 @@ from bertjax.tokenization import (
 )
 from bertjax.tokenization.base import SPECIAL_TOKENS
 
-KINDS = ["wordpiece", "bpe", "modernbert", "albert", "xlm-roberta", "camembert"]
+KINDS = ["wordpiece", "bpe", "modernbert", "albert", "xlm-roberta", "camembert", "deberta"]
 ADD = 30
 
 

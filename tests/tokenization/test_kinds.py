@@ -19,7 +19,7 @@ from bertjax.tokenization import (
 ODD = ["", "  two  spaces ", "Ünïcode café 你好 🙂", "it''s ``so``, 9,5", "a <mask> [MASK] </s>"]
 
 
-KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "modernbert"]
+KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "deberta", "modernbert"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -46,7 +46,7 @@ def test_a_pair_has_the_special_tokens_and_types_of_its_family(kinds, name):
     if name == "modernbert":
         assert (ids, types) == ([cls, *a, sep, *b, sep], [0] * len(ids))
         assert tokenizer.model_input_names == ("input_ids", "attention_mask")
-    elif name in ("wordpiece", "albert"):
+    elif name in ("wordpiece", "albert", "deberta"):
         assert ids == [cls, *a, sep, *b, sep]
         assert types == [0] * (len(a) + 2) + [1] * (len(b) + 1)
         assert "token_type_ids" in tokenizer.model_input_names

@@ -8,7 +8,7 @@ import tokenizers
 
 from bertjax.tokenization import UnigramTokenizer, extend, load_tokenizer, train_unigram
 
-KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "modernbert"]
+KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "deberta", "modernbert"]
 TEXTS = [
     "see <url> now: x<url>y, <url>s",
     "Abc [E1] déf [E1]ghi  two   spaces ",
