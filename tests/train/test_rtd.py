@@ -269,6 +269,22 @@ def test_sequences_of_a_packed_row_are_as_alone(tiny, random_params, monkeypatch
     assert found["replaced"].sum() > 0
 
 
+@pytest.mark.slow
+def test_a_deberta_has_a_generator_with_a_mask_decoder(config, tiny_family, tmp_path):
+    words = config.model.vocab_size
+    model = tiny_family("deberta-v2", vocab_size=words, conv_kernel_size=0, num_hidden_layers=2)
+    rtd = RtdConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, sharing="gdes")
+    pretrain.run(in_folder(config, tmp_path, model=model, rtd=rtd))
+    detector = load_model(tmp_path / "run" / "model", "rtd")
+    generator = load_model(tmp_path / "run" / "model" / "generator", "masked_lm")
+    assert generator.config.enhanced_mask_decoder and not detector.config.enhanced_mask_decoder
+    tables = generator.params["bert"]["embeddings"]
+    assert tables["position_embeddings"]["embedding"].any() and not detector.absent
+    assert "position_embeddings" not in detector.params["bert"]["embeddings"]
+    of_run = load_model(tmp_path / "run", "rtd").params
+    jax.tree.map(np.testing.assert_array_equal, of_run, detector.params)
+
+
 def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer, written):
     with pytest.raises(ValueError, match="rtd=.*has no effect without replaced-token detection"):
         dataclasses.replace(config, head="masked_lm")

@@ -34,6 +34,7 @@ RECIPES = {
     "albert": (train_unigram, 90, "sop"),
     "distilbert": (train_wordpiece, 90, "mlm"),
     "electra": (train_wordpiece, 90, "mlm"),
+    "deberta-v2": (train_unigram, 90, "mlm"),
     "modernbert": (train_modernbert_bpe, 300, "mlm"),
 }
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
