@@ -22,6 +22,7 @@ from reporting import report
 
 import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
+from bertjax.pretrain import run
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.pretraining import PretrainingJob
 
@@ -98,7 +99,7 @@ def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any
     config = config_of(name, args, facts["steps"], folder / "run")
     model = folder / "run" / "model"
     if not model.is_dir():
-        bertjax.pretrain.run(config)
+        run(config)
     lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
     last = [line for line in lines if "eval/mlm_loss" in line][-1]
     tokens = facts["steps"] * args.batch_size * args.max_length

@@ -143,21 +143,26 @@ class Encoder(nn.Module):
         """
 
         config, biases = self.config, self._biases()
-        relative = convolved = is_first = None
+        relative = is_first = None
+        convolve: Any = None
         if config.relative_attention:
             relative = RelativeEmbeddings(config, self.dtype, name="relative")()
         if config.conv_kernel_size:
             convolution = Convolution(config, self.dtype, name="convolution")
             convolved, norm = convolution(x, sequence_ids, dropout_rows)
             convolved = activation(config.conv_act, convolved)
-            add_norm = functools.partial(layer_norm(config, self.dtype).apply, {"params": norm})
+            apply_norm = functools.partial(layer_norm(config, self.dtype).apply, {"params": norm})
             is_first = jnp.arange(config.num_hidden_layers) == 0
+
+            def add_convolution(x: jax.Array, is_first: jax.Array) -> Any:
+                return jnp.where(is_first, jnp.asarray(apply_norm(x + convolved)), x)
+
+            convolve = add_convolution
 
         def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], of_layer: Any):
             following, is_first = of_layer
             x = _with_biases(layer, carry[1])(carry[0], sequence_ids, dropout_rows, relative)
-            if is_first is not None:
-                x = jnp.where(is_first, add_norm(x + convolved), x)
+            x = x if convolve is None else convolve(x, is_first)
             return (x, following), x if output_hidden_states else None
 
         if self.remat != "none":
@@ -206,7 +211,7 @@ class Encoder(nn.Module):
         for _ in range(2):
             rngs = {"dropout": self.make_rng("dropout")} if drops else None
             inputs = (x, sequence_ids, dropout_rows, relative, queries)
-            queries = layer.apply({"params": last}, *inputs, rngs=rngs)
+            queries = jnp.asarray(layer.apply({"params": last}, *inputs, rngs=rngs))
         return queries
 
     def _biases(self) -> tuple[Any, Any]:
@@ -240,7 +245,7 @@ def _with_biases(layer: EncoderLayer, biases: Any) -> Callable[..., jax.Array]:
     return functools.partial(apply, layer)
 
 
-class PreNormLayer(EncoderLayer):
+class PreNormLayer(nn.Module):
     """Self-attention and feed-forward network, each with a LayerNorm before it and a residual.
 
     This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). With `gated_linear_unit`,
@@ -249,6 +254,9 @@ class PreNormLayer(EncoderLayer):
     before attention, because the embeddings end with one.
     """
 
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+    attention_kernel: str = "xla"
     is_global: bool = True
     first: bool = False
 

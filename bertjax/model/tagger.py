@@ -108,7 +108,10 @@ class FeatureTagger(BertWithHead):
     outputs = ("logits",)
     objectives = {"tokens": losses.CLASSES}
     frozen = ("bert",)
-    reads_hidden_states = True
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        return True
 
     @property
     def present_parts(self) -> set[str]:

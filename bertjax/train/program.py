@@ -104,7 +104,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
-def _shares(config: PretrainConfig) -> dict[str, float]:
+def _shares(config: PretrainConfig) -> dict[str, Any]:
     is_rtd = config.head == "rtd"
     return {"mask_share": config.rtd.masked, "random_share": 0.0} if is_rtd else {}
 
