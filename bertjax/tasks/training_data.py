@@ -180,20 +180,27 @@ def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> R
     return RowShape(row_length, slots, tuple(row_counts))
 
 
+# The time to compile a batch shape, in steps: a shape has to save more. On two cores, it was about
+# 4 steps of MiniLM; on accelerators, steps are shorter and compiling takes longer.
+COMPILING = 20
+
+
 def plan_rows(
-    sizes: np.ndarray, *, batch_size: int, num_choices: int, multiple_of: int
+    sizes: np.ndarray, *, batch_size: int, num_choices: int, multiple_of: int, num_batches: int
 ) -> RowShape:
     """Chooses the row length and the allowed numbers of rows of training batches.
 
     The row length fits the longest feature. Because several features share a row, a batch usually
     needs fewer rows than features. To find how many, 64 random batches, drawn with a fixed seed,
     are packed into rows. The 0.3, 0.7 and 1.0 quantiles of their numbers of rows are allowed, so
-    that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch.
+    that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch. A
+    quantile is left out if the next number of rows takes less time than to compile another shape.
 
     Args:
         sizes: number of tokens of every feature, int [n].
         batch_size: number of features per batch.
         num_choices: number of sequences per feature.
+        num_batches: number of batches of the training.
         multiple_of: divisor of every allowed number of rows: the number of devices that batches are
             sharded over, times the number of gradient accumulation steps.
     """
@@ -206,8 +213,13 @@ def plan_rows(
         needed.append(len(pack_features(sample, shape, num_choices)))
     # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
     wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
-    rounded = {-(-int(count) // multiple_of) * multiple_of for count in wanted}
-    return shape._replace(row_counts=tuple(sorted(rounded)))
+    rounded = sorted({-(-int(count) // multiple_of) * multiple_of for count in wanted})
+    allowed = rounded[-1:]
+    for count in rounded[-2::-1]:
+        # About every third batch has a number of rows between two quantiles.
+        if num_batches / 3 * (allowed[0] / count - 1) > COMPILING:
+            allowed.insert(0, count)
+    return shape._replace(row_counts=tuple(allowed))
 
 
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:

@@ -97,16 +97,18 @@ class FinetuningJob(Job):
             num_choices=task.sequences_per_example
         )
         mesh = sharding.make_mesh(config.mesh)
+        self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
+        steps = max(1, round(config.num_epochs * self.batches_per_epoch))
+        steps = config.max_steps or steps
         self.shape = plan_rows(
             data.sizes,
             batch_size=config.batch_size,
             num_choices=self.labels.num_choices,
             multiple_of=mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulation_steps,
+            num_batches=steps,
         )
-        self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
-        steps = max(1, round(config.num_epochs * self.batches_per_epoch))
         phase = Phase(
-            num_steps=config.max_steps or steps,
+            num_steps=steps,
             max_length=self.shape.row_length,
             batch_size=config.batch_size,
         )
