@@ -98,8 +98,11 @@ def test_every_epoch_sees_every_feature_once_and_resuming_changes_nothing(tmp_pa
     ]
     path = tmp_path / "train.array_record"
     write_shard(path, (encode_feature(f) for f in features))
-    shape = plan_rows(lengths, batch_size=8, num_choices=1, multiple_of=2)
-    assert len(shape.row_counts) <= 4 and all(count % 2 == 0 for count in shape.row_counts)
+    shape = plan_rows(lengths, batch_size=8, num_choices=1, multiple_of=2, num_batches=1000)
+    assert 1 < len(shape.row_counts) <= 4 and all(count % 2 == 0 for count in shape.row_counts)
+    # Few batches are not worth another program, unless they were much larger.
+    short = plan_rows(lengths, batch_size=8, num_choices=1, multiple_of=2, num_batches=10)
+    assert short.row_counts == shape.row_counts[-1:]
 
     def batches(first=0):
         labels = Labels("classes")
@@ -151,7 +154,8 @@ def test_hosts_read_only_their_rows_of_the_same_global_batch(tmp_path, monkeypat
     write_shard(path, map(encode_feature, features))
     labels = Labels(kind, num_classes=3, num_choices=2 if kind in OF_TWO_TEXTS else 1)
     labels = labels._replace(class_weights=(1.0, 2.0, 3.0))
-    shape = plan_rows(sizes, batch_size=16, num_choices=labels.num_choices, multiple_of=4)
+    sizing = {"num_choices": labels.num_choices, "multiple_of": 4, "num_batches": 1000}
+    shape = plan_rows(sizes, batch_size=16, **sizing)
     read: list[int] = []
 
     def decode(record):

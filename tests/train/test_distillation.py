@@ -336,6 +336,9 @@ class Table:
 
     is_random = False
 
+    def joined(self, params):
+        return params
+
     def apply(self, variables, input_ids, *others, **named):
         logits = variables["params"]["table"][input_ids]
         nsp = jnp.zeros((len(input_ids), 1, 2))
