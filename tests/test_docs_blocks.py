@@ -87,6 +87,9 @@ SMALL = {
     "pretrain --config configs/pretrain/distilbert.py --data data --workdir half": (
         f"{DISTIL} --model.num_hidden_layers 2 --distillation.layers 0 3"
     ),
+    "pretrain --config configs/pretrain/electra_small.py": (
+        f"{SMALL_RUN} {SMALL_PHASE.format(0, 128)}"
+    ),
     "finetune --task=rte --init my-bert": f"{FINETUNE} --seeds 2",
     "finetune --task=rte --init distilled": FINETUNE,
     "finetune --task=classify": f"{FINETUNE} --optimizer.learning_rate 1e-3",
