@@ -13,8 +13,9 @@ paragraph, with the same losses, batch size, optimizer and number of epochs:
 
 After each, the questions of the dev set search all paragraphs of the dev set. Each side trains,
 mines and evaluates with its own code. SQUAD has SQuAD's files, train*.json and dev-v1.1.json. The
-sides run in turns, each in a process of its own; before the first turn, bertjax trains for a few
-steps, so that the others find its programs in the compilation cache. Needs the extra `parity`,
+sides run in turns, and each stage in a process of its own, as commands do; seconds include imports
+and compilation, which bertjax finds in its cache from the second seed on. An allocator that keeps
+pages makes both faster (`LD_PRELOAD=libtcmalloc_minimal.so.4`). Needs the extra `parity`,
 sentence-transformers, datasets and accelerate.
 """
 
@@ -259,7 +260,6 @@ class Bertjax:
             dev_fraction=0.0,
             workdir=str(workdir),
             num_epochs=1.0,
-            max_steps=self.args.steps,
             max_length=self.args.max_length,
             dtype=self.args.dtype,
             seed=self.args.seed,
@@ -328,38 +328,49 @@ class Bertjax:
 SIDES = {"bertjax": Bertjax, "sentence-transformers": SentenceTransformers}
 
 
-def run_side(args: argparse.Namespace) -> None:
-    """Runs the stages of one side with one seed; prints a line of JSON for each."""
+STAGES = (
+    "as it is",
+    "training the embedder",
+    "embed",
+    "mining",
+    "training with negatives",
+    "mine, embed",
+    "training the reranker",
+    "rerank",
+)
+
+
+def run_stage(args: argparse.Namespace) -> None:
+    """Runs one stage of one side with one seed; prints a line of JSON."""
+    start = time.perf_counter(), time.process_time()
     side: Any = SIDES[args.side](args, args.folder)
     first, second, judge = (str(args.folder / name) for name in ("first", "second", "reranker"))
     triplets = args.folder / "triplets.jsonl"
-
-    def timed(stage: str, work: Any, *words: Any) -> None:
-        start = time.perf_counter(), time.process_time()
-        found = work(*words) or {}
-        print(json.dumps({"stage": stage, **elapsed(start), **found}), flush=True)
-
-    timed("as it is", side.evaluate, args.model)
-    timed("training the embedder", side.embed, args.model, args.data / "train.jsonl", first)
-    timed("embed", side.evaluate, first)
-    timed("mining", side.mine, first, triplets)
-    timed("training with negatives", side.embed, first, triplets, second)
-    timed("mine, embed", side.evaluate, second)
-    timed("training the reranker", side.rerank, triplets, judge)
-    timed("rerank", side.evaluate_reranker, second, judge)
+    work: dict[str, Any] = {
+        "as it is": lambda: side.evaluate(args.model),
+        "training the embedder": lambda: side.embed(args.model, args.data / "train.jsonl", first),
+        "embed": lambda: side.evaluate(first),
+        "mining": lambda: side.mine(first, triplets),
+        "training with negatives": lambda: side.embed(first, triplets, second),
+        "mine, embed": lambda: side.evaluate(second),
+        "training the reranker": lambda: side.rerank(triplets, judge),
+        "rerank": lambda: side.evaluate_reranker(second, judge),
+    }
+    found = work[args.stage]() or {}
+    print(json.dumps({"stage": args.stage, **elapsed(start), **found}), flush=True)
 
 
-def in_process(side: str, seed: int, args: argparse.Namespace, *more: str) -> Iterator[Any]:
-    """Runs one side in a process of its own; yields what it says of each stage."""
-    words = [sys.executable, __file__, "--side", side, "--seeds", str(seed), *more]
-    for name in SETTINGS:
-        words += [f"--{name}", str(getattr(args, name))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            if line.startswith('{"stage"'):
-                yield json.loads(line)
-    if process.returncode:
-        raise RuntimeError(f"{side} failed with status {process.returncode}")
+def in_processes(side: str, seed: int, args: argparse.Namespace) -> Iterator[Any]:
+    """Runs the stages of one side, each in a process of its own; yields what they say."""
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in STAGES:
+            words = [sys.executable, __file__, "--side", side, "--stage", stage]
+            words += ["--folder", folder, "--seeds", str(seed)]
+            for name in SETTINGS:
+                words += [f"--{name}", str(getattr(args, name))]
+            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+            last = [line for line in done.stdout.splitlines() if line.startswith('{"stage"')][-1]
+            yield json.loads(last)
 
 
 def main() -> None:
@@ -374,23 +385,21 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--steps", type=int, help="train for so many steps instead of an epoch")
-    parser.add_argument("--side", choices=SIDES, help="run this side alone, with one seed")
+    parser.add_argument("--side", choices=SIDES, help="run one stage of this side, with one seed")
+    parser.add_argument("--stage", choices=STAGES)
+    parser.add_argument("--folder", type=Path, help="where the models of --side are")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.side:
         args.seed = args.seeds[0]
-        with tempfile.TemporaryDirectory() as folder:
-            args.folder = Path(folder)
-            run_side(args)
+        run_stage(args)
         return
     if args.squad:
         args.data.mkdir(parents=True, exist_ok=True)
         write_data(args.squad, args.data, args.questions, args.dev_questions)
-    list(in_process("bertjax", args.seeds[0], args, "--steps", "2"))
     for turn, seed in enumerate(args.seeds):
         for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
-            for stage in in_process(side, seed, args):
+            for stage in in_processes(side, seed, args):
                 found = {"side": side, "seed": seed, "dtype": args.dtype, **stage}
                 report(found, args.output, ["torch", "transformers", "sentence-transformers"])
 
