@@ -359,6 +359,9 @@ class Tokenizer(abc.ABC):
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        for offset in offsets if self._holds_spaces else ():
+            begin, end = offset.tolist()
+            offset[0] = end - len(text[begin:end].lstrip())
         return np.array(encoding.ids, np.int32), offsets
 
     def encode_prompt(
@@ -396,6 +399,11 @@ class Tokenizer(abc.ABC):
         head += [self.sep_token_id] * (self.layout.separators - 1)
         tail = [*second, self.sep_token_id]
         return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
+
+    @property
+    def _holds_spaces(self) -> bool:
+        """Whether the offsets of the library include the space before a word."""
+        return False
 
     def decode(self, ids: Iterable[int]) -> str:
         """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""

@@ -1,4 +1,4 @@
-"""The byte-level BPE tokenizers of RoBERTa and ModernBERT, and the training of their vocabularies.
+"""The BPE tokenizers of RoBERTa, ModernBERT and Gemma, and the training of byte-level ones.
 
 Byte-level BPE encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019,
 4.4). ModernBERT's differs in Unicode normalisation (NFC), in the special tokens, which are BERT's,
@@ -7,8 +7,10 @@ and in tokens that are found in a text before it is split, such as runs of space
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 import tokenizers
@@ -38,6 +40,9 @@ ROBERTA = Layout(
 )
 ROBERTA_ORDER = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """The special tokens in the order of the ids of RoBERTa and XLM-RoBERTa."""
+WRITTEN_SPACE = "▁"
+"""The character that stands for a space in vocabularies of SentencePiece."""
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 SPACE = "Ġ"
 """The character that stands for a space in the tokens of a byte-level BPE vocabulary."""
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -181,6 +186,58 @@ class ByteLevelBPETokenizer(Tokenizer):
             "vocab.json": json.dumps(vocab, ensure_ascii=False),
             "merges.txt": f"#version: 0.2\n{merges}",
         }
+
+
+class WrittenBPETokenizer(Tokenizer):
+    """A BPE tokenizer whose tokens are written as text, such as Gemma's, which mmBERT has.
+
+    Texts are encoded as `<bos> A <eos>`, pairs as `<bos> A <eos> B <eos>`. "▁" stands for a space,
+    and tokens such as "<0xE4>" for the bytes of characters that the vocabulary lacks. It is wrapped
+    as its tokenizer.json says, and the generic class of transformers reads it again.
+    """
+
+    tokenizer_class = GENERIC_CLASS
+    layout_of_class = Layout(
+        special_tokens=SpecialTokens("<pad>", "<unk>", "<bos>", "<eos>", "<mask>"), second_type=0
+    )
+
+    @property
+    def is_usual(self) -> bool:
+        return False
+
+    def _tiny(self) -> Tokenizer:
+        return self
+
+    def _text_model(self) -> models.Model:
+        vocab = {self._hidden(token): x for token, x in self._fields["vocab"].items()}
+        unk = self._fields.get("unk_token")
+        return self._model(vocab=vocab, **({"unk_token": self._hidden(unk)} if unk else {}))
+
+    @property
+    def _holds_spaces(self) -> bool:
+        return True
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """Whether each token begins with a space or a punctuation mark, or is an added token."""
+        added = {*self.layout.special_tokens, *self.added_tokens}
+        starts = (t in added or category(t[0])[0] not in "LMN" for t in self.tokens)
+        return np.array(
+            [x and not _BYTE.fullmatch(t) for x, t in zip(starts, self.tokens, strict=True)]
+        )
+
+    def written(self, token: str) -> bytes:
+        byte = _BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace(WRITTEN_SPACE, " ").encode()
+
+    def readable(self, token: str) -> str:
+        return token.replace(WRITTEN_SPACE, VISIBLE_SPACE)
+
+    def _usual_identity(self) -> Any:
+        return ["written bpe", self.tokens, self._fields["merges"]]
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {}
 
 
 def train_bpe(

@@ -28,8 +28,8 @@ from tokenizers import models, trainers
 
 from bertjax.base import progress
 from bertjax.tokenization.base import Report, Tokenizer, count_words, learnt, numbered
-from bertjax.tokenization.bpe import ByteLevelBPETokenizer
-from bertjax.tokenization.unigram import SPACE, UnigramTokenizer, with_pieces
+from bertjax.tokenization.bpe import WRITTEN_SPACE, ByteLevelBPETokenizer, WrittenBPETokenizer
+from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
 
 Split = tuple[str, ...]
@@ -171,8 +171,14 @@ def extend(
     they are rare, then pieces of the words that were unknown, and then the words that save the most
     tokens of the texts; all of them occur at least `min_frequency` times. They do not depend on the
     order of the texts, unless `count_words` drops rare words to bound memory; `report` is then
-    called with a message. Raises ValueError if the texts contain nothing to add.
+    called with a message. Raises ValueError if the texts contain nothing to add, or the tokenizer
+    is a BPE whose tokens are written as text.
     """
+    if isinstance(tokenizer, WrittenBPETokenizer):
+        raise ValueError(
+            "A BPE such as Gemma's, whose tokens are written as text, cannot be extended: extend a "
+            "WordPiece, byte-level BPE or unigram tokenizer."
+        )
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
         known = _with_characters(tokenizer, counts, add, min_frequency)
@@ -273,7 +279,8 @@ def _pieces_of_unknown(
     return [
         piece
         for piece in pieces
-        if not parts(piece) <= old and all(map(_is_letter, piece.lstrip(f"{prefix}{SPACE}")))
+        if not parts(piece) <= old
+        and all(map(_is_letter, piece.lstrip(f"{prefix}{WRITTEN_SPACE}")))
     ][:add]
 
 

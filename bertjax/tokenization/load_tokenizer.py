@@ -38,7 +38,11 @@ from bertjax.tokenization.base import (
     state,
     steps,
 )
-from bertjax.tokenization.bpe import ByteLevelBPETokenizer, ModernBertTokenizer
+from bertjax.tokenization.bpe import (
+    ByteLevelBPETokenizer,
+    ModernBertTokenizer,
+    WrittenBPETokenizer,
+)
 from bertjax.tokenization.unigram import (
     DEBERTA,
     LAYOUTS,
@@ -71,7 +75,7 @@ _KIND_OF_CLASS = {
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
 # Generic classes of transformers take a tokenizer.json as it is; the others set these fields of it.
-_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer")
 _FIELDS = {
     "do_lower_case": "lowercase",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -309,11 +313,15 @@ def _bpe(source: _Source) -> Tokenizer:
     types = [step.get("type") for step in steps_before]
     # With a prefix that merges do not have, the library ends the process.
     others = {x: model[x] for x in ("dropout", "continuing_subword_prefix") if model.get(x)}
-    if "ByteLevel" not in types or others:
+    if others or (source.tokenizer_class and "ByteLevel" not in types):
         raise ValueError(
             f"{source.file} preprocesses text by {brief(types)}, with {brief(others)}: only a BPE "
-            "with ByteLevel, without dropout and continuing_subword_prefix, is supported."
+            "with ByteLevel, without dropout and continuing_subword_prefix, is supported for "
+            f"{source.tokenizer_class or 'generic classes'}."
         )
+    if "ByteLevel" not in types:
+        unk = model.get("unk_token")
+        return _wrapped(source, WrittenBPETokenizer, WrittenBPETokenizer.layout_of_class, unk)
     added = {token["content"] for token in source.json.get("added_tokens") or []}
     has_all = {*SPECIAL_TOKENS} <= {*added, *model["vocab"]}
     kind = ModernBertTokenizer if has_all else ByteLevelBPETokenizer

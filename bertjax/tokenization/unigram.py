@@ -29,7 +29,7 @@ from bertjax.tokenization.base import (
     count_words,
     explaining_the_library,
 )
-from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
+from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER, WRITTEN_SPACE
 from bertjax.tokenization.letters import strip_by_default
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
@@ -43,8 +43,6 @@ LAYOUTS = {
 }
 Pieces = list[tuple[str, float]]
 """Pairs (piece, log probability), in the order of ids."""
-SPACE = "▁"
-"""The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 # The number of threads is fixed, because the rounding of sums in training depends on it.
 _TRAINING_THREADS = 4
 # Maximum length of a word in bytes; the library skips longer words.
@@ -108,7 +106,7 @@ class UnigramTokenizer(Tokenizer):
         check_charsmap(charsmap)
         self.model_file = model_file
         normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
-        metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always"}
+        metaspace: dict[str, Any] = {"replacement": WRITTEN_SPACE, "prepend_scheme": "always"}
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
         if tokenizer_class == DEBERTA:
             normalizer, words = steps_of_deberta(do_lower_case, split_by_punct)
@@ -147,13 +145,9 @@ class UnigramTokenizer(Tokenizer):
         """Whether punctuation marks are words of their own."""
         return any(step["type"] == "Punctuation" for step in self._pre_tokenizers)
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = super().encode_with_offsets(text)
-        if self.tokenizer_class == DEBERTA:  # its pieces hold the space before a word
-            for offset in offsets:
-                begin, end = offset.tolist()
-                offset[0] = end - len(text[begin:end].lstrip())
-        return ids, offsets
+    @property
+    def _holds_spaces(self) -> bool:
+        return self.tokenizer_class == DEBERTA
 
     def _text_model(self) -> models.Model:
         # The special tokens are renamed and not removed, because the score of unknown characters
@@ -186,10 +180,10 @@ class UnigramTokenizer(Tokenizer):
         return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])
 
     def written(self, token: str) -> bytes:
-        return token.replace(SPACE, " ").encode()
+        return token.replace(WRITTEN_SPACE, " ").encode()
 
     def readable(self, token: str) -> str:
-        return token.replace(SPACE, VISIBLE_SPACE)
+        return token.replace(WRITTEN_SPACE, VISIBLE_SPACE)
 
     def _usual_identity(self) -> Any:
         charsmap = base64.b64encode(self.charsmap).decode()
@@ -228,7 +222,7 @@ def steps_of_deberta(do_lower_case: bool, split_by_punct: bool) -> tuple[list[An
     steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
     steps.append(normalizers.Strip(left=False, right=True))
     words: list[Any] = [pre_tokenizers.Punctuation("isolated")] if split_by_punct else []
-    return steps, [*words, pre_tokenizers.Metaspace(SPACE, "always")]
+    return steps, [*words, pre_tokenizers.Metaspace(WRITTEN_SPACE, "always")]
 
 
 def check_pieces(pieces: Pieces) -> None:

@@ -13,6 +13,7 @@ from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
+from bertjax.tokenization.extension import extend
 
 NUM_LINES = 10_000
 VOCABULARIES = [
@@ -260,3 +261,69 @@ def test_a_sentencepiece_file_of_deberta_is_read_as_by_transformers(texts, tmp_p
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert _ids(again, odd) == _ids(theirs, odd)
     assert load_tokenizer(tmp_path / "saved").fingerprint == ours.fingerprint
+
+
+@pytest.fixture(scope="module")
+def gemma(texts, tmp_path_factory):
+    """A directory as mmBERT's: a BPE with bytes for unknown characters, by the class of Gemma."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import models, processors, trainers
+
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    empty = transformers.GemmaTokenizer().backend_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))],
+        show_progress=False,
+    )
+    empty.train_from_iterator(texts, trainer)
+    learnt = json.loads(empty.to_str())["model"]
+    merges = [tuple(merge) for merge in learnt["merges"]]
+    options = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    backend = transformers.GemmaTokenizer().backend_tokenizer
+    backend.model = models.BPE(vocab=learnt["vocab"], merges=merges, **options)
+    backend.add_special_tokens(special)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>",
+        pair="<bos> $A <eos> $B <eos>",
+        special_tokens=[("<bos>", 2), ("<eos>", 1)],
+    )
+    names = {"bos": "<bos>", "cls": "<bos>", "eos": "<eos>", "sep": "<eos>", "mask": "<mask>"}
+    names |= {"pad": "<pad>", "unk": "<unk>"}
+    whole = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=["input_ids", "attention_mask"],
+        **{f"{name}_token": token for name, token in names.items()},
+    )
+    folder = tmp_path_factory.mktemp("gemma")
+    whole.save_pretrained(folder)
+    return folder, whole
+
+
+STRANGE = ["Two  spaces, a\ttab\nand a line ", "é 世界 ไทย", "", "<bos> <mask>x <0x41>", " x"]
+
+
+@pytest.mark.parity
+def test_a_tokenizer_of_gemma_is_taken_as_it_is(gemma, texts, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder, theirs = gemma
+    ours = load_tokenizer(folder)
+    plain = [*texts[:50], *(x for x in STRANGE if "<" not in x)]
+    assert [ours.join(ids)[0] for ids in ours.encode(plain)] == _ids(theirs, plain)
+    prompts = [*plain, f"a {ours.tokens[ours.mask_token_id]} b"]
+    assert ours.encode_prompts(prompts, 10**6) == _ids(theirs, prompts)
+    _check_pairs(ours, theirs, texts[:20])
+    # Text of a corpus has no special tokens, but its characters.
+    special = set(ours.special_ids) - {ours.unk_token_id}
+    assert not special & {i for ids in ours.encode(STRANGE) for i in ids}
+    text = "abc  def 世 ghi"
+    ids, offsets = ours.encode_with_offsets(text)
+    assert all(text[begin:end].strip() == text[begin:end] for begin, end in offsets)
+    written = b"".join(ours.written(ours.tokens[i]) for i in ids)
+    assert written.decode() == text
+    ours.save(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert _ids(again, prompts) == _ids(theirs, prompts)
+    assert load_tokenizer(tmp_path).fingerprint == ours.fingerprint
+    with pytest.raises(ValueError, match="whose tokens are written as text, cannot be extended"):
+        extend(ours, texts, 10)
