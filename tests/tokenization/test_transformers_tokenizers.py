@@ -224,38 +224,37 @@ def test_questions_on_passages_get_ids_and_offsets_of_transformers(shared, name)
         assert [tuple(place) for place in feature.origins[of_passage].tolist()] == offsets
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("flags", [{}, {"do_lower_case": True, "split_by_punct": True}])
-def test_a_sentencepiece_file_of_deberta_is_read_as_by_transformers(texts, tmp_path, flags):
-    """The file has four special tokens, and [MASK] comes behind its pieces."""
+def learn_deberta(texts, folder, vocab_size, **flags):
+    """Writes spm.model with four special tokens, as Microsoft's, and its tokenizer_config.json."""
     transformers = pytest.importorskip("transformers")
     spm = pytest.importorskip("sentencepiece")
-    special = {"pad": 0, "bos": 1, "eos": 2, "unk": 3}
-    names = dict(zip(special, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True))
+    names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
     written = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
         model_writer=written,
-        vocab_size=60,
+        vocab_size=vocab_size,
         hard_vocab_limit=False,
         minloglevel=2,
-        **{f"{name}_id": index for name, index in special.items()},
+        **{f"{name}_id": index for index, name in enumerate(names)},
         **{f"{name}_piece": token for name, token in names.items()},
     )
-    (tmp_path / "spm.model").write_bytes(written.getvalue())
+    folder.mkdir(exist_ok=True)
+    (folder / "spm.model").write_bytes(written.getvalue())
     config = {"tokenizer_class": "DebertaV2Tokenizer", "vocab_type": "spm", **flags}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return transformers.DebertaV2Tokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("flags", [{}, {"do_lower_case": True, "split_by_punct": True}])
+def test_a_sentencepiece_file_of_deberta_is_read_as_by_transformers(texts, tmp_path, flags):
+    """[MASK] comes behind the pieces of the file."""
+    transformers = pytest.importorskip("transformers")
+    theirs = learn_deberta(texts, tmp_path, 60, **flags)
     ours = load_tokenizer(tmp_path)
-    theirs = transformers.DebertaV2Tokenizer.from_pretrained(tmp_path)
     assert ours.mask_token_id == theirs.mask_token_id == len(ours.pieces) - 1
-    odd = [
-        *texts[:50],
-        "Two  spaces, a\ttab\nand a line ",
-        "e\u0301 \u00e9!",
-        "",
-        "?!x ?!",
-        "\u4e16\u754c",
-    ]
+    odd = [*texts[:50], "Two  spaces, a\ttab\nand a line ", "e\u0301 \u00e9!", "", "?!x \u4e16"]
     assert [ours.join(ids)[0] for ids in ours.encode(odd)] == _ids(theirs, odd)
     ours.save(tmp_path / "saved")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
@@ -263,16 +262,37 @@ def test_a_sentencepiece_file_of_deberta_is_read_as_by_transformers(texts, tmp_p
     assert load_tokenizer(tmp_path / "saved").fingerprint == ours.fingerprint
 
 
-@pytest.fixture(scope="module")
-def gemma(texts, tmp_path_factory):
-    """A directory as mmBERT's: a BPE with bytes for unknown characters, by the class of Gemma."""
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "learn", [learn_deberta, lambda *x: learn_gemma(*x)], ids=["deberta", "gemma"]
+)
+def test_lines_of_many_scripts_get_the_ids_of_transformers(shared, lines, tmp_path, learn):
+    texts = lines.copy()
+    with tarfile.open(shared / "text" / "languages.tar.xz") as archive:
+        for member in archive:
+            if (content := archive.extractfile(member)) and "dna" not in member.name:
+                rows = (json.loads(row)["text"] for row in content.read().splitlines())
+                found = [line for row in rows for line in row.splitlines() if line.strip()]
+                texts += found[:2000]
+    assert len(texts) == NUM_LINES + 7 * 2000
+    theirs = learn([text[:300] for text in texts[::3]], tmp_path, 4000)
+    ours = load_tokenizer(tmp_path)
+    expected = [ids for i in range(0, len(texts), 500) for ids in _ids(theirs, texts[i:][:500])]
+    assert [ours.join(ids)[0] for ids in ours.encode(texts)] == expected
+    _check_pairs(ours, theirs, texts[::200][:100])
+
+
+def learn_gemma(texts, folder, vocab_size):
+    """Writes a directory as mmBERT's: a BPE with bytes for unknown characters, as Gemma's."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import models, processors, trainers
 
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     empty = transformers.GemmaTokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
+        vocab_size=vocab_size,
         special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))],
         show_progress=False,
     )
@@ -295,19 +315,18 @@ def gemma(texts, tmp_path_factory):
         model_input_names=["input_ids", "attention_mask"],
         **{f"{name}_token": token for name, token in names.items()},
     )
-    folder = tmp_path_factory.mktemp("gemma")
     whole.save_pretrained(folder)
-    return folder, whole
+    return whole
 
 
 STRANGE = ["Two  spaces, a\ttab\nand a line ", "é 世界 ไทย", "", "<bos> <mask>x <0x41>", " x"]
 
 
 @pytest.mark.parity
-def test_a_tokenizer_of_gemma_is_taken_as_it_is(gemma, texts, tmp_path):
+def test_a_tokenizer_of_gemma_is_taken_as_it_is(texts, tmp_path):
     transformers = pytest.importorskip("transformers")
-    folder, theirs = gemma
-    ours = load_tokenizer(folder)
+    theirs = learn_gemma(texts, tmp_path / "theirs", 400)
+    ours = load_tokenizer(tmp_path / "theirs")
     plain = [*texts[:50], *(x for x in STRANGE if "<" not in x)]
     assert [ours.join(ids)[0] for ids in ours.encode(plain)] == _ids(theirs, plain)
     prompts = [*plain, f"a {ours.tokens[ours.mask_token_id]} b"]
