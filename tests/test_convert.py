@@ -31,16 +31,19 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
         assert (source / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+OF_OTHERS = ("modernbert", "xlm-roberta", "camembert", "data2vec-text", "ernie")
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("family", "head"),
     [
-        # The layers of ModernBERT's heads have the same names in all heads; XLM-RoBERTa and
-        # CamemBERT have the names of RoBERTa.
+        # The layers of ModernBERT's heads have the same names in all heads, and some families the
+        # names of another.
         pytest.param(
             *(name, head),
             marks=[pytest.mark.slow, pytest.mark.exhaustive]
-            if name in ("modernbert", "xlm-roberta", "camembert") and head != "masked_lm"
+            if name in OF_OTHERS and head != "masked_lm"
             else [],
         )
         for name in FAMILIES

@@ -173,8 +173,8 @@ class BertConfig(Checked):
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert, electra,
-    deberta-v2 or modernbert), which determines the format of its files, and the heads and settings
+    """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, albert,
+    distilbert, electra, deberta-v2 or modernbert), which determines the format of its files, and the heads and settings
     that it may have; it changes no other value, so begin a model of another family from a config in
     configs/pretrain."""
 
@@ -324,6 +324,7 @@ _ONLY_SUPPORTED = {
     "quantization_config": None,
     "summary_type": "first",
     "summary_use_proj": True,
+    "use_task_id": False,
 }
 
 
@@ -388,8 +389,10 @@ FAMILY_FIELDS["deberta-v2"] = {
     "embed_proj": True,
     "rtd_context": True,
 }
-# These families have the architecture of RoBERTa and were trained on other languages.
-FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
+# These families have the architecture of RoBERTa or BERT.
+_ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")
+FAMILY_FIELDS |= dict.fromkeys(_ROBERTAS, FAMILY_FIELDS["roberta"])
+FAMILY_FIELDS["ernie"] = FAMILY_FIELDS["bert"]
 
 
 def _size(
@@ -464,6 +467,13 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "xlm-roberta-base": _size(12, 768, 250002, "xlm-roberta", **_ROBERTA),
     "xlm-roberta-large": _size(24, 1024, 250002, "xlm-roberta", **_ROBERTA),
     "camembert-base": _size(12, 768, 32005, "camembert", **_ROBERTA),
+    "data2vec-text-base": _size(12, 768, 50265, "data2vec-text", **_ROBERTA),
+    "ernie-1.0-base-zh": _size(
+        *(12, 768, 18000, "ernie"),
+        hidden_act="relu",
+        max_position_embeddings=513,
+        layer_norm_eps=1e-5,
+    ),
     "albert-base-v2": _size(12, 768, 30000, "albert", **_ALBERT),
     "albert-large-v2": _size(24, 1024, 30000, "albert", **_ALBERT),
     "albert-xlarge-v2": _size(24, 2048, 30000, "albert", num_attention_heads=16, **_ALBERT),

@@ -253,6 +253,8 @@ FAMILIES: dict[str, Family] = {
     "roberta": _roberta("Roberta"),
     "xlm-roberta": _roberta("XLMRoberta"),
     "camembert": _roberta("Camembert"),
+    "data2vec-text": _roberta("Data2VecText", "data2vec_text"),
+    "ernie": Family("Ernie", "ernie", (("ernie.", "bert."),)),
     "albert": Family(
         "Albert",
         "albert",
@@ -453,6 +455,7 @@ _HARMLESS = set(
     "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps "
     "sinusoidal_pos_embds tie_weights_ tie_encoder_decoder cross_attention_hidden_size "
     "is_encoder_decoder summary_last_dropout summary_first_dropout pooler_dropout "
+    "task_type_vocab_size "
     "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
     "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
     "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
@@ -465,7 +468,7 @@ _HARMLESS = set(
 )
 _FOLLOWED_ELSEWHERE = set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
-    "add_cross_attention summary_type summary_use_proj pooler_hidden_size attention_head_size "
+    "add_cross_attention use_task_id summary_type summary_use_proj pooler_hidden_size attention_head_size "
     "legacy "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
