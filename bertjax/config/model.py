@@ -174,9 +174,9 @@ class BertConfig(Checked):
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, albert,
-    distilbert, electra, deberta-v2 or modernbert), which determines the format of its files, and the heads and settings
-    that it may have; it changes no other value, so begin a model of another family from a config in
-    configs/pretrain."""
+    distilbert, electra, deberta-v2 or modernbert), which determines the format of its files, and
+    the heads and settings that it may have; it changes no other value, so begin a model of another
+    family from a config in configs/pretrain."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -468,8 +468,8 @@ _HARMLESS = set(
 )
 _FOLLOWED_ELSEWHERE = set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
-    "add_cross_attention use_task_id summary_type summary_use_proj pooler_hidden_size attention_head_size "
-    "legacy "
+    "add_cross_attention use_task_id summary_type summary_use_proj pooler_hidden_size "
+    "attention_head_size legacy "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
 )
