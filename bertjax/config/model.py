@@ -147,6 +147,9 @@ class BertConfig(Checked):
     max_relative_positions: int = -1
     """With relative_attention: largest distance that is told from larger ones; -1:
     max_position_embeddings."""
+    relative_attention_num_buckets: AtLeast0 = 0
+    """Number of rows of the table of relative positions whose numbers are added to the attention
+    scores of each head, as in MPNet, which uses 32; 0: nothing is added."""
     share_att_key: bool = False
     """With relative_attention: whether relative positions are projected by the layers of queries
     and keys; if False, by layers of their own."""
@@ -173,10 +176,10 @@ class BertConfig(Checked):
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, albert,
-    distilbert, electra, deberta-v2 or modernbert), which determines the format of its files, and
-    the heads and settings that it may have; it changes no other value, so begin a model of another
-    family from a config in configs/pretrain."""
+    """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, mpnet,
+    albert, distilbert, electra, deberta-v2 or modernbert), which determines the format of its
+    files, and the heads and settings that it may have; it changes no other value, so begin a model
+    of another family from a config in configs/pretrain."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -204,6 +207,11 @@ class BertConfig(Checked):
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
         if not self.relative_attention and self.enhanced_mask_decoder:
             raise ValueError("enhanced_mask_decoder=True needs relative_attention=True: set it.")
+        if 0 < self.relative_attention_num_buckets < 32:
+            raise ValueError(
+                f"relative_attention_num_buckets={self.relative_attention_num_buckets}: MPNet uses "
+                "32 of them: give at least as many, or 0."
+            )
         if self.conv_kernel_size and not self.conv_kernel_size % 2:
             raise ValueError(f"conv_kernel_size={self.conv_kernel_size} is even: it must be odd.")
         if self.hidden_size % self.conv_groups:
@@ -223,7 +231,8 @@ class BertConfig(Checked):
                 "for example to 160000."
             )
         self.refuse_idle(
-            "is_decoder embedding_size num_hidden_groups relative_attention conv_kernel_size",
+            "is_decoder embedding_size num_hidden_groups relative_attention conv_kernel_size "
+            "relative_attention_num_buckets",
             "in encoders with pre_norm=True, which do not support it: leave it out.",
         )
         if self.hidden_size // self.num_attention_heads % 2:
@@ -393,6 +402,11 @@ FAMILY_FIELDS["deberta-v2"] = {
 _ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")
 FAMILY_FIELDS |= dict.fromkeys(_ROBERTAS, FAMILY_FIELDS["roberta"])
 FAMILY_FIELDS["ernie"] = FAMILY_FIELDS["bert"]
+# MPNet (Song et al. 2020).
+FAMILY_FIELDS["mpnet"] = FAMILY_FIELDS["roberta"] | {
+    "type_vocab_size": 0,
+    "relative_attention_num_buckets": 32,
+}
 
 
 def _size(
@@ -474,6 +488,7 @@ MODEL_SIZES: dict[str, BertConfig] = {
         max_position_embeddings=513,
         layer_norm_eps=1e-5,
     ),
+    "mpnet-base": _size(12, 768, 30527, "mpnet", max_position_embeddings=514, layer_norm_eps=1e-5),
     "albert-base-v2": _size(12, 768, 30000, "albert", **_ALBERT),
     "albert-large-v2": _size(24, 1024, 30000, "albert", **_ALBERT),
     "albert-xlarge-v2": _size(24, 2048, 30000, "albert", num_attention_heads=16, **_ALBERT),

@@ -44,7 +44,7 @@ def choose_attention(
     """
     if requested == "xla":
         return Choice("xla", "requested")
-    if model.relative_attention:
+    if model.relative_attention or model.relative_attention_num_buckets:
         if requested != "auto":
             raise ValueError(
                 f"attention={requested!r} has no relative positions, which the model needs: use "

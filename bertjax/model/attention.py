@@ -200,7 +200,8 @@ class SelfAttention(nn.Module):
         `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
         `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
         `rotation` holds the rotary position embeddings of the tokens, and `relative` the embeddings
-        of relative positions, [R, D]; None: there are none. `queries` [B, L, D] are what the
+        of relative positions, [R, D], or what is added to the scores, [N, L, L]; None: there are
+        none. `queries` [B, L, D] are what the
         queries are made of; None: x.
         """
         config = self.config
@@ -219,7 +220,7 @@ class SelfAttention(nn.Module):
         drops = dropout_rows is not None and dropout.rate > 0
         sown, length = self.is_mutable_collection("intermediates"), x.shape[1]
         positions = None
-        if relative is not None:
+        if relative is not None and relative.ndim == 2:
             is_shared = config.share_att_key
             layers = {
                 "c2p": key_layer if is_shared else layer("pos_key"),
@@ -229,14 +230,14 @@ class SelfAttention(nn.Module):
             first = None if dropout_rows is None else jnp.zeros(1, int)
             relative = Dropout(config.hidden_dropout_prob)(relative[None], first)[0]
             positions = {name: layers[name](relative) for name in config.pos_att_type}
-        fused = FUSED.get(self.kernel) if positions is None else None
+        fused = FUSED.get(self.kernel) if relative is None else None
         if fused and (sown or length % fused.tokens or not (fused.windows or self.window is None)):
             fused = None
         if fused and drops and not (fused.dropout and dropout.has_row_keys()):
             fused = None
         by_head = (
             self.kernel == BY_HEAD
-            and positions is None
+            and relative is None
             and length >= SHORTEST_BY_HEAD
             and self.window is None
         )
@@ -262,6 +263,8 @@ class SelfAttention(nn.Module):
                 if "p2c" in positions:
                     scores += relative_scores(key, positions["p2c"], rows).swapaxes(2, 3)
             scores *= (head_size * (1 + len(config.pos_att_type))) ** -0.5
+            if relative is not None and positions is None:
+                scores += relative[None].astype(scores.dtype)
             probs = masked_softmax(scores, sequence_ids, config.is_decoder, self.window)
             probs = probs.astype(self.dtype)
             self.sow("intermediates", "attention_probs", probs)

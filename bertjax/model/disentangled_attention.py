@@ -1,4 +1,4 @@
-"""What DeBERTa adds to an encoder: relative positions in attention, and a convolution.
+"""What DeBERTa and MPNet add to an encoder: relative positions in attention, and a convolution.
 
 In disentangled attention (He et al. 2020, 3.1), the score of a query and a key is a sum: of their
 contents, of the content of the query and the position of the key relative to it ("c2p"), and of
@@ -40,6 +40,30 @@ class RelativeEmbeddings(nn.Module):
         if config.norm_rel_ebd == "layer_norm":
             table = layer_norm(config, self.dtype, "layer_norm")(table)
         return table.astype(self.dtype)
+
+
+class RelativeBias(nn.Module):
+    """Numbers for the differences of two places, which MPNet adds to attention scores: [N, L, L].
+
+    Far differences share logarithmic buckets, as in T5 (Raffel et al. 2020, 2.1).
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, length: int) -> jax.Array:
+        config, heads = self.config, self.config.num_attention_heads
+        shape = (config.relative_attention_num_buckets, heads)
+        table = self.param("embedding", initializer(config), shape, jnp.float32)
+        differences = np.arange(1 - length, length)
+        distances, ahead, exact = np.abs(differences), 16, 8
+        ratios = np.log(np.maximum(distances, exact).astype(np.float32) / np.float32(exact))
+        far = exact + (ratios / np.float32(np.log(128 / exact)) * np.float32(ahead - exact)).astype(
+            int
+        )
+        buckets = np.where(distances < exact, distances, np.minimum(far, ahead - 1))
+        values = table[buckets + ahead * (differences > 0)].T
+        return shifted(jnp.broadcast_to(values[:, None], (heads, length, 2 * length - 1)))
 
 
 def relative_rows(length: int, config: BertConfig) -> np.ndarray:

@@ -26,7 +26,11 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
-from bertjax.model.disentangled_attention import Convolution, RelativeEmbeddings
+from bertjax.model.disentangled_attention import (
+    Convolution,
+    RelativeBias,
+    RelativeEmbeddings,
+)
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
@@ -147,6 +151,8 @@ class Encoder(nn.Module):
         convolve: Any = None
         if config.relative_attention:
             relative = RelativeEmbeddings(config, self.dtype, name="relative")()
+        elif config.relative_attention_num_buckets:
+            relative = RelativeBias(config, name="relative")(x.shape[1])
         if config.conv_kernel_size:
             convolution = Convolution(config, self.dtype, name="convolution")
             convolved, norm = convolution(x, sequence_ids, dropout_rows)

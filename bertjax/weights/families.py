@@ -255,6 +255,22 @@ FAMILIES: dict[str, Family] = {
     "camembert": _roberta("Camembert"),
     "data2vec-text": _roberta("Data2VecText", "data2vec_text"),
     "ernie": Family("Ernie", "ernie", (("ernie.", "bert."),)),
+    "mpnet": _roberta("MPNet", "mpnet")._replace(
+        renames=(
+            *_roberta("MPNet", "mpnet").renames,
+            ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
+            *_layer(
+                "mpnet.encoder.layer.{layer}",
+                attention__attn__q="attention.self.query",
+                attention__attn__k="attention.self.key",
+                attention__attn__v="attention.self.value",
+                attention__attn__o="attention.output.dense",
+                attention__LayerNorm="attention.output.LayerNorm",
+            ),
+        ),
+        fields={name: x for name, x in _COMMON.items() if name != "type_vocab_size"}
+        | _same("relative_attention_num_buckets"),
+    ),
     "albert": Family(
         "Albert",
         "albert",
@@ -440,6 +456,7 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
         "intermediate_size": 6144,
     },
     "modernbert": {"vocab_size": 50368, "intermediate_size": 1152, "num_hidden_layers": 22},
+    "mpnet": {"vocab_size": 30527},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
 }
 
