@@ -132,7 +132,9 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert"}))
 def test_verify_knows_every_family(family, tmp_path, tiny_family, tokenizer, capsys, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-    config = with_pad_token(tiny_family(family), tokenizer.pad_token_id)
+    config = tiny_family(family)
+    if family != "mpnet":  # whose padding has the id 1
+        config = with_pad_token(config, tokenizer.pad_token_id)
     source = written(tmp_path / "a", config, "masked_lm", tokenizer)
     assert run(source, tmp_path / "b", "--verify") == 0
     out = capsys.readouterr().out

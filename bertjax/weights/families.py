@@ -218,6 +218,15 @@ def _write_electra(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields) | {"embedding_size": fields["embedding_size"] or fields["hidden_size"]}
 
 
+def _read_mpnet(values: Mapping[str, Any]) -> dict[str, Any]:
+    if values.get("pad_token_id", 1) != 1:
+        raise ValueError(
+            f"pad_token_id={brief(values['pad_token_id'])}: the positions of MPNet count from the "
+            "token 1 in transformers, whatever it is: only 1 is supported."
+        )
+    return dict(values)
+
+
 def _read_deberta(values: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"hidden_size": 1536, "num_attention_heads": 24, **values}
     size, kinds = fields["hidden_size"], values.get("pos_att_type") or ()
@@ -270,6 +279,8 @@ FAMILIES: dict[str, Family] = {
         ),
         fields={name: x for name, x in _COMMON.items() if name != "type_vocab_size"}
         | _same("relative_attention_num_buckets"),
+        positions_after_padding=False,
+        read=_read_mpnet,
     ),
     "albert": Family(
         "Albert",
