@@ -194,7 +194,7 @@ def plan_rows(
     needs fewer rows than features. To find how many, 64 random batches, drawn with a fixed seed,
     are packed into rows. The 0.3, 0.7 and 1.0 quantiles of their numbers of rows are allowed, so
     that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch. A
-    quantile is left out if the next number of rows takes less time than to compile another shape.
+    lower quantile is left out if to compile another shape takes longer than the rows that it saves.
 
     Args:
         sizes: number of tokens of every feature, int [n].
@@ -214,8 +214,8 @@ def plan_rows(
     # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
     wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
     rounded = sorted({-(-int(count) // multiple_of) * multiple_of for count in wanted})
-    allowed = rounded[-1:]
-    for count in rounded[-2::-1]:
+    allowed = rounded[-2:]  # the last one is for rare batches
+    for count in rounded[-3::-1]:
         # About every third batch has a number of rows between two quantiles.
         if num_batches / 3 * (allowed[0] / count - 1) > COMPILING:
             allowed.insert(0, count)
