@@ -51,6 +51,9 @@ class BertConfig(Checked):
     position_offset; with global_rope_theta, the maximum sequence length."""
     type_vocab_size: AtLeast0 = 2
     """Number of token types; 0: the model has no token type embedding and ignores token types."""
+    task_type_vocab_size: AtLeast0 = 0
+    """Number of rows of ERNIE's task type embedding (ERNIE 2.0, Sun et al. 2019), of which row 0 is
+    added to every token; 0: the model has none."""
     initializer_range: NonNegative = 0.02
     """Standard deviation of the normal distribution, truncated at initializer_cutoff_factor sigma,
     that kernels and embeddings are initialised from."""
@@ -173,10 +176,10 @@ class BertConfig(Checked):
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert, electra,
-    deberta-v2 or modernbert), which determines the format of its files, and the heads and settings
-    that it may have; it changes no other value, so begin a model of another family from a config in
-    configs/pretrain."""
+    """Family of the model (bert, ernie, roberta, xlm-roberta, camembert, data2vec-text, albert,
+    distilbert, electra, deberta-v2 or modernbert), which determines the format of its files, and
+    the heads and settings that it may have; it changes no other value, so begin a model of another
+    family from a config in configs/pretrain."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -331,6 +334,7 @@ _ONLY_SUPPORTED = {
 # (Sanh et al. 2019) and ELECTRA (Clark et al. 2020) differ from BERT in transformers.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
+    "ernie": {},
     "roberta": {
         "pad_token_id": 1,
         "position_offset": 2,
@@ -388,8 +392,9 @@ FAMILY_FIELDS["deberta-v2"] = {
     "embed_proj": True,
     "rtd_context": True,
 }
-# These families have the architecture of RoBERTa and were trained on other languages.
-FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
+# These families have the architecture of RoBERTa; their languages or objectives differ.
+_LIKE_ROBERTA = ("xlm-roberta", "camembert", "data2vec-text")
+FAMILY_FIELDS |= dict.fromkeys(_LIKE_ROBERTA, FAMILY_FIELDS["roberta"])
 
 
 def _size(
@@ -410,6 +415,12 @@ def _size(
 _ROBERTA: dict[str, Any] = {
     "max_position_embeddings": 514,
     "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+_ERNIE: dict[str, Any] = {
+    "max_position_embeddings": 2048,
+    "type_vocab_size": 4,
+    "task_type_vocab_size": 3,
     "layer_norm_eps": 1e-5,
 }
 # These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
@@ -464,6 +475,8 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "xlm-roberta-base": _size(12, 768, 250002, "xlm-roberta", **_ROBERTA),
     "xlm-roberta-large": _size(24, 1024, 250002, "xlm-roberta", **_ROBERTA),
     "camembert-base": _size(12, 768, 32005, "camembert", **_ROBERTA),
+    "data2vec-text-base": _size(12, 768, 50265, "data2vec-text", **_ROBERTA),
+    "ernie-3.0-base-zh": _size(12, 768, 40000, "ernie", **_ERNIE),
     "albert-base-v2": _size(12, 768, 30000, "albert", **_ALBERT),
     "albert-large-v2": _size(24, 1024, 30000, "albert", **_ALBERT),
     "albert-xlarge-v2": _size(24, 2048, 30000, "albert", num_attention_heads=16, **_ALBERT),

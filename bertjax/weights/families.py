@@ -87,6 +87,16 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
     )
 
 
+def _read_ernie(values: Mapping[str, Any]) -> dict[str, Any]:
+    rows = values.get("task_type_vocab_size", 3) if values.get("use_task_id") else 0
+    return dict(values) | {"task_type_vocab_size": rows}
+
+
+def _write_ernie(fields: Mapping[str, Any]) -> dict[str, Any]:
+    rows = fields["task_type_vocab_size"]
+    return dict(fields) | {"use_task_id": rows > 0, "task_type_vocab_size": rows or 3}
+
+
 _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
@@ -253,6 +263,15 @@ FAMILIES: dict[str, Family] = {
     "roberta": _roberta("Roberta"),
     "xlm-roberta": _roberta("XLMRoberta"),
     "camembert": _roberta("Camembert"),
+    "data2vec-text": _roberta("Data2VecText", "data2vec_text"),
+    "ernie": Family(
+        "Ernie",
+        "ernie",
+        (("ernie.", "bert."),),
+        _BERT_FIELDS | _same("task_type_vocab_size"),
+        read=_read_ernie,
+        write=_write_ernie,
+    ),
     "albert": Family(
         "Albert",
         "albert",
@@ -466,7 +485,7 @@ _HARMLESS = set(
 _FOLLOWED_ELSEWHERE = set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
     "add_cross_attention summary_type summary_use_proj pooler_hidden_size attention_head_size "
-    "legacy "
+    "legacy use_task_id "
     "quantization_config sbert_ce_default_activation_function sentence_transformers "
     "rope_parameters rope_scaling layer_types".split()
 )
@@ -539,8 +558,8 @@ def unknown_fields(values: Mapping[str, Any]) -> list[str]:
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
     """Returns `config` with `pad_token_id` and the `position_offset` that follows from it.
 
-    `position_offset` is the position id of the first token: for RoBERTa, XLM-RoBERTa and CamemBERT,
-    pad_token_id + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
+    `position_offset` is the position id of the first token: for the family of RoBERTa, pad_token_id
+    + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
     """
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
