@@ -51,6 +51,9 @@ class BertConfig(Checked):
     position_offset; with global_rope_theta, the maximum sequence length."""
     type_vocab_size: AtLeast0 = 2
     """Number of token types; 0: the model has no token type embedding and ignores token types."""
+    task_type_vocab_size: AtLeast0 = 0
+    """Number of rows of ERNIE's task type embedding (ERNIE 2.0, Sun et al. 2019), of which row 0 is
+    added to every token; 0: the model has none."""
     initializer_range: NonNegative = 0.02
     """Standard deviation of the normal distribution, truncated at initializer_cutoff_factor sigma,
     that kernels and embeddings are initialised from."""
@@ -333,7 +336,6 @@ _ONLY_SUPPORTED = {
     "quantization_config": None,
     "summary_type": "first",
     "summary_use_proj": True,
-    "use_task_id": False,
 }
 
 
@@ -341,6 +343,7 @@ _ONLY_SUPPORTED = {
 # (Sanh et al. 2019) and ELECTRA (Clark et al. 2020) differ from BERT in transformers.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
+    "ernie": {},
     "roberta": {
         "pad_token_id": 1,
         "position_offset": 2,
@@ -398,10 +401,9 @@ FAMILY_FIELDS["deberta-v2"] = {
     "embed_proj": True,
     "rtd_context": True,
 }
-# These families have the architecture of RoBERTa or BERT.
+# These families have the architecture of RoBERTa; their languages or objectives differ.
 _ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")
 FAMILY_FIELDS |= dict.fromkeys(_ROBERTAS, FAMILY_FIELDS["roberta"])
-FAMILY_FIELDS["ernie"] = FAMILY_FIELDS["bert"]
 # MPNet (Song et al. 2020).
 FAMILY_FIELDS["mpnet"] = FAMILY_FIELDS["roberta"] | {
     "type_vocab_size": 0,
@@ -427,6 +429,12 @@ def _size(
 _ROBERTA: dict[str, Any] = {
     "max_position_embeddings": 514,
     "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+_ERNIE: dict[str, Any] = {
+    "max_position_embeddings": 2048,
+    "type_vocab_size": 4,
+    "task_type_vocab_size": 3,
     "layer_norm_eps": 1e-5,
 }
 # These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
@@ -482,12 +490,7 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "xlm-roberta-large": _size(24, 1024, 250002, "xlm-roberta", **_ROBERTA),
     "camembert-base": _size(12, 768, 32005, "camembert", **_ROBERTA),
     "data2vec-text-base": _size(12, 768, 50265, "data2vec-text", **_ROBERTA),
-    "ernie-1.0-base-zh": _size(
-        *(12, 768, 18000, "ernie"),
-        hidden_act="relu",
-        max_position_embeddings=513,
-        layer_norm_eps=1e-5,
-    ),
+    "ernie-3.0-base-zh": _size(12, 768, 40000, "ernie", **_ERNIE),
     "mpnet-base": _size(12, 768, 30527, "mpnet", max_position_embeddings=514, layer_norm_eps=1e-5),
     "albert-base-v2": _size(12, 768, 30000, "albert", **_ALBERT),
     "albert-large-v2": _size(24, 1024, 30000, "albert", **_ALBERT),

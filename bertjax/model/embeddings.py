@@ -65,6 +65,8 @@ class Embeddings(nn.Module):
             )
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
+        if config.task_type_vocab_size:
+            self.task_type_embeddings = table(config.task_type_vocab_size, init)
         if config.embedding_size:
             bias = not config.embed_proj
             self.projection = Linear(config, config.hidden_size, self.dtype, use_bias=bias)
@@ -93,6 +95,8 @@ class Embeddings(nn.Module):
             # A model with one token type uses it for every token, whatever the tokenizer returns.
             last = self.config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
+        if self.config.task_type_vocab_size:
+            x += self.task_type_embeddings(jnp.zeros_like(input_ids))
         if self.config.embed_proj and self.config.embedding_size:
             return self.dropout(self.layer_norm(self.projection(x)), dropout_rows)
         x = self.dropout(self.layer_norm(x), dropout_rows)

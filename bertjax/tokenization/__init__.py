@@ -2,6 +2,7 @@
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import (
+    BPETokenizer,
     ByteLevelBPETokenizer,
     ModernBertTokenizer,
     train_bpe,
@@ -15,6 +16,7 @@ from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 __all__ = [
     "TOKENIZER_FILES",
     "VOCABULARY_FILES",
+    "BPETokenizer",
     "ByteLevelBPETokenizer",
     "Extension",
     "ModernBertTokenizer",

@@ -19,6 +19,8 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bertjax.base.files import brief, write_bytes
 
+METASPACE = "▁"
+"""The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 VISIBLE_SPACE = "␣"
 """The character that stands for a space in readable tokens."""
 
@@ -359,9 +361,10 @@ class Tokenizer(abc.ABC):
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        for offset in offsets if self._holds_spaces else ():
-            begin, end = offset.tolist()
-            offset[0] = end - len(text[begin:end].lstrip())
+        # The space before a word is left out: pieces such as "▁a" contain it.
+        places = [len(text) if c.isspace() else place for place, c in enumerate(text)]
+        visible = np.minimum.accumulate([*places, len(text)][::-1])[::-1][offsets[:, 0]]
+        offsets[:, 0] = np.where(visible < offsets[:, 1], visible, offsets[:, 0])
         return np.array(encoding.ids, np.int32), offsets
 
     def encode_prompt(
@@ -399,11 +402,6 @@ class Tokenizer(abc.ABC):
         head += [self.sep_token_id] * (self.layout.separators - 1)
         tail = [*second, self.sep_token_id]
         return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
-
-    @property
-    def _holds_spaces(self) -> bool:
-        """Whether the offsets of the library include the space before a word."""
-        return False
 
     def decode(self, ids: Iterable[int]) -> str:
         """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""

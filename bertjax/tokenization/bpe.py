@@ -1,9 +1,10 @@
-"""The BPE tokenizers of RoBERTa, ModernBERT and Gemma, and the training of byte-level ones.
+"""The BPE tokenizers of RoBERTa, ModernBERT and mmBERT, and the training of byte-level BPE.
 
 Byte-level BPE encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019,
 4.4). ModernBERT's differs in Unicode normalisation (NFC), in the special tokens, which are BERT's,
 and in tokens that are found in a text before it is split, such as runs of spaces (Warner et al.
-2024, 2.1.1; it is a modified tokenizer of OLMo).
+2024, 2.1.1; it is a modified tokenizer of OLMo). mmBERT has the one of Gemma 2, which merges
+characters and writes rare ones as pieces of one byte each (Marone et al. 2025).
 """
 
 import json
@@ -20,6 +21,7 @@ from bertjax.base import progress
 from bertjax.base.files import brief
 from bertjax.tokenization.base import (
     GENERIC_CLASS,
+    METASPACE,
     SPECIAL_TOKENS,
     VISIBLE_SPACE,
     Layout,
@@ -40,9 +42,10 @@ ROBERTA = Layout(
 )
 ROBERTA_ORDER = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """The special tokens in the order of the ids of RoBERTa and XLM-RoBERTa."""
-WRITTEN_SPACE = "▁"
-"""The character that stands for a space in vocabularies of SentencePiece."""
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
+GEMMA = Layout(
+    special_tokens=SpecialTokens("<pad>", "<unk>", "<bos>", "<eos>", "<mask>"), second_type=0
+)
+_BYTE = re.compile("<0x([0-9A-F]{2})>")  # a piece that stands for a byte
 SPACE = "Ġ"
 """The character that stands for a space in the tokens of a byte-level BPE vocabulary."""
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -53,7 +56,81 @@ _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
 }
 
 
-class ByteLevelBPETokenizer(Tokenizer):
+class BPETokenizer(Tokenizer):
+    """A BPE tokenizer of any kind, such as Gemma's, which mmBERT has; `wrap` makes one."""
+
+    tokenizer_class = GENERIC_CLASS
+    layout_of_class = GEMMA
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The BPE merges, each a pair of tokens, in order of rank."""
+        return self._fields["merges"]
+
+    @property
+    def prefix(self) -> str:
+        """What a piece begins with that continues a word; "": pieces do not show it."""
+        return self._fields.get("continuing_subword_prefix", "")
+
+    def joined(self, pieces: Sequence[str]) -> str:
+        """Returns the piece that merges of `pieces` lead to."""
+        return pieces[0] + "".join(piece.removeprefix(self.prefix) for piece in pieces[1:])
+
+    def _text_model(self) -> models.Model:
+        special = {*self.layout.special_tokens}
+        return self._model(
+            vocab={self._hidden(token): i for token, i in self._fields["vocab"].items()},
+            merges=[
+                (first, second)
+                for first, second in self.merges
+                if not special & {first, second, self.joined([first, second])}
+            ],
+            unk_token=self._hidden(self._fields.get("unk_token", "")) or None,
+        )
+
+    def _tiny(self) -> Tokenizer:
+        # Only byte-level BPE is rebuilt from its vocabulary by a class of transformers.
+        return ByteLevelBPETokenizer(numbered(ROBERTA_ORDER), [])
+
+    def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
+        spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
+        return self.encode(spaced)
+
+    def words(self, text: str) -> list[str]:
+        return super().words(f" {text}") if text.strip() else []
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """Whether each token starts a word, bool [vocab_size].
+
+        These are added tokens, and those that begin with a space, or with punctuation.
+        """
+        added, prefix = {*self.layout.special_tokens, *self.added_tokens}, self.prefix
+
+        def continues(token: str) -> bool:
+            if prefix:
+                return token.startswith(prefix)
+            return bool(_BYTE.fullmatch(token)) or category(token[:1] or " ")[0] in "LMN"
+
+        return np.array([token in added or not continues(token) for token in self.tokens])
+
+    def written(self, token: str) -> bytes:
+        if byte := _BYTE.fullmatch(token):
+            return bytes.fromhex(byte[1])
+        return token.removeprefix(self.prefix).replace(METASPACE, " ").encode()
+
+    def readable(self, token: str) -> str:
+        return token.replace(METASPACE, VISIBLE_SPACE)
+
+    def _usual_identity(self) -> Any:
+        unknown = [self._fields.get(name) for name in ("unk_token", "fuse_unk")]
+        return ["bpe", self.tokens, self.merges, *unknown]
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {}
+
+
+class ByteLevelBPETokenizer(BPETokenizer):
     """The tokenizer of RoBERTa, which encodes pairs as `<s> A </s></s> B </s>`.
 
     All token type ids are 0. Further arguments are documented in `Tokenizer`.
@@ -100,11 +177,6 @@ class ByteLevelBPETokenizer(Tokenizer):
         super().__init__(backend, self.layout_of_class, **options)
 
     @property
-    def merges(self) -> list[tuple[str, str]]:
-        """The BPE merges, each a pair of tokens, in order of rank."""
-        return self._fields["merges"]
-
-    @property
     def add_prefix_space(self) -> bool:
         """Whether the first word of a text is encoded as if a space preceded it."""
         return any(step.get("add_prefix_space") for step in self._pre_tokenizers)
@@ -136,13 +208,6 @@ class ByteLevelBPETokenizer(Tokenizer):
     def _tiny(self) -> Tokenizer:
         vocab = numbered(self.layout_of_class.special_tokens)
         return type(self)(vocab, [], add_prefix_space=self.add_prefix_space)
-
-    def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
-        return self.encode(spaced)
-
-    def words(self, text: str) -> list[str]:
-        return super().words(f" {text}") if text.strip() else []
 
     @property
     def word_starts(self) -> np.ndarray:
@@ -186,58 +251,6 @@ class ByteLevelBPETokenizer(Tokenizer):
             "vocab.json": json.dumps(vocab, ensure_ascii=False),
             "merges.txt": f"#version: 0.2\n{merges}",
         }
-
-
-class WrittenBPETokenizer(Tokenizer):
-    """A BPE tokenizer whose tokens are written as text, such as Gemma's, which mmBERT has.
-
-    Texts are encoded as `<bos> A <eos>`, pairs as `<bos> A <eos> B <eos>`. "▁" stands for a space,
-    and tokens such as "<0xE4>" for the bytes of characters that the vocabulary lacks. It is wrapped
-    as its tokenizer.json says, and the generic class of transformers reads it again.
-    """
-
-    tokenizer_class = GENERIC_CLASS
-    layout_of_class = Layout(
-        special_tokens=SpecialTokens("<pad>", "<unk>", "<bos>", "<eos>", "<mask>"), second_type=0
-    )
-
-    @property
-    def is_usual(self) -> bool:
-        return False
-
-    def _tiny(self) -> Tokenizer:
-        return self
-
-    def _text_model(self) -> models.Model:
-        vocab = {self._hidden(token): x for token, x in self._fields["vocab"].items()}
-        unk = self._fields.get("unk_token")
-        return self._model(vocab=vocab, **({"unk_token": self._hidden(unk)} if unk else {}))
-
-    @property
-    def _holds_spaces(self) -> bool:
-        return True
-
-    @property
-    def word_starts(self) -> np.ndarray:
-        """Whether each token begins with a space or a punctuation mark, or is an added token."""
-        added = {*self.layout.special_tokens, *self.added_tokens}
-        starts = (t in added or category(t[0])[0] not in "LMN" for t in self.tokens)
-        return np.array(
-            [x and not _BYTE.fullmatch(t) for x, t in zip(starts, self.tokens, strict=True)]
-        )
-
-    def written(self, token: str) -> bytes:
-        byte = _BYTE.fullmatch(token)
-        return bytes([int(byte[1], 16)]) if byte else token.replace(WRITTEN_SPACE, " ").encode()
-
-    def readable(self, token: str) -> str:
-        return token.replace(WRITTEN_SPACE, VISIBLE_SPACE)
-
-    def _usual_identity(self) -> Any:
-        return ["written bpe", self.tokens, self._fields["merges"]]
-
-    def _vocabulary_files(self) -> dict[str, str]:
-        return {}
 
 
 def train_bpe(

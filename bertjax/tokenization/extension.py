@@ -28,8 +28,8 @@ from tokenizers import models, trainers
 
 from bertjax.base import progress
 from bertjax.tokenization.base import Report, Tokenizer, count_words, learnt, numbered
-from bertjax.tokenization.bpe import WRITTEN_SPACE, ByteLevelBPETokenizer, WrittenBPETokenizer
-from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
+from bertjax.tokenization.bpe import BPETokenizer, ByteLevelBPETokenizer
+from bertjax.tokenization.unigram import METASPACE, UnigramTokenizer, with_pieces
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
 
 Split = tuple[str, ...]
@@ -171,14 +171,8 @@ def extend(
     they are rare, then pieces of the words that were unknown, and then the words that save the most
     tokens of the texts; all of them occur at least `min_frequency` times. They do not depend on the
     order of the texts, unless `count_words` drops rare words to bound memory; `report` is then
-    called with a message. Raises ValueError if the texts contain nothing to add, or the tokenizer
-    is a BPE whose tokens are written as text.
+    called with a message. Raises ValueError if the texts contain nothing to add.
     """
-    if isinstance(tokenizer, WrittenBPETokenizer):
-        raise ValueError(
-            "A BPE such as Gemma's, whose tokens are written as text, cannot be extended: extend a "
-            "WordPiece, byte-level BPE or unigram tokenizer."
-        )
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
         known = _with_characters(tokenizer, counts, add, min_frequency)
@@ -228,7 +222,7 @@ def _with_characters(
     if isinstance(tokenizer, ByteLevelBPETokenizer):
         return tokenizer  # bytes stand for all characters
     unknown = {word: count for word, count in counts.items() if not _pieces(tokenizer, word)}
-    inside = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
+    inside = getattr(tokenizer, "prefix", "")
     lacking = {inside * (i > 0) + character for word in unknown for i, character in enumerate(word)}
     everything = _with_entries(tokenizer, sorted(lacking - tokenizer.vocab.keys()))
     needed: Counter[str] = Counter()
@@ -261,7 +255,7 @@ def _pieces_of_unknown(
         starts = len(letters) == len(entry)
         return {prefix * (i > 0 or not starts) + letter for i, letter in enumerate(letters)}
 
-    if known is tokenizer or not add:
+    if known is tokenizer or not add or isinstance(tokenizer, BPETokenizer):
         return []
     words = Counter({w: n for w, n in counts.items() if not _pieces(tokenizer, w)})
     words = Counter({w: n for w, n in words.items() if _pieces(known, w)})
@@ -279,8 +273,7 @@ def _pieces_of_unknown(
     return [
         piece
         for piece in pieces
-        if not parts(piece) <= old
-        and all(map(_is_letter, piece.lstrip(f"{prefix}{WRITTEN_SPACE}")))
+        if not parts(piece) <= old and all(map(_is_letter, piece.lstrip(f"{prefix}{METASPACE}")))
     ][:add]
 
 
@@ -302,7 +295,7 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
 def _extended(
     tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
-    if isinstance(tokenizer, ByteLevelBPETokenizer):
+    if isinstance(tokenizer, BPETokenizer):
         return _extended_bpe(tokenizer, counts, add, min_frequency)
     if isinstance(tokenizer, UnigramTokenizer):
         return _extended_unigram(tokenizer, counts, add, min_frequency)
@@ -328,8 +321,8 @@ def _extended_wordpiece(
 
 
 def _extended_bpe(
-    tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
-) -> ByteLevelBPETokenizer:
+    tokenizer: BPETokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> BPETokenizer:
     tokens, merges = list(tokenizer.tokens), list(tokenizer.merges)
     known, known_merges = set(tokens), set(merges)
     for first, second in _new_merges(tokenizer, counts, add, min_frequency):
@@ -339,14 +332,15 @@ def _extended_bpe(
         if first in known and second in known and (first, second) not in known_merges:
             merges.append((first, second))
             known_merges.add((first, second))
-            if first + second not in known:
-                tokens.append(first + second)
-                known.add(first + second)
+            whole = tokenizer.joined([first, second])
+            if whole not in known:
+                tokens.append(whole)
+                known.add(whole)
     return tokenizer.with_model(vocab=numbered(tokens), merges=merges)
 
 
 def _new_merges(
-    tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
+    tokenizer: BPETokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Iterator[tuple[str, str]]:
     """Yields pairs of entries by rank, learnt from texts with one character per old piece."""
     texts: Counter[str] = Counter()
@@ -364,7 +358,7 @@ def _new_merges(
     )
     for merge in learnt(models.BPE(), texts, trainer)["merges"]:
         first, second = (
-            "".join(tokenizer.tokens[ord(character) - _FIRST_CHARACTER] for character in part)
+            tokenizer.joined([tokenizer.tokens[ord(c) - _FIRST_CHARACTER] for c in part])
             for part in merge
         )
         yield first, second

@@ -39,9 +39,10 @@ from bertjax.tokenization.base import (
     steps,
 )
 from bertjax.tokenization.bpe import (
+    ROBERTA,
+    BPETokenizer,
     ByteLevelBPETokenizer,
     ModernBertTokenizer,
-    WrittenBPETokenizer,
 )
 from bertjax.tokenization.unigram import (
     DEBERTA,
@@ -75,17 +76,18 @@ _KIND_OF_CLASS = {
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
 # Generic classes of transformers take a tokenizer.json as it is; the others set these fields of it.
-_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer")
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 _FIELDS = {
     "do_lower_case": "lowercase",
     "tokenize_chinese_chars": "handle_chinese_chars",
     "strip_accents": "strip_accents",
     "add_prefix_space": "add_prefix_space",
 }
-_FLAGS = (*_FIELDS, "keep_accents")
+_FLAGS_OF_DEBERTA = {"do_lower_case": False, "split_by_punct": False, "add_prefix_space": True}
+_FLAGS = (*_FIELDS, "keep_accents", "split_by_punct")
 # What the fields of tokenizer_config.json that are followed must be.
 _VALID = {
-    **dict.fromkeys((*_FLAGS, "split_by_punct"), (lambda x: isinstance(x, bool), "true or false")),
+    **dict.fromkeys(_FLAGS, (lambda x: isinstance(x, bool), "true or false")),
     "strip_accents": (lambda x: x is None or isinstance(x, bool), "true or false"),
     "split_special_tokens": (lambda x: x is False, "false, for else no text could have a mask"),
     "model_max_length": (lambda x: type(x) in (int, float) and x >= 1, "a number of tokens"),
@@ -119,9 +121,9 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     """Loads a tokenizer from a directory, a vocabulary file, or the Hugging Face hub.
 
     The files determine the tokenization algorithm: `vocab.txt` means WordPiece, `vocab.json` with
-    `merges.txt` means byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` mean unigram,
-    and `tokenizer.json` names the algorithm. `tokenizer.json` takes precedence over the other
-    vocabulary files. A warning names the fields that nobody here knows.
+    `merges.txt` means byte-level BPE, `spiece.model`, `sentencepiece.bpe.model` and `spm.model`
+    mean unigram, and `tokenizer.json` names the algorithm. `tokenizer.json` takes precedence over
+    the other vocabulary files. A warning names the fields that nobody here knows.
 
     Args:
         path: the directory or file, the name of a model on the hub, or `bertjax:NAME` for a model
@@ -228,7 +230,7 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     if kind not in _KIND_OF_FILE.values():
         raise ValueError(
             f"{file} specifies the model type {brief(kind, 60)}, which is not supported. "
-            "Supported: WordPiece, BPE (byte-level) and Unigram."
+            "Supported: WordPiece, BPE and Unigram."
         )
     if len({*kinds.values()}) > 1:
         listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
@@ -310,22 +312,26 @@ def _bpe(source: _Source) -> Tokenizer:
     merges = [_pair(m, source.file) if isinstance(m, str) else tuple(m) for m in model["merges"]]
     if files not in (None, (model["vocab"], merges)):
         _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
-    types = [step.get("type") for step in steps_before]
-    # With a prefix that merges do not have, the library ends the process.
-    others = {x: model[x] for x in ("dropout", "continuing_subword_prefix") if model.get(x)}
-    if others or (source.tokenizer_class and "ByteLevel" not in types):
+    if model.get("dropout"):
         raise ValueError(
-            f"{source.file} preprocesses text by {brief(types)}, with {brief(others)}: only a BPE "
-            "with ByteLevel, without dropout and continuing_subword_prefix, is supported for "
-            f"{source.tokenizer_class or 'generic classes'}."
+            f"{source.file} splits words at random, with dropout={brief(model['dropout'])}, which "
+            "is not supported: set it to null."
         )
-    if "ByteLevel" not in types:
-        unk = model.get("unk_token")
-        return _wrapped(source, WrittenBPETokenizer, WrittenBPETokenizer.layout_of_class, unk)
+    prefix = model.get("continuing_subword_prefix") or ""
+    # With a prefix that merges do not have, the library ends the process.
+    if not all(second.startswith(prefix) for _, second in merges):
+        raise ValueError(
+            f"{source.file} has merges whose second piece lacks the continuing_subword_prefix="
+            f"{brief(prefix)!r}: download it again."
+        )
     added = {token["content"] for token in source.json.get("added_tokens") or []}
-    has_all = {*SPECIAL_TOKENS} <= {*added, *model["vocab"]}
-    kind = ModernBertTokenizer if has_all else ByteLevelBPETokenizer
-    return _wrapped(source, kind, kind.layout_of_class)
+    known = {*added, *model["vocab"]}
+    if any(step.get("type") == "ByteLevel" for step in steps_before) and not prefix:
+        kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= known else ByteLevelBPETokenizer
+        return _wrapped(source, kind, kind.layout_of_class)
+    layouts = (BPETokenizer.layout_of_class, ModernBertTokenizer.layout_of_class, ROBERTA)
+    fitting = [layout for layout in layouts if {*layout.special_tokens} <= known]
+    return _wrapped(source, BPETokenizer, (fitting or layouts)[0], model.get("unk_token"))
 
 
 def _unigram(source: _Source) -> Tokenizer:
@@ -333,16 +339,16 @@ def _unigram(source: _Source) -> Tokenizer:
     flags = {"do_lower_case": False, "keep_accents": True}
     if name == "AlbertTokenizer":
         flags = {flag: value for flag, value in source.flags.items() if flag in flags}
-    if name == DEBERTA:
-        flags["do_lower_case"] = source.flags.get("do_lower_case", False)
-        flags["split_by_punct"] = source.config.get("split_by_punct", False)
-    pieces, charsmap, model_file = [], b"", None
+    given = {x: source.flags.pop(x, y) for x, y in _FLAGS_OF_DEBERTA.items() if name == DEBERTA}
+    pieces, charsmap, added, model_file = [], b"", [], None
     if source.bare:
         model_file = read_bytes(source.bare, MAX_JSON_BYTES)
-        pieces, charsmap = read_sentencepiece(model_file, str(source.bare), name)
+        pieces, charsmap, added = read_sentencepiece(model_file, str(source.bare), name)
     if not source.json:
         options = {"tokenizer_class": name, "charsmap": charsmap, "model_file": model_file}
-        return UnigramTokenizer(pieces, **options, **flags, **source.common)
+        if name == DEBERTA:
+            options |= {"charsmap": b"", "added": added}
+        return UnigramTokenizer(pieces, **options, **flags | given, **source.common)
     model, found = source.json["model"], steps(source.json.get("normalizer"))
     check_pieces(model["vocab"])
     if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in model["vocab"]]:
@@ -354,8 +360,7 @@ def _unigram(source: _Source) -> Tokenizer:
         normalizers = [*map(state, steps_of_albert(**actual | flags)), *table]
         source.json["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
     if name == DEBERTA and source.tokenizer_class:  # as in transformers, it keeps pieces alone
-        given = flags["do_lower_case"], flags["split_by_punct"]
-        normalizers, words = ([*map(state, x)] for x in steps_of_deberta(*given))
+        normalizers, words = ([*map(state, x)] for x in steps_of_deberta(**given))
         source.json["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
         source.json["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": words}
     unk = None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
@@ -407,6 +412,8 @@ def _wrapped(
         if isinstance(token, dict) and "content" in token:
             defaults = dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
             token |= defaults | {"normalized": not token.get("special")} | token
+    for part in parts:
+        _check_readable(source.file, part, source.json.get(part))
     with explaining_the_library():
         backend = tokenizers.Tokenizer.from_str(json.dumps(source.json))
     source.config.setdefault("truncation_side", (backend.truncation or {}).get("direction"))
@@ -434,6 +441,25 @@ def _wrapped(
     special = special._replace(**{name: str(token) for name, token in named.items() if token})
     layout = _arranged(source, backend, dataclasses.replace(layout, special_tokens=special))
     return kind.wrap(backend, layout, **source.common, **options)
+
+
+def _check_readable(file: Path, part: str, step: Any) -> None:
+    """Refuses a part of tokenizer.json that the installed library lacks, with its type."""
+    members = ("normalizers", "pretokenizers", "processors", "decoders")
+    inner = [step[name] for name in members if isinstance(step, dict) and name in step]
+    for member in inner[0] if inner and isinstance(inner[0], list) else ():
+        _check_readable(file, part, member)
+    empty = {"type": "BPE", "vocab": {}, "merges": []}
+    try:
+        with explaining_the_library():
+            tokenizers.Tokenizer.from_str(json.dumps({"model": empty, part: step}))
+    except ValueError as error:
+        name = step.get("type") if isinstance(step, dict) else step
+        raise ValueError(
+            f"{file} has the {part} {brief(name, 60)!r}, which tokenizers "
+            f"{tokenizers.__version__} cannot read ({brief(error.__cause__, 80)}): update the "
+            "library, or correct the file."
+        ) from error
 
 
 def _unread(given: Any, read: Any, name: str) -> Iterator[str]:

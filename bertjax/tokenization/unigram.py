@@ -8,17 +8,18 @@ normalization of DeBERTa's file is not followed: transformers 5 composes charact
 import base64
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 from unicodedata import category, is_normalized
 
 import numpy as np
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from bertjax.base import progress
 from bertjax.base.files import brief
 from bertjax.tokenization.base import (
+    METASPACE,
     SPECIAL_TOKENS,
     VISIBLE_SPACE,
     Layout,
@@ -29,7 +30,7 @@ from bertjax.tokenization.base import (
     count_words,
     explaining_the_library,
 )
-from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER, WRITTEN_SPACE
+from bertjax.tokenization.bpe import ROBERTA, ROBERTA_ORDER
 from bertjax.tokenization.letters import strip_by_default
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
@@ -49,9 +50,11 @@ _TRAINING_THREADS = 4
 _LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
 """The value of `model_type` in the SentencePiece file of a unigram model."""
+_CONTROL, _USER_DEFINED = 3, 4
+"""Values of `type` of pieces in a SentencePiece file."""
 # The first fields, in order of their numbers, of the messages in sentencepiece_model.proto.
 _MESSAGES = {
-    "SentencePiece": "piece=STRING score=FLOAT",
+    "SentencePiece": "piece=STRING score=FLOAT type=INT32",
     "TrainerSpec": "input=STRING model_prefix=STRING model_type=INT32 vocab_size=INT32",
     "NormalizerSpec": "name=STRING precompiled_charsmap=BYTES",
     "ModelProto": "pieces=SentencePiece trainer_spec=TrainerSpec normalizer_spec=NormalizerSpec",
@@ -75,6 +78,9 @@ class UnigramTokenizer(Tokenizer):
             for ALBERT.
         split_by_punct: whether punctuation marks are words of their own; must be False except for
             DeBERTa.
+        add_prefix_space: whether all words after a special token or a punctuation mark are encoded
+            as if a space preceded them; must be True except for DeBERTa.
+        added: pieces of DeBERTa that are found in a text before it is split.
         model_file: the content of the SentencePiece file that `save` writes; None: none is written.
 
     Raises:
@@ -93,6 +99,8 @@ class UnigramTokenizer(Tokenizer):
         do_lower_case: bool = True,
         keep_accents: bool = False,
         split_by_punct: bool = False,
+        add_prefix_space: bool = True,
+        added: Sequence[AddedToken] = (),
         model_file: bytes | None = None,
         **options: Any,
     ):
@@ -106,10 +114,10 @@ class UnigramTokenizer(Tokenizer):
         check_charsmap(charsmap)
         self.model_file = model_file
         normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
-        metaspace: dict[str, Any] = {"replacement": WRITTEN_SPACE, "prepend_scheme": "always"}
+        metaspace: dict[str, Any] = {"replacement": METASPACE, "prepend_scheme": "always"}
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
         if tokenizer_class == DEBERTA:
-            normalizer, words = steps_of_deberta(do_lower_case, split_by_punct)
+            normalizer, words = steps_of_deberta(do_lower_case, split_by_punct, add_prefix_space)
         names = [piece for piece, _ in pieces]
         unk = layout.special_tokens.unk
         with explaining_the_library():
@@ -122,6 +130,9 @@ class UnigramTokenizer(Tokenizer):
                 pre_tokenizer=pre_tokenizers.Sequence(words),
                 decoder=decoders.Metaspace(**metaspace),
             )
+            if tokenizer_class == DEBERTA:  # whose mask is no piece
+                mask = AddedToken(layout.special_tokens.mask, normalized=False, special=True)
+                backend.add_tokens([*added, mask])
         super().__init__(backend, layout, tokenizer_class=tokenizer_class, **options)
 
     @property
@@ -146,8 +157,9 @@ class UnigramTokenizer(Tokenizer):
         return any(step["type"] == "Punctuation" for step in self._pre_tokenizers)
 
     @property
-    def _holds_spaces(self) -> bool:
-        return self.tokenizer_class == DEBERTA
+    def add_prefix_space(self) -> bool:
+        """Whether all words are encoded as if a space preceded them, not only a text's first."""
+        return all(step.get("prepend_scheme") != "first" for step in self._pre_tokenizers)
 
     def _text_model(self) -> models.Model:
         # The special tokens are renamed and not removed, because the score of unknown characters
@@ -158,6 +170,8 @@ class UnigramTokenizer(Tokenizer):
         is_albert = self.tokenizer_class == "AlbertTokenizer"
         special = LAYOUTS[self.tokenizer_class].special_tokens
         special = ROBERTA_ORDER if LAYOUTS[self.tokenizer_class] is ROBERTA else special
+        if self.tokenizer_class == DEBERTA:  # which finds the unknown token wherever it is
+            special = tuple(dict.fromkeys([*self.tokens[: self.unk_token_id + 1], *special]))
         pieces = [(piece, 0.0) for piece in special]
         return UnigramTokenizer(
             pieces,
@@ -166,6 +180,7 @@ class UnigramTokenizer(Tokenizer):
             do_lower_case=special is not ROBERTA_ORDER and self.do_lower_case,
             keep_accents=not is_albert or self.keep_accents,
             split_by_punct=self.tokenizer_class == DEBERTA and self.split_by_punct,
+            add_prefix_space=self.add_prefix_space,
         )
 
     @property
@@ -180,22 +195,24 @@ class UnigramTokenizer(Tokenizer):
         return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])
 
     def written(self, token: str) -> bytes:
-        return token.replace(WRITTEN_SPACE, " ").encode()
+        return token.replace(METASPACE, " ").encode()
 
     def readable(self, token: str) -> str:
-        return token.replace(WRITTEN_SPACE, VISIBLE_SPACE)
+        return token.replace(METASPACE, VISIBLE_SPACE)
 
     def _usual_identity(self) -> Any:
         charsmap = base64.b64encode(self.charsmap).decode()
         settings = [self.tokenizer_class, self.do_lower_case, self.keep_accents]
-        settings += [self.split_by_punct] if self.tokenizer_class == DEBERTA else []
+        if self.tokenizer_class == DEBERTA:
+            settings += [self.split_by_punct, self.add_prefix_space]
         return ["unigram", self.pieces, charsmap, settings]
 
     def settings(self) -> dict[str, Any]:
         special = self.layout.special_tokens
-        name = "split_by_punct" if self.tokenizer_class == DEBERTA else "keep_accents"
+        is_deberta = self.tokenizer_class == DEBERTA
+        names = ("split_by_punct", "add_prefix_space") if is_deberta else ("keep_accents",)
         return super().settings() | {
-            name: getattr(self, name),
+            **{name: getattr(self, name) for name in names},
             "bos_token": special.cls,
             "eos_token": special.sep,
         }
@@ -216,13 +233,16 @@ def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
     return steps
 
 
-def steps_of_deberta(do_lower_case: bool, split_by_punct: bool) -> tuple[list[Any], list[Any]]:
+def steps_of_deberta(
+    do_lower_case: bool, split_by_punct: bool, add_prefix_space: bool
+) -> tuple[list[Any], list[Any]]:
     """Returns the normalizers and the pre-tokenizers of DeBERTa."""
     steps: list[Any] = [normalizers.Lowercase()] if do_lower_case else []
     steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
     steps.append(normalizers.Strip(left=False, right=True))
     words: list[Any] = [pre_tokenizers.Punctuation("isolated")] if split_by_punct else []
-    return steps, [*words, pre_tokenizers.Metaspace(WRITTEN_SPACE, "always")]
+    scheme = "always" if add_prefix_space else "first"
+    return steps, [*words, pre_tokenizers.Metaspace(METASPACE, scheme)]
 
 
 def check_pieces(pieces: Pieces) -> None:
@@ -270,12 +290,14 @@ def _model_proto() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("ModelProto"))
 
 
-def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple[Pieces, bytes]:
+def read_sentencepiece(
+    content: bytes, file: str, tokenizer_class: str
+) -> tuple[Pieces, bytes, list[AddedToken]]:
     """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
-    Returns the (piece, log probability) pairs in the order of the ids in transformers, and the
-    precompiled normalization table. Raises ValueError if the file is not a unigram model of
-    SentencePiece.
+    Returns the (piece, log probability) pairs in the order of the ids in transformers, the
+    precompiled normalization table, and the control and user-defined pieces. Raises ValueError if
+    the file is not a unigram model of SentencePiece.
     """
     from google.protobuf.message import DecodeError
 
@@ -293,21 +315,25 @@ def read_sentencepiece(content: bytes, file: str, tokenizer_class: str) -> tuple
             "models (model_type=1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    return _in_order_of_ids(pieces, tokenizer_class), model.normalizer_spec.precompiled_charsmap
+    added = [
+        AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL)
+        for piece in model.pieces
+        if piece.type in (_CONTROL, _USER_DEFINED)
+    ]
+    table = model.normalizer_spec.precompiled_charsmap
+    return _in_order_of_ids(pieces, tokenizer_class), table, added
 
 
 def _in_order_of_ids(pieces: Pieces, tokenizer_class: str) -> Pieces:
     """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
-    ALBERT and DeBERTa keep the order of the file; DeBERTa adds [MASK] at the end. For XLM-RoBERTa
-    and CamemBERT, the ids are the ids of fairseq, which has special tokens that the file lacks,
-    such as <mask>; these are inserted.
+    ALBERT and DeBERTa keep the order of the file. For XLM-RoBERTa and CamemBERT, the ids are those
+    of fairseq, which has special tokens that the file lacks, such as <mask>; these are inserted.
     """
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
     if tokenizer_class == DEBERTA:
-        mask = SPECIAL_TOKENS.mask
-        return pieces + [(mask, 0.0)] * (mask not in [piece for piece, _ in pieces])
+        return pieces
     if tokenizer_class == "XLMRobertaTokenizer":
         first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
         return [*first, *pieces[3:], ("<mask>", 0.0)]
@@ -330,7 +356,8 @@ def with_pieces(tokenizer: UnigramTokenizer, pieces: Pieces) -> UnigramTokenizer
     least = min(score for _, score in tokenizer.pieces)
     added = [(token, least) for token in tokenizer.tokens[len(tokenizer.pieces) :]]
     extended = tokenizer.with_model(vocab=[*tokenizer.pieces, *added, *pieces])
-    if tokenizer.model_file is not None and tokenizer.layout == ALBERT:
+    extended.model_file = None
+    if tokenizer.model_file is not None and tokenizer.layout.second_type:
         model = _model_proto()()
         model.ParseFromString(tokenizer.model_file)
         for piece, score in (*added, *pieces):
@@ -402,7 +429,7 @@ def train_unigram(
             f"({error}): check that --input names files with text, or increase --vocab_size."
         ) from error
     name, model_file = "AlbertTokenizer", written.getvalue()
-    pieces, charsmap = read_sentencepiece(model_file, "The trained model", name)
+    pieces, charsmap, _ = read_sentencepiece(model_file, "The trained model", name)
     tokenizer = UnigramTokenizer(
         pieces,
         tokenizer_class=name,

@@ -87,6 +87,16 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
     )
 
 
+def _read_ernie(values: Mapping[str, Any]) -> dict[str, Any]:
+    rows = values.get("task_type_vocab_size", 3) if values.get("use_task_id") else 0
+    return dict(values) | {"task_type_vocab_size": rows}
+
+
+def _write_ernie(fields: Mapping[str, Any]) -> dict[str, Any]:
+    rows = fields["task_type_vocab_size"]
+    return dict(fields) | {"use_task_id": rows > 0, "task_type_vocab_size": rows or 3}
+
+
 _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
@@ -263,7 +273,14 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": _roberta("XLMRoberta"),
     "camembert": _roberta("Camembert"),
     "data2vec-text": _roberta("Data2VecText", "data2vec_text"),
-    "ernie": Family("Ernie", "ernie", (("ernie.", "bert."),)),
+    "ernie": Family(
+        "Ernie",
+        "ernie",
+        (("ernie.", "bert."),),
+        _BERT_FIELDS | _same("task_type_vocab_size"),
+        read=_read_ernie,
+        write=_write_ernie,
+    ),
     "mpnet": _roberta("MPNet", "mpnet")._replace(
         renames=(
             *_roberta("MPNet", "mpnet").renames,
@@ -483,7 +500,6 @@ _HARMLESS = set(
     "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps "
     "sinusoidal_pos_embds tie_weights_ tie_encoder_decoder cross_attention_hidden_size "
     "is_encoder_decoder summary_last_dropout summary_first_dropout pooler_dropout "
-    "task_type_vocab_size "
     "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
     "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
     "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
@@ -570,8 +586,8 @@ def unknown_fields(values: Mapping[str, Any]) -> list[str]:
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
     """Returns `config` with `pad_token_id` and the `position_offset` that follows from it.
 
-    `position_offset` is the position id of the first token: for RoBERTa, XLM-RoBERTa and CamemBERT,
-    pad_token_id + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
+    `position_offset` is the position id of the first token: for the family of RoBERTa, pad_token_id
+    + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
     """
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:

@@ -98,6 +98,7 @@ _NAMED: tuple[Rule, ...] = (
     _embedding("word_embeddings"),
     _embedding("position_embeddings"),
     _embedding("token_type_embeddings"),
+    _embedding("task_type_embeddings"),
     *_layer_norm("bert.embeddings.LayerNorm", "bert/embeddings/layer_norm"),
     *_dense("bert.embeddings.projection", "bert/embeddings/projection"),
     *(

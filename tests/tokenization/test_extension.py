@@ -14,7 +14,7 @@ from bertjax.tokenization import (
 )
 from bertjax.tokenization.base import SPECIAL_TOKENS
 
-KINDS = ["wordpiece", "bpe", "modernbert", "albert", "xlm-roberta", "camembert", "deberta"]
+KINDS = "wordpiece bpe modernbert gemma albert xlm-roberta camembert deberta".split()
 ADD = 30
 
 

@@ -1,6 +1,5 @@
 """Ids of all kinds equal those of transformers, on real text and after saving."""
 
-import io
 import json
 import random
 import tarfile
@@ -13,7 +12,6 @@ from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
-from bertjax.tokenization.extension import extend
 
 NUM_LINES = 10_000
 VOCABULARIES = [
@@ -111,7 +109,7 @@ def _check_pairs(tokenizer, theirs, texts):
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    "name", ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "deberta", "modernbert"]
+    "name", "wordpiece bpe albert xlm-roberta camembert modernbert gemma deberta".split()
 )
 def test_a_saved_directory_is_the_same_tokenizer_to_transformers(kinds, texts, tmp_path, name):
     transformers = pytest.importorskip("transformers")
@@ -161,7 +159,7 @@ def test_words_of_conll_get_the_ids_of_transformers(shared, name):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", ["bpe", "albert", "xlm-roberta", "camembert", "deberta"])
+@pytest.mark.parametrize("name", ["bpe", "albert", "xlm-roberta", "camembert", "gemma", "deberta"])
 def test_words_get_the_ids_of_transformers(kinds, texts, tmp_path, name):
     transformers = pytest.importorskip("transformers")
     kinds[name].save(tmp_path)
@@ -222,127 +220,3 @@ def test_questions_on_passages_get_ids_and_offsets_of_transformers(shared, name)
             if is_its
         ]
         assert [tuple(place) for place in feature.origins[of_passage].tolist()] == offsets
-
-
-def learn_deberta(texts, folder, vocab_size, **flags):
-    """Writes spm.model with four special tokens, as Microsoft's, and its tokenizer_config.json."""
-    transformers = pytest.importorskip("transformers")
-    spm = pytest.importorskip("sentencepiece")
-    names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
-    written = io.BytesIO()
-    spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=written,
-        vocab_size=vocab_size,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **{f"{name}_id": index for index, name in enumerate(names)},
-        **{f"{name}_piece": token for name, token in names.items()},
-    )
-    folder.mkdir(exist_ok=True)
-    (folder / "spm.model").write_bytes(written.getvalue())
-    config = {"tokenizer_class": "DebertaV2Tokenizer", "vocab_type": "spm", **flags}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return transformers.DebertaV2Tokenizer.from_pretrained(folder)
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize("flags", [{}, {"do_lower_case": True, "split_by_punct": True}])
-def test_a_sentencepiece_file_of_deberta_is_read_as_by_transformers(texts, tmp_path, flags):
-    """[MASK] comes behind the pieces of the file."""
-    transformers = pytest.importorskip("transformers")
-    theirs = learn_deberta(texts, tmp_path, 60, **flags)
-    ours = load_tokenizer(tmp_path)
-    assert ours.mask_token_id == theirs.mask_token_id == len(ours.pieces) - 1
-    odd = [*texts[:50], "Two  spaces, a\ttab\nand a line ", "e\u0301 \u00e9!", "", "?!x \u4e16"]
-    assert [ours.join(ids)[0] for ids in ours.encode(odd)] == _ids(theirs, odd)
-    ours.save(tmp_path / "saved")
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert _ids(again, odd) == _ids(theirs, odd)
-    assert load_tokenizer(tmp_path / "saved").fingerprint == ours.fingerprint
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.parity
-@pytest.mark.parametrize(
-    "learn", [learn_deberta, lambda *x: learn_gemma(*x)], ids=["deberta", "gemma"]
-)
-def test_lines_of_many_scripts_get_the_ids_of_transformers(shared, lines, tmp_path, learn):
-    texts = lines.copy()
-    with tarfile.open(shared / "text" / "languages.tar.xz") as archive:
-        for member in archive:
-            if (content := archive.extractfile(member)) and "dna" not in member.name:
-                rows = (json.loads(row)["text"] for row in content.read().splitlines())
-                found = [line for row in rows for line in row.splitlines() if line.strip()]
-                texts += found[:2000]
-    assert len(texts) == NUM_LINES + 7 * 2000
-    theirs = learn([text[:300] for text in texts[::3]], tmp_path, 4000)
-    ours = load_tokenizer(tmp_path)
-    expected = [ids for i in range(0, len(texts), 500) for ids in _ids(theirs, texts[i:][:500])]
-    assert [ours.join(ids)[0] for ids in ours.encode(texts)] == expected
-    _check_pairs(ours, theirs, texts[::200][:100])
-
-
-def learn_gemma(texts, folder, vocab_size):
-    """Writes a directory as mmBERT's: a BPE with bytes for unknown characters, as Gemma's."""
-    transformers = pytest.importorskip("transformers")
-    from tokenizers import models, processors, trainers
-
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    empty = transformers.GemmaTokenizer().backend_tokenizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))],
-        show_progress=False,
-    )
-    empty.train_from_iterator(texts, trainer)
-    learnt = json.loads(empty.to_str())["model"]
-    merges = [tuple(merge) for merge in learnt["merges"]]
-    options = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
-    backend = transformers.GemmaTokenizer().backend_tokenizer
-    backend.model = models.BPE(vocab=learnt["vocab"], merges=merges, **options)
-    backend.add_special_tokens(special)
-    backend.post_processor = processors.TemplateProcessing(
-        single="<bos> $A <eos>",
-        pair="<bos> $A <eos> $B <eos>",
-        special_tokens=[("<bos>", 2), ("<eos>", 1)],
-    )
-    names = {"bos": "<bos>", "cls": "<bos>", "eos": "<eos>", "sep": "<eos>", "mask": "<mask>"}
-    names |= {"pad": "<pad>", "unk": "<unk>"}
-    whole = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=["input_ids", "attention_mask"],
-        **{f"{name}_token": token for name, token in names.items()},
-    )
-    whole.save_pretrained(folder)
-    return whole
-
-
-STRANGE = ["Two  spaces, a\ttab\nand a line ", "é 世界 ไทย", "", "<bos> <mask>x <0x41>", " x"]
-
-
-@pytest.mark.parity
-def test_a_tokenizer_of_gemma_is_taken_as_it_is(texts, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    theirs = learn_gemma(texts, tmp_path / "theirs", 400)
-    ours = load_tokenizer(tmp_path / "theirs")
-    plain = [*texts[:50], *(x for x in STRANGE if "<" not in x)]
-    assert [ours.join(ids)[0] for ids in ours.encode(plain)] == _ids(theirs, plain)
-    prompts = [*plain, f"a {ours.tokens[ours.mask_token_id]} b"]
-    assert ours.encode_prompts(prompts, 10**6) == _ids(theirs, prompts)
-    _check_pairs(ours, theirs, texts[:20])
-    # Text of a corpus has no special tokens, but its characters.
-    special = set(ours.special_ids) - {ours.unk_token_id}
-    assert not special & {i for ids in ours.encode(STRANGE) for i in ids}
-    text = "abc  def 世 ghi"
-    ids, offsets = ours.encode_with_offsets(text)
-    assert all(text[begin:end].strip() == text[begin:end] for begin, end in offsets)
-    written = b"".join(ours.written(ours.tokens[i]) for i in ids)
-    assert written.decode() == text
-    ours.save(tmp_path)
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert _ids(again, prompts) == _ids(theirs, prompts)
-    assert load_tokenizer(tmp_path).fingerprint == ours.fingerprint
-    with pytest.raises(ValueError, match="whose tokens are written as text, cannot be extended"):
-        extend(ours, texts, 10)
