@@ -60,9 +60,10 @@ def train_flops_per_row(
     """Returns the number of FLOP of the forward and the backward pass for one row of a batch.
 
     Only matrix multiplications are counted: query, key, value and output projections, feed-forward
-    layers, attention, in layers with local attention to the tokens in the window, scores for relative
-    positions (the projection of their embeddings, once per batch, is not), convolution, projection
-    of factorised embeddings, MLM head and mask decoder. A multiply-add counts as two FLOP.
+    layers, attention, in layers with local attention to the tokens in the window, scores for
+    relative positions (the projection of their embeddings, once per batch, is not), convolution,
+    projection of factorised embeddings, MLM head and mask decoder. A multiply-add counts as two
+    FLOP.
 
     Args:
         predictions: the number of predicted tokens per row.
@@ -85,7 +86,7 @@ def train_flops_per_row(
 
 
 def _layers(config: BertConfig, predictions: int) -> int:
-    """Returns how many layers a row passes: the enhanced mask decoder applies the last one twice."""
+    """Returns how many layers a row passes, with two of the enhanced mask decoder."""
     return config.num_hidden_layers + 2 * (config.enhanced_mask_decoder and predictions > 0)
 
 
