@@ -17,10 +17,15 @@ from bertjax.model import named_config
 
 
 @pytest.mark.parametrize(
-    "name", ["bert-base-uncased", "albert-base-v2", "bert-tiny", "modernbert-base"]
+    ("name", "changes"),
+    [
+        *((name, {}) for name in ("bert-base-uncased", "albert-base-v2", "bert-tiny")),
+        ("modernbert-base", {}),
+        ("deberta-v2-xlarge", {"conv_groups": 2, "enhanced_mask_decoder": True}),
+    ],
 )
-def test_the_products_are_those_that_the_formula_counts(name):
-    config = named_config(name)
+def test_the_products_are_those_that_the_formula_counts(name, changes):
+    config = named_config(name, **changes)
     products = forward_products(config, 3, 128, 20)
     flops = sum(
         # The product and the gradients of its two operands; a multiply-add counts as two FLOP.

@@ -206,6 +206,12 @@ class BertConfig(Checked):
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}: change one of them."
             )
+        buckets, longest = self.position_buckets, self.max_relative_positions
+        if buckets == 1 or (buckets > 1 and 0 < longest <= buckets // 2 + 1):
+            raise ValueError(
+                f"position_buckets={buckets} must be above 1, and max_relative_positions={longest} "
+                f"above {buckets // 2 + 1}, from which on positions share buckets: change one."
+            )
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
         if not self.relative_attention and self.enhanced_mask_decoder:

@@ -60,15 +60,17 @@ def train_flops_per_row(
     """Returns the number of FLOP of the forward and the backward pass for one row of a batch.
 
     Only matrix multiplications are counted: query, key, value and output projections, feed-forward
-    layers, attention, in layers with local attention to the tokens in the window, the projection of
-    factorised embeddings, and the MLM head. A multiply-add counts as two FLOP.
+    layers, attention, in layers with local attention to the tokens in the window, scores for
+    relative positions (the projection of their embeddings, once per batch, is not), convolution,
+    projection of factorised embeddings, MLM head and mask decoder. A multiply-add counts as two
+    FLOP.
 
     Args:
         predictions: the number of predicted tokens per row.
         attended: the mean number of tokens that a token attends to, which for packed rows is
             E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
     """
-    d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    d, f, layers = config.hidden_size, config.intermediate_size, _layers(config, predictions)
     products = 6 * layers * (4 * d * d + (3 if config.gated_linear_unit else 2) * d * f)
     attended = row_length if attended is None else attended
     window = attended if config.local_attention is None else config.local_attention // 2 * 2 + 1
@@ -78,8 +80,14 @@ def train_flops_per_row(
         attention += 12 * d * len(config.pos_att_type) * layers * row_length
     e = config.embedding_size or d
     widened = 6 * e * d if config.embedding_size else 0
+    widened += 6 * config.conv_kernel_size * d * d // config.conv_groups
     head = 6 * (d * e + e * config.vocab_size)
     return float(row_length * (products + attention + widened) + predictions * head)
+
+
+def _layers(config: BertConfig, predictions: int) -> int:
+    """Returns how many layers a row passes, with two of the enhanced mask decoder."""
+    return config.num_hidden_layers + 2 * (config.enhanced_mask_decoder and predictions > 0)
 
 
 def peak_flops(peak_tflops: float | None) -> float:
@@ -144,7 +152,7 @@ def forward_products(
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
     head = d // heads
     products: Counter[Product] = Counter()
-    layers = config.num_hidden_layers
+    layers = _layers(config, predictions)
     products[Product(0, tokens, d, d)] += 4 * layers
     products[Product(0, tokens, d, f)] += 2 * layers if config.gated_linear_unit else layers
     products[Product(0, tokens, f, d)] += layers
@@ -155,6 +163,12 @@ def forward_products(
             blocks, keys = -(-row_length // queries), 3 * queries
         products[Product(rows * heads * blocks, queries, head, keys)] += 1
         products[Product(rows * heads * blocks, queries, keys, head)] += 1
+    if config.relative_attention and config.pos_att_type:
+        positions = Product(heads, tokens, head, 2 * row_length)
+        products[positions] += layers * len(config.pos_att_type)
+    if config.conv_kernel_size:
+        width = d // config.conv_groups
+        products[Product(config.conv_groups, tokens, width, width)] += config.conv_kernel_size
     if config.embedding_size:
         products[Product(0, tokens, e, d)] += 1
     products[Product(0, masked, d, e)] += 1

@@ -79,12 +79,14 @@ def relative_rows(length: int, config: BertConfig) -> np.ndarray:
 
 def _log_buckets(differences: np.ndarray, buckets: int, longest: int) -> np.ndarray:
     """Numbers differences such that those above half of `buckets` share buckets of growing size."""
-    half, distances = buckets // 2, np.abs(differences)
+    half, numbers = buckets // 2, differences.copy()
+    far = differences[np.abs(differences) > half]  # none, if no row is so long
     single = np.float32  # as in transformers, so that rounding decides alike
-    ratios = np.log(np.maximum(distances, half).astype(single) / single(half))
+    ratios = np.log(np.abs(far).astype(single) / single(half))
     ratios /= np.log(single((longest - 1) / half))
-    far = np.ceil(ratios * single(half - 1)) + half
-    return np.where(distances <= half, differences, np.sign(differences) * far).astype(int)
+    steps = np.ceil(ratios * single(half - 1)) + half
+    numbers[np.abs(differences) > half] = np.sign(far) * steps
+    return numbers
 
 
 def relative_scores(x: jax.Array, positions: jax.Array, rows: np.ndarray) -> jax.Array:

@@ -214,10 +214,16 @@ class Encoder(nn.Module):
         relative = embeddings.apply({"params": params["relative"]})
         layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, parent=None)
         drops = dropout_rows is not None and self.has_rng("dropout")
-        for _ in range(2):
-            rngs = {"dropout": self.make_rng("dropout")} if drops else None
+
+        def run(params: Any, queries: jax.Array, key: jax.Array | None) -> jax.Array:
+            rngs = None if key is None else {"dropout": key}
             inputs = (x, sequence_ids, dropout_rows, relative, queries)
-            queries = jnp.asarray(layer.apply({"params": last}, *inputs, rngs=rngs))
+            return jnp.asarray(layer.apply({"params": params}, *inputs, rngs=rngs))
+
+        if self.remat != "none":
+            run = jax.checkpoint(run, policy=REMAT_POLICIES[self.remat])
+        for _ in range(2):
+            queries = run(last, queries, self.make_rng("dropout") if drops else None)
         return queries
 
     def _biases(self) -> tuple[Any, Any]:

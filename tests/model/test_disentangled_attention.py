@@ -208,6 +208,40 @@ def test_files_of_microsoft_are_read(tmp_path, tiny_family, tokenizer, written):
     np.testing.assert_allclose(found["logits"], logits, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_the_decoder_is_rematerialised_as_other_layers_are(tiny_family):
+    config = tiny_family("deberta-v2", enhanced_mask_decoder=True)
+    model = HEADS["masked_lm"](config)
+    ids = np.arange(5, 21).reshape(2, 8)
+    params = jax.jit(model.init)(jax.random.key(0), ids)["params"]
+
+    def gradients(remat):
+        def loss(params):
+            outputs = model.clone(remat=remat).apply(
+                {"params": params}, ids, deterministic=False, rngs={"dropout": jax.random.key(1)}
+            )
+            return (outputs["logits"] ** 2).mean()
+
+        assert str(jax.make_jaxpr(jax.grad(loss))(params)).count("remat") >= (remat != "none") * 3
+        return jax.device_get(jax.jit(jax.grad(loss))(params))
+
+    expected = jax.tree.leaves(gradients("none"))
+    for a, b in zip(jax.tree.leaves(gradients("selective")), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, np.abs(b).max()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position_buckets": 1},
+        {"position_buckets": 64, "max_relative_positions": 33},
+    ],
+)
+def test_buckets_without_far_positions_are_refused(changes, tiny_family):
+    with pytest.raises(ValueError, match="position_buckets=.*max_relative_positions="):
+        tiny_family("deberta-v2", **changes)
+
+
 def test_fused_kernels_and_unknown_values_are_refused(tiny_family):
     config = tiny_family("deberta-v2")
     choice = choose_attention("auto", config, [512], "NVIDIA H100", "bfloat16")
