@@ -23,10 +23,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.disentangled_attention import relative_rows, relative_scores
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED, block_size, is_in_blocks
 from bertjax.model.linear import Linear, matmul, residual_stddev
+from bertjax.model.relative_attention import relative_rows, relative_scores
 
 
 class Rotation(NamedTuple):

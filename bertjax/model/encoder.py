@@ -26,14 +26,14 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
-from bertjax.model.disentangled_attention import (
+from bertjax.model.dropout import Dropout, rate_of
+from bertjax.model.embeddings import layer_norm
+from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
+from bertjax.model.relative_attention import (
     Convolution,
     RelativeBias,
     RelativeEmbeddings,
 )
-from bertjax.model.dropout import Dropout, rate_of
-from bertjax.model.embeddings import layer_norm
-from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
 
 
 def _gelu(x: jax.Array) -> jax.Array:

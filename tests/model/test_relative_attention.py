@@ -13,7 +13,7 @@ import bertjax
 from bertjax.convert import output_differences
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import HEADS
-from bertjax.model.disentangled_attention import relative_rows, shifted
+from bertjax.model.relative_attention import relative_rows, shifted
 from bertjax.train.step import make_loss_fn
 from bertjax.weights import load_model, names
 from bertjax.weights.families import config_from_hf
