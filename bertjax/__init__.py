@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertjax.pretrain import pretrain as pretrain
     from bertjax.train_tokenizer import train_tokenizer as train_tokenizer
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain", "train_tokenizer"]
 
 # Maps a public name to its module. Command modules are callable (`command_line.CallableModule`).
