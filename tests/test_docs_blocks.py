@@ -50,7 +50,7 @@ PAGES = (
         "reliability",
     ),
     *("trackers", "scale", "fidelity", "troubleshooting", "read_the_code", "prepared_data"),
-    *("command_line", "data_formats", "results", "layout"),
+    *("command_line", "data_formats", "results", "layout", "promises"),
 )
 COMMAND = "python -m bertjax."
 NOT_PROGRAMS = {"csv", "json", "jsonl", "text", "bibtex", "toml", "console"}
