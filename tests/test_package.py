@@ -1,6 +1,6 @@
 """The sdist and the wheel: built without warnings from sources alone, complete, small, installable.
 
-They are built once, as `python -m build` does: the wheel from the sdist, here without a network.
+They are built as for a release: the wheel from the sdist, here without a network.
 """
 
 import email
@@ -27,36 +27,35 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def build(work: Path, umask: int = 0o022, mode: int = 0o644):
     """(sdist, wheel, output of the build), from a copy of the checkout that is no checkout."""
     pytest.importorskip("build", reason="pip install build")
-    work = tmp_path_factory.mktemp("package")
-    unneeded = shutil.ignore_patterns(
-        *(
-            ".git",
-            ".venv*",
-            "__pycache__",
-            "*.egg-info",
-            "build",
-            "dist",
-            "runs",
-            ".*_cache",
-            "docs",
-        )
+    unneeded = (
+        *(".git", ".venv*", "__pycache__", "*.egg-info", "build", "dist", "runs", ".*_cache"),
+        "docs",
     )
-    shutil.copytree(ROOT, work / "sources", ignore=unneeded)
+    shutil.copytree(ROOT, work / "sources", ignore=shutil.ignore_patterns(*unneeded))
+    for file in (work / "sources").rglob("*.*"):
+        if file.is_file():
+            file.chmod(mode)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, ROOT / ".ci" / "distributions.py", "--no-isolation"]
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", "sources"],
+        [*command, "--output", "dist", "--source", "sources"],
         cwd=work,
-        env=env,
+        env=env | {"SOURCE_DATE_EPOCH": "1700000000"},
         capture_output=True,
         text=True,
+        umask=umask,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (sdist,), (wheel,) = (work / "dist").glob("*.tar.gz"), (work / "dist").glob("*.whl")
     return sdist, wheel, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("package"))
 
 
 @pytest.mark.slow
@@ -100,6 +99,13 @@ def test_the_sdist_has_the_sources_of_the_wheel_and_the_documents_but_no_tests(b
     }
     assert DATA <= names
     assert sdist.stat().st_size < 4e6
+
+
+@pytest.mark.slow
+def test_another_build_of_the_same_sources_has_the_same_bytes(built, tmp_path):
+    again = build(tmp_path, umask=0o077, mode=0o600)  # in another folder, at another time
+    for one, other in zip(built[:2], again[:2], strict=True):
+        assert one.name == other.name and one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.slow
@@ -150,10 +156,13 @@ def test_the_installed_wheel_works_in_an_empty_folder(built, tmp_path):
     assert done.returncode == 0 and "--phases.0.num-steps" in done.stdout.replace("_", "-")
 
 
-def test_version_is_the_same_in_citation_and_changelog():
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+def test_the_version_and_the_date_of_a_release_are_the_same_everywhere():
+    citation, changelog, readme = (
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("CITATION.cff", "CHANGELOG.md", "README.md")
+    )
     assert re.findall(r"^version: \"?([^\"\n]+)", citation, re.MULTILINE) == [bertjax.__version__]
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest = re.findall(r"^## \[([\d.]+)\]", changelog, re.MULTILINE)[0]
+    newest, date = re.findall(r"^## ([\d.]+) - ([\d-]+)$", changelog, re.MULTILINE)[0]
     assert newest == bertjax.__version__
-    assert f"[{newest}]: https://" in changelog
+    assert re.findall(r"^date-released: \"(.*)\"$", citation, re.MULTILINE) == [date]
+    assert re.findall(r"version = {(.*)}", readme) == [bertjax.__version__]
