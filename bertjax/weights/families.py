@@ -44,8 +44,6 @@ class Family(NamedTuple):
         aliases: pairs (other prefix of tensor names in the family, prefix of BERT's names).
         encoders: names of the heads of the family of which transformers has the encoder alone.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
-        projected_classifier: prefix of the tensor names of the classifier in a head that also has a
-            dense layer before the classifier, such as "classifier.out_proj." for RoBERTa.
         decoder_bias: whether files hold the output bias of the masked LM under two names, for BERT
             `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
@@ -61,7 +59,6 @@ class Family(NamedTuple):
     aliases: Renames = ()
     absent: tuple[str, ...] = ("rtd",)
     encoders: tuple[str, ...] = ()
-    projected_classifier: str = "classifier."
     decoder_bias: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
@@ -82,7 +79,6 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
             ("classifier.out_proj.", "classifier."),
         ),
         absent=(*_PAIRS, "rtd"),
-        projected_classifier="classifier.out_proj.",
         positions_after_padding=True,
     )
 
@@ -385,7 +381,6 @@ FAMILIES: dict[str, Family] = {
         ),
         _BERT_FIELDS | _same("embedding_size summary_activation"),
         absent=_PAIRS,
-        projected_classifier="classifier.out_proj.",
         decoder_bias=False,
         read=_read_electra,
         write=_write_electra,
@@ -643,13 +638,12 @@ def heads_of(config: BertConfig) -> list[str]:
 def family_name(name: str, model_type: str, *, projected: bool) -> str:
     """Converts BERT's name of a tensor to the tensor's name in a family.
 
-    `projected` says whether the model's head has a dense layer before the classifier.
+    `projected` says whether the model's head has a dense layer before the classifier: only such a
+    classifier has another name than in BERT.
     """
-    family = FAMILIES[model_type]
-    if name.startswith("classifier."):
-        prefix = family.projected_classifier
-        return prefix + name.removeprefix("classifier.") if projected else name
-    for prefix, bert in sorted(family.renames, key=lambda names: -len(names[1])):
+    if name.startswith("classifier.") and not projected:
+        return name
+    for prefix, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[1])):
         if name.startswith(bert):
             return prefix + name.removeprefix(bert)
     return name
