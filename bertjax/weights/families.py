@@ -557,10 +557,6 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
         FAMILY_FIELDS[model_type] | _HF_DEFAULTS.get(model_type, {}) | {"model_type": model_type}
     )
     fields |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
-    if values.get("inner_group_num", 1) != 1:
-        raise ValueError(
-            f"inner_group_num={brief(values['inner_group_num'])} is not supported: use 1."
-        )
     if "token_classifier_dropout" in fields:
         fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}
