@@ -66,11 +66,13 @@ class Family(NamedTuple):
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
-def _roberta(class_name: str, prefix: str = "roberta") -> Family:
+def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str]) -> Family:
+    """Returns a family like RoBERTa, with `others` as further renames."""
     return Family(
         class_name,
         prefix,
         (
+            *others,
             (f"{prefix}.", "bert."),
             ("lm_head.dense.", "cls.predictions.transform.dense."),
             ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
@@ -149,9 +151,7 @@ def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("attention_output_dropout", "qa_dropout"):
         values.pop(name)
     layers, period = values["num_hidden_layers"], values["global_attn_every_n_layers"]
-    values["layer_types"] = [
-        "sliding_attention" if layer % period else "full_attention" for layer in range(layers)
-    ]
+    values["layer_types"] = _layer_types(layers, period)
     values["rope_parameters"] = {
         kind: {"rope_type": "default", "rope_theta": values[name]}
         for name, kind in _ROPE_KINDS.items()
@@ -180,6 +180,10 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
     return thetas
 
 
+def _layer_types(layers: int, period: int) -> list[str]:
+    return ["sliding_attention" if n % period else "full_attention" for n in range(layers)]
+
+
 def _period(values: Mapping[str, Any]) -> int:
     """Returns n, if layers 0, n, 2n, ... are the global ones."""
     period = values.get("global_attn_every_n_layers", _MODERNBERT_PERIOD)
@@ -193,10 +197,7 @@ def _period(values: Mapping[str, Any]) -> int:
         )
     first = [period] if isinstance(period, int) and period > 0 else []
     for n in (*first, *range(1, len(types) + 1)):
-        expected = [
-            "sliding_attention" if layer % n else "full_attention" for layer in range(len(types))
-        ]
-        if types == expected:
+        if types == _layer_types(len(types), n):
             return n
     raise ValueError(
         f"layer_types={brief(types)} is not supported: only full_attention in layers 0, n, 2n, ... "
@@ -277,19 +278,19 @@ FAMILIES: dict[str, Family] = {
         read=_read_ernie,
         write=_write_ernie,
     ),
-    "mpnet": _roberta("MPNet", "mpnet")._replace(
-        renames=(
-            *_roberta("MPNet", "mpnet").renames,
-            ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
-            *_layer(
-                "mpnet.encoder.layer.{layer}",
-                attention__attn__q="attention.self.query",
-                attention__attn__k="attention.self.key",
-                attention__attn__v="attention.self.value",
-                attention__attn__o="attention.output.dense",
-                attention__LayerNorm="attention.output.LayerNorm",
-            ),
+    "mpnet": _roberta(
+        "MPNet",
+        "mpnet",
+        ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
+        *_layer(
+            "mpnet.encoder.layer.{layer}",
+            attention__attn__q="attention.self.query",
+            attention__attn__k="attention.self.key",
+            attention__attn__v="attention.self.value",
+            attention__attn__o="attention.output.dense",
+            attention__LayerNorm="attention.output.LayerNorm",
         ),
+    )._replace(
         fields={name: x for name, x in _COMMON.items() if name != "type_vocab_size"}
         | _same("relative_attention_num_buckets"),
         positions_after_padding=False,
