@@ -603,17 +603,6 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
     raise AssertionError("unreachable: without any words, no characters remain")
 
 
-def words_to_learn(texts_of_words: Iterable[Iterable[str]], report: Report | None) -> Counter[str]:
-    """Counts words like `count_words`; raises ValueError if there is none."""
-    words = count_words(texts_of_words, report)
-    if not words:
-        raise ValueError(
-            "The corpus contains no word to learn a vocabulary from: check that --input names "
-            "files with text."
-        )
-    return words
-
-
 def learnt(model: models.Model, counts: Counter[str], trainer: trainers.Trainer) -> dict[str, Any]:
     """Trains a model on words without spaces; returns its fields in a `tokenizer.json`."""
     backend = tokenizers.Tokenizer(model)
