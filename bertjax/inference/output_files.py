@@ -265,11 +265,6 @@ def check_suffix(output: str | Path) -> None:
         )
 
 
-def is_converted(output: str | Path) -> bool:
-    """Returns whether `output` is a table or a JSON array and not JSON lines, by its suffix."""
-    return Path(output).suffix.lower() in (*TABLES, JSON_ARRAY)
-
-
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
     """Converts a line of predictions, with its "id" and "input" row, to {column: value}."""
     given = dict(line.get("input") or {"id": line["id"]})
@@ -530,16 +525,16 @@ def prediction_lines(
     }
 
     def finish(partial: Path, output: Path) -> None:
-        if is_converted(output):
-            with writing(output) as temporary:
-                safe = bool(settings.get("spreadsheet_safe"))
-                suffix = output.suffix.lower()
-                notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
-            for note in notes:
-                print(f"{output}: {note}", file=sys.stderr)
-            partial.unlink()
-        else:
+        suffix = output.suffix.lower()
+        if suffix not in (*TABLES, JSON_ARRAY):
             os.replace(partial, output)
+            return
+        with writing(output) as temporary:
+            safe = bool(settings.get("spreadsheet_safe"))
+            notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
+        for note in notes:
+            print(f"{output}: {note}", file=sys.stderr)
+        partial.unlink()
 
     with continued(output, identity, PartialLines, finish) as lines:
         yield lines
