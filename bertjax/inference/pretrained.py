@@ -753,7 +753,7 @@ def _kind_of(
     if RerankTask in kinds and num_labels == 1 and is_scored:
         return RerankTask
     for kind in kinds:
-        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
+        if problem is not None and kind.problem_type == problem:
             return kind
     if not kinds:
         raise ValueError(

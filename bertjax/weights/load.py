@@ -1,4 +1,4 @@
-"""Loads models with one of the heads, and adds taggers, new words, positions; students."""
+"""Loads models with a head, adds taggers, words and positions to them, initialises students."""
 
 import contextlib
 import dataclasses
@@ -329,7 +329,7 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         ValueError: `tagger.safetensors` is damaged, or differs from `task.json`, or the entry
             "tagger" is invalid.
     """
-    where = Path(encoder.source.where)
+    where = encoder.source.where
     file, described = where / TAGGER, description.get("tagger")
     tensors = encoder.source.usage.tagger.result()
     if described is None and tensors is None:
