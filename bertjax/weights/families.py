@@ -44,8 +44,6 @@ class Family(NamedTuple):
         aliases: pairs (other prefix of tensor names in the family, prefix of BERT's names).
         encoders: names of the heads of the family of which transformers has the encoder alone.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
-        decoder_bias: whether files hold the output bias of the masked LM under two names, for BERT
-            `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
         read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
@@ -59,7 +57,6 @@ class Family(NamedTuple):
     aliases: Renames = ()
     absent: tuple[str, ...] = ("rtd",)
     encoders: tuple[str, ...] = ()
-    decoder_bias: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
@@ -365,7 +362,6 @@ FAMILIES: dict[str, Family] = {
             "seq_classif_dropout": "classifier_dropout",
         },
         absent=(*_PAIRS, "rtd"),
-        decoder_bias=False,
     ),
     "electra": Family(
         "Electra",
@@ -382,7 +378,6 @@ FAMILIES: dict[str, Family] = {
         ),
         _BERT_FIELDS | _same("embedding_size summary_activation"),
         absent=_PAIRS,
-        decoder_bias=False,
         read=_read_electra,
         write=_write_electra,
     ),
@@ -453,7 +448,6 @@ FAMILIES: dict[str, Family] = {
             "attention_dropout": "attention_probs_dropout_prob",
         },
         absent=(*_PAIRS, "rtd"),
-        decoder_bias=False,
         read=_read_modernbert,
         write=_write_modernbert,
     ),
