@@ -336,9 +336,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         return encoder
     try:
         tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
-        numbers = (*tagger.layers, tagger.size)
-        if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
-            raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
+        if tagger.size > MAX_UNITS:
+            raise ValueError(f"size={tagger.size} must be at most {MAX_UNITS}")
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
             f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="
