@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.base.checked import Count, check
 from bertjax.base.files import brief
-from bertjax.data.batches.batch import Batch, pad_to
+from bertjax.data.batches.batch import pad_to
 from bertjax.inference.predictor import (
     compiled_program,
     for_inference,
@@ -94,7 +94,7 @@ def word_probabilities(
         yield from np.asarray(jax.nn.softmax(logits))
 
 
-def read_masked_lm(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+def read_masked_lm(model: BertWithHead, outputs: dict[str, Any]) -> jax.Array:
     """Returns the logits of the masked LM head, float32 [B, P, V]."""
     return outputs[mlm_key(outputs)]
 
