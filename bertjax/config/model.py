@@ -340,6 +340,7 @@ _ONLY_SUPPORTED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
     "quantization_config": None,
+    "inner_group_num": 1,
     "summary_type": "first",
     "summary_use_proj": True,
 }

@@ -184,7 +184,7 @@ class Cut(NamedTuple):
     size: int
     normalize: bool
 
-    def __call__(self, model: BertWithHead, outputs: dict[str, Any], batch: Any) -> jax.Array:
+    def __call__(self, model: BertWithHead, outputs: dict[str, Any]) -> jax.Array:
         vectors = outputs["sentence_embedding"][..., : self.size]
         return unit(vectors) if self.normalize else vectors
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.base.checked import Count, check
 from bertjax.base.files import brief
-from bertjax.data.batches.batch import Batch, pad_to
+from bertjax.data.batches.batch import pad_to
 from bertjax.inference.predictor import (
     compiled_program,
     for_inference,
@@ -29,8 +29,8 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     a list of (token, probability), most probable first, for each mask token.
 
     Raises:
-        ValueError: `text` is not one text, has no mask token or is longer than the model's maximum
-            length, or the model has no masked LM head, or `top_k` is below 1.
+        ValueError: `text` is not one text, has no mask token or does not fit, as in `encoded`, or
+            the model has no masked LM head, or `top_k` is below 1.
     """
     if not isinstance(text, str):
         raise ValueError(f"text is {brief(repr(text), 60)}: fill_mask takes one text at a time.")
@@ -40,16 +40,11 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
             f"{loaded.source.where} has no trained masked LM head, so the model cannot fill a "
             "mask: use a model that was pretrained with masked words."
         )
-    ids, types = loaded.tokenizer.encode_prompt(text)
+    ids, types = encoded(loaded, text, None)
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     if not len(masks):
         mask = loaded.tokenizer.layout.special_tokens.mask
         raise ValueError(f"No {mask} in {brief(text)!r}: write {mask} where a word is missing.")
-    limit = loaded.config.max_length
-    if len(ids) > limit:
-        raise ValueError(
-            f"The text has {len(ids)} tokens, but the model reads at most {limit}: shorten it."
-        )
     rows = np.array(ids, np.int32)[None]
     (probabilities,) = word_probabilities(loaded, rows, types, masks[None])
     tokens = loaded.tokenizer.tokens
@@ -99,7 +94,7 @@ def word_probabilities(
         yield from np.asarray(jax.nn.softmax(logits))
 
 
-def read_masked_lm(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> jax.Array:
+def read_masked_lm(model: BertWithHead, outputs: dict[str, Any]) -> jax.Array:
     """Returns the logits of the masked LM head, float32 [B, P, V]."""
     return outputs[mlm_key(outputs)]
 

@@ -33,7 +33,7 @@ import numpy as np
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.base.files import naming_write_errors, writing
+from bertjax.base.files import json_lines, naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.printable import unfiltered
 from bertjax.base.scratch import scratch_folder
@@ -85,7 +85,8 @@ class PartialLines:
 
     def __init__(self, path: Path):
         self.path = path
-        self.done = _whole_lines(path)
+        # Lines after a damaged one, None, are written again.
+        self.done = sum(1 for _ in itertools.takewhile(bool, json_lines(path)))
         self._file = path.open("ab")
 
     def finished(self) -> Iterator[dict[str, Any]]:
@@ -110,22 +111,6 @@ class PartialLines:
     def close(self) -> None:
         """Closes the partial file."""
         self._file.close()
-
-
-def _whole_lines(path: Path) -> int:
-    """Returns the number of lines before the first that is cut or is no JSON object."""
-    count = 0
-    if not path.is_file():
-        return count
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                if not line.endswith(b"\n") or not isinstance(json.loads(line), dict):
-                    break
-            except (ValueError, RecursionError):  # a crash of the machine may leave any bytes
-                break
-            count += 1
-    return count
 
 
 class PartialVectors:
@@ -278,11 +263,6 @@ def check_suffix(output: str | Path) -> None:
             f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
             ".tsv or .parquet; without --output, JSON lines are printed."
         )
-
-
-def is_converted(output: str | Path) -> bool:
-    """Returns whether `output` is a table or a JSON array and not JSON lines, by its suffix."""
-    return Path(output).suffix.lower() in (*TABLES, JSON_ARRAY)
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
@@ -545,16 +525,16 @@ def prediction_lines(
     }
 
     def finish(partial: Path, output: Path) -> None:
-        if is_converted(output):
-            with writing(output) as temporary:
-                safe = bool(settings.get("spreadsheet_safe"))
-                suffix = output.suffix.lower()
-                notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
-            for note in notes:
-                print(f"{output}: {note}", file=sys.stderr)
-            partial.unlink()
-        else:
+        suffix = output.suffix.lower()
+        if suffix not in (*TABLES, JSON_ARRAY):
             os.replace(partial, output)
+            return
+        with writing(output) as temporary:
+            safe = bool(settings.get("spreadsheet_safe"))
+            notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
+        for note in notes:
+            print(f"{output}: {note}", file=sys.stderr)
+        partial.unlink()
 
     with continued(output, identity, PartialLines, finish) as lines:
         yield lines

@@ -267,7 +267,7 @@ def _cached(build: Build) -> Build:
 @_cached
 def compiled_program(
     model: BertWithHead,
-    read: Callable[[BertWithHead, dict[str, Any], Batch], Any],
+    read: Callable[[BertWithHead, dict[str, Any]], Any],
     mesh: Mesh | None = None,
     *,
     hidden_states: bool = False,
@@ -279,9 +279,9 @@ def compiled_program(
     compiled programs, because the programs do not depend on the parameters.
 
     Args:
-        read: function (model, outputs, batch) of what is to be returned; it is a part of the key of
-            the cache. Outputs have the attention of all layers under "intermediates", if that is
-            asked for.
+        read: function (model, outputs) of what is to be returned; it is a part of the key of the
+            cache. Outputs have the attention of all layers under "intermediates", if that is asked
+            for.
         mesh: the mesh over whose devices the result is replicated, if there are several.
     """
 
@@ -292,12 +292,12 @@ def compiled_program(
             output_hidden_states=hidden_states,
             mutable=["intermediates"] if attentions else [],
         )
-        return read(model, {**outputs, **sown}, batch)
+        return read(model, {**outputs, **sown})
 
     return jax.jit(apply, out_shardings=sharding.replicated(mesh) if mesh else None)
 
 
-def read_head(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+def read_head(model: BertWithHead, outputs: dict[str, Any]) -> dict[str, Any]:
     """Returns the outputs of the head alone."""
     return {key: outputs[key] for key in model.outputs}
 
@@ -511,7 +511,7 @@ def model_outputs(
     }
 
 
-def read_all(model: BertWithHead, outputs: dict[str, Any], batch: Batch) -> dict[str, Any]:
+def read_all(model: BertWithHead, outputs: dict[str, Any]) -> dict[str, Any]:
     """Returns all outputs of the model, and "attentions" [layers, B, heads, L, L] if there are."""
     if "intermediates" in outputs:
         layers = outputs.pop("intermediates")["bert"]["encoder"]["layers"]

@@ -8,7 +8,6 @@ that its task makes of texts (`from_texts`). Everything is computed in `predicto
 import dataclasses
 import functools
 import json
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from bertjax.base.checked import Count, check
+from bertjax.base.checked import Count, Positive, check
 from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
@@ -592,13 +591,13 @@ KINDS: tuple[type[Task], ...] = (
     *(ClassificationTask, MultiLabelTask, RegressionTask, RerankTask),
     *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
 )
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("task", "label_kind"), (str,)),
-    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
-    "doc_stride": (int, type(None)),
-    **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
-    **dict.fromkeys(("columns", "thresholds"), (dict,)),
-    **{"label_separator": (str, type(None)), "pairs": (bool, type(None))},
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("task", "label_kind"), str),
+    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), Count),
+    "doc_stride": Count | None,
+    **{"with_impossible": bool, "null_threshold": float, "temperature": Positive},
+    **dict.fromkeys(("columns", "thresholds"), dict),
+    **{"label_separator": str | None, "pairs": bool | None},
 }
 # Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
@@ -628,7 +627,9 @@ def saved_task(
             classes are not 0, 1 and so on, or two classes whose probabilities are predicted have
             the same name.
     """
-    _check(description)
+    for name, expected in _TYPES.items():
+        if name in description:
+            check(name, description[name], expected)
     kind = _kind_of(head, num_labels, config, description, activation)
     default_length = SPAN_LENGTH if kind is SpanTask else longest
     fields: dict[str, Any] = {
@@ -656,7 +657,7 @@ def saved_task(
     if issubclass(kind, RegressionTask):
         return kind(**fields)
     if kind is ClassificationTask:
-        fields["temperature"] = _temperature(description)
+        fields["temperature"] = float(description.get("temperature", 1.0))
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
     ids = sorted({int(i) for i in config.get("id2label") or ()}) if labels else []
     if ids and ids != [*range(num_labels)]:
@@ -702,34 +703,11 @@ def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
         )
 
 
-def _temperature(description: Mapping[str, Any]) -> float:
-    temperature = float(description.get("temperature", 1.0))
-    if not 0 < temperature < math.inf:
-        raise ValueError(
-            f"temperature={temperature} should be positive: correct it, or copy or download the "
-            "model again."
-        )
-    return temperature
-
-
 def _pairs(description: Mapping[str, Any]) -> bool | None:
     """Returns whether inputs are pairs; old task.json files only have the columns of the file."""
     columns = description.get("columns") or {}
     of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
     return description.get("pairs", of_columns)
-
-
-def _check(description: Mapping[str, Any]) -> None:
-    for key, kinds in _TYPES.items():
-        value = description.get(key, kinds[0]())
-        is_count = kinds[0] is int
-        too_small = is_count and key in description and isinstance(value, int) and value < 1
-        if type(value) not in kinds or too_small:
-            raise ValueError(
-                f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
-                f"{' and at least 1' if is_count else ''}: correct it, or copy or download "
-                "the model again."
-            )
 
 
 def _kind_of(
@@ -753,7 +731,7 @@ def _kind_of(
     if RerankTask in kinds and num_labels == 1 and is_scored:
         return RerankTask
     for kind in kinds:
-        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
+        if problem is not None and kind.problem_type == problem:
             return kind
     if not kinds:
         raise ValueError(

@@ -62,7 +62,10 @@ def search(
         found.append([np.asarray(values) for values in best])
     scores, indices = (np.concatenate(values) for values in zip(*found, strict=True))
     if not (finite := np.isfinite(scores).all(axis=1)).all():
-        raise ValueError(f"The scores of query {finite.argmin()} (from 0) are not finite.")
+        raise ValueError(
+            f"The scores of query {finite.argmin()} (from 0) are not finite, because its vector or "
+            "one of a passage is not: check the weights of the model."
+        )
     return scores, indices
 
 

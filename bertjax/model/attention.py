@@ -201,8 +201,7 @@ class SelfAttention(nn.Module):
         `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
         `rotation` holds the rotary position embeddings of the tokens, and `relative` the embeddings
         of relative positions, [R, D], or what is added to the scores, [N, L, L]; None: there are
-        none. `queries` [B, L, D] are what the
-        queries are made of; None: x.
+        none. `queries` [B, L, D] are what the queries are made of; None: x.
         """
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads

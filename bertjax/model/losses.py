@@ -26,16 +26,12 @@ import optax
 SMALLEST_SQUARE = 1e-12
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     """Computes KL(teacher || student) * T^2 at temperature T from logits [..., C]; returns [...].
 
     The teacher's logits receive no gradient.
     """
-    return _soft_targets(student, teacher, temperature)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     return _soft_targets_forward(student, teacher, temperature)[0]
 
 
@@ -55,7 +51,7 @@ def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
     return temperature * gradient[..., None] * (q - p), None
 
 
-_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
+soft_targets_loss.defvjp(_soft_targets_forward, _soft_targets_gradient)
 
 
 def binary_soft_targets_loss(
@@ -296,10 +292,9 @@ def _ranking_sums(outputs: Arrays, batch: Arrays, *, loss: str, temperature: flo
     return _weighted(losses, batch["label_weights"])
 
 
-def _tokens_of_sequences(batch: Arrays) -> jax.Array:
+def tokens_of_sequences(sequence_ids: jax.Array, count: int) -> jax.Array:
     """Returns a bool mask [B, K, L]: whether token l has the sequence id k + 1 (k from 0)."""
-    sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
-    return batch["sequence_ids"][:, None, :] == sequences[None, :, None]
+    return sequence_ids[:, None, :] == jnp.arange(1, count + 1)[None, :, None]
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
@@ -308,7 +303,7 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
     The softmax of start_logits or end_logits [B, L] runs over the tokens of one sequence of a
     packed row. labels int [B, K, 2] are the positions in the row of each answer's two tokens.
     """
-    inside = _tokens_of_sequences(batch)
+    inside = tokens_of_sequences(batch["sequence_ids"], batch["labels"].shape[1])
     losses = jnp.zeros(())
     for end, key in enumerate(("start_logits", "end_logits")):
         logits = jnp.where(inside, outputs[key][:, None, :], jnp.finfo(jnp.float32).min)
@@ -319,7 +314,7 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
 
 def _soft_span_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    inside = _tokens_of_sequences(batch)
+    inside = tokens_of_sequences(batch["sequence_ids"], batch["labels"].shape[1])
 
     def within(logits: jax.Array) -> jax.Array:
         return jnp.where(inside, logits[:, None, :], OUTSIDE)

@@ -16,7 +16,8 @@ from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import SeveralTexts
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
 from bertjax.model.embedding_losses import TEMPERATURE, embedding_objective, unit
-from bertjax.model.losses import Objective
+from bertjax.model.embeddings import take_positions
+from bertjax.model.losses import Objective, tokens_of_sequences
 
 
 def pooled(
@@ -42,8 +43,7 @@ def pooled(
     """
     x = x.astype(jnp.float32)
     firsts = sequence_starts if skipped is None else sequence_starts + skipped
-    numbers = 1 + jnp.arange(sequence_starts.shape[1])
-    inside = whole = sequence_ids[:, None, :] == numbers[None, :, None]  # [B, K, L]
+    inside = whole = tokens_of_sequences(sequence_ids, sequence_starts.shape[1])
     positions = jnp.arange(x.shape[1])[None, None]
     if skipped is not None:
         inside = whole & (positions >= firsts[:, :, None])
@@ -52,8 +52,7 @@ def pooled(
         check("pooling", mode, Pooling)
         if mode in ("cls", "lasttoken"):
             lasts = jnp.maximum(sequence_starts + whole.sum(-1) - 1, 0)
-            places = firsts if mode == "cls" else lasts
-            vectors.append(jnp.take_along_axis(x, places[:, :, None], axis=1))
+            vectors.append(take_positions(x, firsts if mode == "cls" else lasts))
         elif mode == "max":
             highest = jnp.where(inside[..., None], x[:, None], -jnp.inf).max(2)
             vectors.append(jnp.where(inside.any(-1, keepdims=True), highest, 0))
@@ -191,8 +190,7 @@ class BertForSentenceEmbedding(BertWithHead):
             states = encoded["hidden_states"]
             x = jnp.concatenate([states[layer] for layer in self.hidden_layers], axis=-1)
         if not self.include_prompt:
-            numbers = 1 + jnp.arange(rows.sequence_starts.shape[1])
-            inside = rows.sequence_ids[:, None, :] == numbers[None, :, None]  # [B, K, L]
+            inside = tokens_of_sequences(rows.sequence_ids, rows.sequence_starts.shape[1])
             texts = (inside & (rows.token_type_ids > 0)[:, None]).sum(-1)
             skipped = jnp.where(texts > 0, inside.sum(-1) - texts, 0)
         vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, self.pooling, skipped)

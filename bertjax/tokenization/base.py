@@ -575,7 +575,7 @@ def count_words(
         counts.update(words)
         if len(counts) > checked:
             # The new words are at the end of the Counter.
-            size += sum(map(len, _last(counts, len(counts) - checked)))
+            size += sum(map(len, itertools.islice(reversed(counts), len(counts) - checked)))
             checked = len(counts)
     if dropped and report:
         report(
@@ -583,11 +583,6 @@ def count_words(
             f"{highest} times); the vocabulary is learned from {len(counts):,} words."
         )
     return counts
-
-
-def _last(counts: Counter[str], number: int) -> Iterator[str]:
-    words = reversed(counts)
-    return (next(words) for _ in range(number))
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
@@ -601,17 +596,6 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
         if left <= room:
             return count, left
     raise AssertionError("unreachable: without any words, no characters remain")
-
-
-def words_to_learn(texts_of_words: Iterable[Iterable[str]], report: Report | None) -> Counter[str]:
-    """Counts words like `count_words`; raises ValueError if there is none."""
-    words = count_words(texts_of_words, report)
-    if not words:
-        raise ValueError(
-            "The corpus contains no word to learn a vocabulary from: check that --input names "
-            "files with text."
-        )
-    return words
 
 
 def learnt(model: models.Model, counts: Counter[str], trainer: trainers.Trainer) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from bertjax.tokenization.base import (
     SpecialTokens,
     Tokenizer,
     build_backend,
+    count_words,
     explaining_the_library,
     learnt,
     numbered,
-    words_to_learn,
 )
 
 ROBERTA = Layout(
@@ -304,7 +304,12 @@ def _learn(
             f"{len(alphabet)} bytes: use at least {len(special) + len(alphabet)}."
         )
     # Each byte, even a space, is written as a printable character: only words are split.
-    words = words_to_learn(_words_of(texts), report)
+    words = count_words(_words_of(texts), report)
+    if not words:
+        raise ValueError(
+            "The corpus contains no word to learn a vocabulary from: check that --input names "
+            "files with text."
+        )
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

@@ -237,13 +237,11 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
         raise ValueError(
             f"{directory} has files of different tokenizers: {listed}. Delete the wrong files."
         )
-    # A config without a length means no limit, as in transformers.
-    length = config.get("model_max_length", 1e30 if config else 512)
+    # A config without a length means no limit, as in transformers, which writes 1e30 for it.
+    length = int(min(config.get("model_max_length", 1e30 if config else 512), 2**31 - 1))
     input_names = config.get("model_input_names")
     if input_names is None and named == "DistilBertTokenizer":
         input_names = ["input_ids", "attention_mask"]
-    # transformers writes 1e30 for "no limit".
-    length = int(min(length, 2**31 - 1))
     generic = bool(named) and named not in _KIND_OF_CLASS
     flags = {} if has_json and generic else {n: config[n] for n in _FLAGS if n in config}
     if do_lower_case is not None:

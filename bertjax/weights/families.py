@@ -44,10 +44,6 @@ class Family(NamedTuple):
         aliases: pairs (other prefix of tensor names in the family, prefix of BERT's names).
         encoders: names of the heads of the family of which transformers has the encoder alone.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
-        projected_classifier: prefix of the tensor names of the classifier in a head that also has a
-            dense layer before the classifier, such as "classifier.out_proj." for RoBERTa.
-        decoder_bias: whether files hold the output bias of the masked LM under two names, for BERT
-            `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
         read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
@@ -61,19 +57,19 @@ class Family(NamedTuple):
     aliases: Renames = ()
     absent: tuple[str, ...] = ("rtd",)
     encoders: tuple[str, ...] = ()
-    projected_classifier: str = "classifier."
-    decoder_bias: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
-def _roberta(class_name: str, prefix: str = "roberta") -> Family:
+def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str]) -> Family:
+    """Returns a family like RoBERTa, with `others` as further renames."""
     return Family(
         class_name,
         prefix,
         (
+            *others,
             (f"{prefix}.", "bert."),
             ("lm_head.dense.", "cls.predictions.transform.dense."),
             ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
@@ -82,7 +78,6 @@ def _roberta(class_name: str, prefix: str = "roberta") -> Family:
             ("classifier.out_proj.", "classifier."),
         ),
         absent=(*_PAIRS, "rtd"),
-        projected_classifier="classifier.out_proj.",
         positions_after_padding=True,
     )
 
@@ -153,9 +148,7 @@ def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("attention_output_dropout", "qa_dropout"):
         values.pop(name)
     layers, period = values["num_hidden_layers"], values["global_attn_every_n_layers"]
-    values["layer_types"] = [
-        "sliding_attention" if layer % period else "full_attention" for layer in range(layers)
-    ]
+    values["layer_types"] = _layer_types(layers, period)
     values["rope_parameters"] = {
         kind: {"rope_type": "default", "rope_theta": values[name]}
         for name, kind in _ROPE_KINDS.items()
@@ -184,6 +177,10 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
     return thetas
 
 
+def _layer_types(layers: int, period: int) -> list[str]:
+    return ["sliding_attention" if n % period else "full_attention" for n in range(layers)]
+
+
 def _period(values: Mapping[str, Any]) -> int:
     """Returns n, if layers 0, n, 2n, ... are the global ones."""
     period = values.get("global_attn_every_n_layers", _MODERNBERT_PERIOD)
@@ -197,10 +194,7 @@ def _period(values: Mapping[str, Any]) -> int:
         )
     first = [period] if isinstance(period, int) and period > 0 else []
     for n in (*first, *range(1, len(types) + 1)):
-        expected = [
-            "sliding_attention" if layer % n else "full_attention" for layer in range(len(types))
-        ]
-        if types == expected:
+        if types == _layer_types(len(types), n):
             return n
     raise ValueError(
         f"layer_types={brief(types)} is not supported: only full_attention in layers 0, n, 2n, ... "
@@ -281,19 +275,19 @@ FAMILIES: dict[str, Family] = {
         read=_read_ernie,
         write=_write_ernie,
     ),
-    "mpnet": _roberta("MPNet", "mpnet")._replace(
-        renames=(
-            *_roberta("MPNet", "mpnet").renames,
-            ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
-            *_layer(
-                "mpnet.encoder.layer.{layer}",
-                attention__attn__q="attention.self.query",
-                attention__attn__k="attention.self.key",
-                attention__attn__v="attention.self.value",
-                attention__attn__o="attention.output.dense",
-                attention__LayerNorm="attention.output.LayerNorm",
-            ),
+    "mpnet": _roberta(
+        "MPNet",
+        "mpnet",
+        ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
+        *_layer(
+            "mpnet.encoder.layer.{layer}",
+            attention__attn__q="attention.self.query",
+            attention__attn__k="attention.self.key",
+            attention__attn__v="attention.self.value",
+            attention__attn__o="attention.output.dense",
+            attention__LayerNorm="attention.output.LayerNorm",
         ),
+    )._replace(
         fields={name: x for name, x in _COMMON.items() if name != "type_vocab_size"}
         | _same("relative_attention_num_buckets"),
         positions_after_padding=False,
@@ -368,7 +362,6 @@ FAMILIES: dict[str, Family] = {
             "seq_classif_dropout": "classifier_dropout",
         },
         absent=(*_PAIRS, "rtd"),
-        decoder_bias=False,
     ),
     "electra": Family(
         "Electra",
@@ -385,8 +378,6 @@ FAMILIES: dict[str, Family] = {
         ),
         _BERT_FIELDS | _same("embedding_size summary_activation"),
         absent=_PAIRS,
-        projected_classifier="classifier.out_proj.",
-        decoder_bias=False,
         read=_read_electra,
         write=_write_electra,
     ),
@@ -457,7 +448,6 @@ FAMILIES: dict[str, Family] = {
             "attention_dropout": "attention_probs_dropout_prob",
         },
         absent=(*_PAIRS, "rtd"),
-        decoder_bias=False,
         read=_read_modernbert,
         write=_write_modernbert,
     ),
@@ -562,10 +552,6 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
         FAMILY_FIELDS[model_type] | _HF_DEFAULTS.get(model_type, {}) | {"model_type": model_type}
     )
     fields |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
-    if values.get("inner_group_num", 1) != 1:
-        raise ValueError(
-            f"inner_group_num={brief(values['inner_group_num'])} is not supported: use 1."
-        )
     if "token_classifier_dropout" in fields:
         fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}
@@ -643,13 +629,12 @@ def heads_of(config: BertConfig) -> list[str]:
 def family_name(name: str, model_type: str, *, projected: bool) -> str:
     """Converts BERT's name of a tensor to the tensor's name in a family.
 
-    `projected` says whether the model's head has a dense layer before the classifier.
+    `projected` says whether the model's head has a dense layer before the classifier: only such a
+    classifier has another name than in BERT.
     """
-    family = FAMILIES[model_type]
-    if name.startswith("classifier."):
-        prefix = family.projected_classifier
-        return prefix + name.removeprefix("classifier.") if projected else name
-    for prefix, bert in sorted(family.renames, key=lambda names: -len(names[1])):
+    if name.startswith("classifier.") and not projected:
+        return name
+    for prefix, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[1])):
         if name.startswith(bert):
             return prefix + name.removeprefix(bert)
     return name

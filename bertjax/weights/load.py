@@ -1,4 +1,4 @@
-"""Loads models with one of the heads, and adds taggers, new words, positions; students."""
+"""Loads models with a head, adds taggers, words and positions to them, initialises students."""
 
 import contextlib
 import dataclasses
@@ -329,16 +329,15 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         ValueError: `tagger.safetensors` is damaged, or differs from `task.json`, or the entry
             "tagger" is invalid.
     """
-    where = Path(encoder.source.where)
+    where = encoder.source.where
     file, described = where / TAGGER, description.get("tagger")
     tensors = encoder.source.usage.tagger.result()
     if described is None and tensors is None:
         return encoder
     try:
         tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
-        numbers = (*tagger.layers, tagger.size)
-        if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
-            raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
+        if tagger.size > MAX_UNITS:
+            raise ValueError(f"size={tagger.size} must be at most {MAX_UNITS}")
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
             f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="

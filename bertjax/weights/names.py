@@ -20,7 +20,7 @@ import numpy as np
 
 from bertjax.config.model import BertConfig
 from bertjax.model import HEADS
-from bertjax.weights.families import FAMILIES, family_name, family_of
+from bertjax.weights.families import FAMILIES, family_name
 
 
 class LazyTensors(UserDict):
@@ -278,8 +278,10 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
     Names and shapes are PyTorch's for the config's family; a stacked array, [layers, ...], becomes
     one array per layer. A tensor of several parameters comes in the place of the last.
     """
-    two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     stored = _hf_names(config.model_type, "projection/kernel" in params)
+    # Most families have a second name for the output bias, that of the output matrix, if untied.
+    decoder_bias = stored[_DECODER].removesuffix("weight") + "bias"
+    two_biases = not config.tie_word_embeddings and stored[_BIAS] != decoder_bias
     for path, value in sorted(params.items()):
         paths = [
             other for other, name in stored.items() if name == stored[path] and other in params
@@ -296,7 +298,7 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
             yield stored[path].format(layer=layer), whole
         if path == _BIAS and two_biases:
-            yield stored[_DECODER_BIAS], value
+            yield decoder_bias, value
 
 
 def encoder_modules(paths: Collection[str], config: BertConfig) -> dict[str, list[str]]:

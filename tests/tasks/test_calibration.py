@@ -138,9 +138,9 @@ def test_a_saved_task_keeps_its_temperature():
     assert "temperature" not in plain.description(32)
     assert restored().temperature == 1.0
     for wrong in (0.0, -1.0, math.inf):
-        with pytest.raises(ValueError, match=f"temperature={wrong} should be positive"):
+        with pytest.raises(ValueError, match=f"temperature={wrong}: it must be positive"):
             restored(temperature=wrong)
-    with pytest.raises(ValueError, match="temperature='2' should be of type float"):
+    with pytest.raises(ValueError, match="temperature='2': it must be a number"):
         restored(temperature="2")
 
 

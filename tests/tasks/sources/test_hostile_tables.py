@@ -87,5 +87,5 @@ def test_squad_with_wrong_types_is_refused(tmp_path, change):
     ids=str,
 )
 def test_a_task_json_with_wrong_types_is_refused(description):
-    with pytest.raises(ValueError, match="should be of type"):
+    with pytest.raises(ValueError, match=": it must be "):
         saved_task("sequence_classification", ["a", "b"], 2, {}, description, 64)
