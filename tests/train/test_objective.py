@@ -165,7 +165,7 @@ def test_a_pretraining_objective_has_the_settings_of_its_head(one_layer_config, 
     batch |= {f"masked_{name}": np.ones((2, 3), np.int32) for name in ("positions", "labels")}
     batch |= {"masked_weights": np.ones((2, 3), np.float32), "labels": np.full((2, 8), -1)}
     params, total = random_params(HEADS["masked_lm"](one_layer_config)), {"mlm_loss": 6.0}
-    losses = [make_loss_fn(Weighted(one_layer_config, weight=w)) for w in (1.0, 2.0)]
+    losses = [jax.jit(make_loss_fn(Weighted(one_layer_config, weight=w))) for w in (1.0, 2.0)]
     once, twice = (loss_fn(params, batch, total, None)[0] for loss_fn in losses)
     assert once > 0
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-6)
