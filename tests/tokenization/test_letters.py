@@ -29,6 +29,7 @@ KINDS = ["wordpiece", "unigram", "bpe", "modernbert"]
 ALL = [*MARKED.values(), *(text for text, _ in STRIPPED.values())]
 # Korean syllables fall apart in Unicode's decomposed form, too.
 DECOMPOSED = {**{name: text for name, (text, _) in STRIPPED.items()}, "Korean": "한국어 문장 하나"}
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 DNA, PROTEIN = "ACGTTAGCnnacgt" * 20, "MKTAYIAKQRQISFVKSHFSRQ" * 12
 
 
@@ -131,8 +132,16 @@ def test_what_is_done_to_letters_is_said(tmp_path, capsys, flags, text, line):
     )
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-@pytest.mark.parametrize("script", DECOMPOSED)
+@pytest.mark.parametrize(
+    ("kind", "script"),
+    [
+        *(("wordpiece", script) for script in DECOMPOSED),
+        *(
+            pytest.param("bpe", x, marks=() if x in ("German", "Korean") else REPEATED)
+            for x in DECOMPOSED
+        ),
+    ],
+)
 def test_decomposed_text_is_warned_of_and_composed(tmp_path, capsys, kind, script):
     text = DECOMPOSED[script]
     apart = unicodedata.normalize("NFD", text)
