@@ -283,7 +283,7 @@ def test_a_tokenizer_json_is_loaded_as_it_is(kinds, tmp_path, change):
     theirs.no_padding()
     tokenizer = load_tokenizer(tmp_path)
     check(tokenizer, theirs, tmp_path, tmp_path / "copy")
-    if change not in ("no template", "lengths", "lengths of a BPE", "lengths of XLM-R"):
+    if not change.startswith("lengths"):
         assert tokenizer.fingerprint != kinds[name].fingerprint
 
 
