@@ -36,6 +36,12 @@ def packed() -> jax.Array:
     return jnp.asarray(ids)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def initial(module, x, ids):
+    """The first parameters of a module."""
+    return module.init(jax.random.key(1), x, ids, None)
+
+
 # The kernels without their devices.
 ANYWHERE = {
     "splash": functools.partial(splash_attention, interpret=True),
@@ -52,7 +58,7 @@ def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
     config = BertConfig(hidden_size=96, num_attention_heads=6, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96), dtype)
     attention = SelfAttention(config, dtype)
-    params = attention.init(jax.random.key(1), x, packed, None)
+    params = initial(attention, x, packed)
     by_head = attention.clone(kernel=BY_HEAD)
     whole, found = (
         jax.jit(module.apply)(params, x, packed, None) for module in (attention, by_head)
@@ -75,7 +81,7 @@ def test_outputs_and_gradients_are_those_of_the_compilers_attention(
     config = BertConfig(hidden_size=128, num_attention_heads=2, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 128))
     real = (packed > 0)[..., None]
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
 
     def total(params, kernel):
         out = SelfAttention(config, kernel=kernel).apply(params, x, packed, None)
@@ -122,7 +128,7 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
         attention_probs_dropout_prob=0.2,
     )
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96))
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
     # Larger weights than at the start of training, so that attention is not almost uniform.
     params = jax.tree.map(lambda p: 8 * p, params)
     weights = jax.random.normal(jax.random.key(2), x.shape)
@@ -170,7 +176,7 @@ def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch
     config = BertConfig(hidden_size=128, num_attention_heads=4, attention_probs_dropout_prob=0.3)
     x = jax.random.normal(jax.random.key(0), (4, LENGTH, 128))
     ids = jnp.concatenate([packed, packed])
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     rows = jnp.arange(4)
 
     def gradients(kernel, params, x, ids, rows):
@@ -194,7 +200,7 @@ def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compil
     # Without an accelerator, the kernel could not be lowered.
     config = BertConfig(hidden_size=16, num_attention_heads=2)
     x, ids = jnp.zeros((1, 100, 16)), jnp.ones((1, 100), jnp.int32)
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     attend_with("flash", config, params, x, ids, jnp.arange(1))
     x, ids = jnp.zeros((1, 128, 16)), jnp.ones((1, 128), jnp.int32)
     rbg = {"dropout": jax.random.key(1, impl="rbg")}
@@ -204,7 +210,7 @@ def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compil
 def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
     config = BertConfig(hidden_size=128, num_attention_heads=2, attention_probs_dropout_prob=0.5)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 128))
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
     # Without a TPU the fused kernel cannot be lowered: these two do not take it.
     module = SelfAttention(config, kernel="splash")
     _, seen = module.apply(params, x, packed, None, mutable="intermediates")
@@ -358,7 +364,7 @@ def test_local_attention_and_its_gradients_are_those_of_the_compilers_attention(
     ids = jnp.repeat(jnp.array([[1, 2, 3, 0]]), sizes, axis=1, total_repeat_length=length)
     ids = jnp.concatenate([ids, jnp.ones_like(ids)])
     x = jax.random.normal(jax.random.key(0), (2, length, 72), dtype)
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     params = jax.tree.map(lambda p: 8 * p, params)
     weights = jax.random.normal(jax.random.key(2), x.shape) * (ids > 0)[..., None]
 
@@ -445,7 +451,7 @@ def test_the_backward_pass_of_selective_remat_calls_no_forward_kernel(packed, wi
     config = BertConfig(hidden_size=256, num_attention_heads=2)
     attention = SelfAttention(config, kernel="splash", window=window)
     x = jnp.zeros((ROWS, LENGTH, 256))
-    params = attention.clone(kernel="xla").init(jax.random.key(1), x, packed, None)
+    params = initial(attention.clone(kernel="xla"), x, packed)
 
     def total(params):
         return attention.apply(params, x, packed, None).sum()

@@ -10,7 +10,6 @@ import pytest
 
 from bertjax.model.heads import BertForMaskedLM
 from bertjax.model.linear import matmul, project
-from bertjax.weights import init_params
 
 # Shapes of x and of a kernel, and whether the kernel is transposed.
 PRODUCTS = {
@@ -103,14 +102,16 @@ def step_of(model):
     return jax.grad(loss)
 
 
-def test_every_product_of_a_step_in_bfloat16_is_asked_for_float32_sums_on_a_cpu(model):
-    found = products_of(step_of(model), init_params(model, 0))
+def test_every_product_of_a_step_in_bfloat16_is_asked_for_float32_sums_on_a_cpu(
+    model, random_params
+):
+    found = products_of(step_of(model), random_params(model))
     # Six linear layers and two products of attention in the loop, and two for words; each forward
     # and two gradients.
     assert found == 3 * 10 * ["f32"]
 
 
-def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
+def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model, random_params):
     mesh = jax.sharding.AbstractMesh(
         (1,),
         ("data",),
@@ -124,16 +125,16 @@ def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
             return step(params)
 
     # Only the logits of the vocabulary, and their two gradients, keep their float32 sums.
-    assert sorted(products_of(traced, init_params(model, 0))) == 27 * ["bf16"] + 3 * ["f32"]
+    assert sorted(products_of(traced, random_params(model))) == 27 * ["bf16"] + 3 * ["f32"]
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_logits_of_the_vocabulary_are_not_rounded_to_bfloat16(tiny_config, tied):
+def test_logits_of_the_vocabulary_are_not_rounded_to_bfloat16(tiny_config, random_params, tied):
     config = dataclasses.replace(tiny_config, tie_word_embeddings=tied)
     model = BertForMaskedLM(config, dtype=jnp.bfloat16)
     rows = jnp.ones((2, 16), jnp.int32)
     inputs = (jnp.arange(32).reshape(2, 16), rows, rows - 1, rows, rows[:, :1] - 1)
-    logits = jax.jit(model.apply)({"params": init_params(model, 0)}, *inputs)["logits"]
+    logits = jax.jit(model.apply)({"params": random_params(model)}, *inputs)["logits"]
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
     assert (logits == rounded).mean() < 0.05
