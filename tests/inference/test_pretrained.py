@@ -1,6 +1,7 @@
 """`load_pretrained`: equality with PyTorch, buckets, texts and arrays, and its methods."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -173,13 +174,42 @@ def test_saving_what_was_loaded_writes_the_same_file(
         assert (first / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, one_layer_config, tokenizer, written):
+    """A model that refuses what it is given, and that no test changes."""
+    folder = tmp_path_factory.mktemp("bert") / "m"
+    return bertjax.load_pretrained(written(folder, one_layer_config, "pretraining", tokenizer))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory, one_layer_config, tokenizer, written):
+    """The same with classes."""
+    folder = tmp_path_factory.mktemp("classifier") / "m"
+    written(folder, one_layer_config, "sequence_classification", tokenizer)
+    return bertjax.load_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def classifier_of(tmp_path_factory, one_layer_config, tokenizer, written):
+    """Writes the directory of a classifier with a number of outputs to a folder."""
+
+    @functools.cache
+    def made(outputs):
+        folder = tmp_path_factory.mktemp("outputs")
+        encoder = written(folder / "encoder", one_layer_config, "encoder", tokenizer)
+        head = "sequence_classification"
+        bertjax.load_pretrained(encoder, head, num_labels=outputs).save(folder / "m")
+        return folder / "m"
+
+    return lambda outputs, folder: shutil.copytree(made(outputs), folder / "m")
+
+
 @pytest.fixture
 def pretraining(tmp_path, one_layer_config, tokenizer, written):
     return written(tmp_path / "pretraining", one_layer_config, "pretraining", tokenizer)
 
 
-def test_texts_give_what_their_ids_give(pretraining, sentences):
-    bert = bertjax.load_pretrained(pretraining)
+def test_texts_give_what_their_ids_give(bert, sentences):
     texts = [sentences[0], (sentences[1], sentences[2]), "x"]
     ids, mask, types = bert.encode(texts)
     from_texts = bert(texts)
@@ -190,8 +220,7 @@ def test_texts_give_what_their_ids_give(pretraining, sentences):
     np.testing.assert_allclose(from_texts["pooler_output"][:1], alone, atol=1e-5)
 
 
-def test_long_texts_are_cut_to_what_the_model_reads(pretraining, sentences):
-    bert = bertjax.load_pretrained(pretraining)
+def test_long_texts_are_cut_to_what_the_model_reads(bert, sentences):
     long = " ".join(sentences)
     for text in (long, (long, "x"), ("x", long), (long, long)):
         ids, mask, types = bert.encode([text])
@@ -239,9 +268,9 @@ def test_a_grown_vocabulary_keeps_the_old_rows(pretraining, sentences):
         ({"input_ids": [[5]], "batch_size": 0}, "batch_size=0: it must be at least 1"),
     ],
 )
-def test_input_that_cannot_be_read_is_refused(pretraining, kwargs, message):
+def test_input_that_cannot_be_read_is_refused(bert, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        bertjax.load_pretrained(pretraining)(**kwargs)
+        bert(**kwargs)
 
 
 IDS = [[5, 6, 7], [5, 6, 0]]
@@ -268,21 +297,32 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_arrays_that_transformers_refuses_are_refused(pretraining, case):
-    arrays, message = REFUSED[case]
-    arrays = {"input_ids": IDS} | arrays
-    with pytest.raises(ValueError, match=message):
-        bertjax.load_pretrained(pretraining)(**arrays)
-    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory, one_layer_config, tokenizer, written):
+    """The model `bert` in transformers."""
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-    theirs = transformers.AutoModel.from_pretrained(pretraining)
-    with pytest.raises((ValueError, RuntimeError, IndexError, TypeError)):
-        theirs(**{name: torch.tensor(value) for name, value in arrays.items()})
+    folder = tmp_path_factory.mktemp("theirs") / "m"
+    written(folder, one_layer_config, "pretraining", tokenizer)
+    return transformers.AutoModel.from_pretrained(folder)
 
 
-def test_masks_are_booleans_or_zeros_and_ones(pretraining):
-    bert = bertjax.load_pretrained(pretraining)
+@pytest.mark.parametrize("case", REFUSED)
+def test_arrays_with_other_values_are_refused(bert, case):
+    arrays, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        bert(**{"input_ids": IDS} | arrays)
+
+
+@pytest.mark.parity
+def test_transformers_refuses_these_arrays_too(theirs):
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    for arrays, _ in REFUSED.values():
+        arrays = {"input_ids": IDS} | arrays
+        with pytest.raises((ValueError, RuntimeError, IndexError, TypeError)):
+            theirs(**{name: torch.tensor(value) for name, value in arrays.items()})
+
+
+def test_masks_are_booleans_or_zeros_and_ones(bert):
     expected = bert(input_ids=IDS, attention_mask=[[1, 1, 1], [1, 1, 0]])
     for mask in ([[True] * 3, [True, True, False]], [[1.0, 1, 1], [1, 1, 0]]):
         found = bert(input_ids=IDS, attention_mask=np.array(mask))
@@ -332,12 +372,9 @@ def test_token_types_follow_the_size_of_their_embedding(
         (lambda b: b.predict(["a"], batch_size=-1), "batch_size=-1: it must be at least 1"),
     ],
 )
-def test_arguments_that_nobody_knows_are_refused(
-    tmp_path, one_layer_config, tokenizer, written, call, message
-):
-    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+def test_arguments_that_nobody_knows_are_refused(classifier, call, message):
     with pytest.raises(ValueError, match=message):
-        call(bertjax.load_pretrained(folder))
+        call(classifier)
 
 
 @pytest.mark.parametrize(
@@ -356,8 +393,7 @@ def test_arguments_of_load_pretrained_are_checked(pretraining, argument, value, 
         bertjax.load_pretrained(pretraining, **{argument: value})
 
 
-def test_inputs_of_other_types_are_refused_in_a_sentence(pretraining):
-    bert = bertjax.load_pretrained(pretraining)
+def test_inputs_of_other_types_are_refused_in_a_sentence(bert):
     for texts in (None, 3):
         with pytest.raises(ValueError, match=f"texts is {texts}: give a list of texts"):
             bert.embed(texts)
@@ -456,10 +492,7 @@ def test_choices_keep_their_shape_in_buckets(tmp_path, one_layer_config, tokeniz
     np.testing.assert_allclose(logits, expected, atol=1e-6)
 
 
-def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
-    pretraining, monkeypatch
-):
-    bert = bertjax.load_pretrained(pretraining)
+def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(bert, monkeypatch):
     ids = np.random.default_rng(7).integers(5, 120, (150, 30))
     whole = bert(input_ids=ids)
     sizes = []
@@ -481,8 +514,7 @@ def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
         np.testing.assert_allclose(pieces[name], values, atol=1e-6)
 
 
-def test_no_texts_give_no_rows(pretraining):
-    bert = bertjax.load_pretrained(pretraining)
+def test_no_texts_give_no_rows(bert):
     assert bert([])["pooler_output"].shape == (0, 32)
     assert bert(input_ids=np.zeros((0, 7)))["last_hidden_state"].shape == (0, 7, 32)
 
@@ -569,13 +601,12 @@ def test_a_fine_tuned_model_keeps_its_head_and_a_pretrained_one_is_an_encoder(
 
 
 @pytest.mark.parametrize("text", [None, 3, (), ("a", "b", "c"), ("a", None)])
-def test_what_is_no_text_is_named(pretraining, text):
+def test_what_is_no_text_is_named(bert, text):
     with pytest.raises(ValueError, match=r"texts\[1\] is .*give a text or a pair"):
-        bertjax.load_pretrained(pretraining)(["a", text])
+        bert(["a", text])
 
 
-def test_results_do_not_depend_on_the_batch_size(pretraining, sentences):
-    bert = bertjax.load_pretrained(pretraining)
+def test_results_do_not_depend_on_the_batch_size(bert, sentences):
     texts = sentences[:20]
     np.testing.assert_allclose(
         bert(texts, batch_size=1)["pooler_output"], bert(texts)["pooler_output"], atol=1e-5
@@ -853,9 +884,9 @@ def test_two_ids_that_are_one_number_do_not_fit_the_classifier(
     ],
 )
 def test_a_problem_type_that_contradicts_the_number_of_outputs_is_refused(
-    tmp_path, one_layer_config, tokenizer, written, outputs, problem, message
+    tmp_path, classifier_of, outputs, problem, message
 ):
-    folder = _classifier(written, tmp_path, one_layer_config, tokenizer, outputs)
+    folder = classifier_of(outputs, tmp_path)
     with_config(folder, problem_type=problem)
     bert = bertjax.load_pretrained(folder)
     logits = bert(["ab"])["logits"][0]
@@ -873,16 +904,6 @@ def test_a_problem_type_that_contradicts_the_number_of_outputs_is_refused(
         assert found["score"] == pytest.approx(logits[0], abs=1e-6)
 
 
-def _classifier(written, tmp_path, config, tokenizer, outputs):
-    bert = bertjax.load_pretrained(
-        written(tmp_path / "encoder", config, "encoder", tokenizer),
-        "sequence_classification",
-        num_labels=outputs,
-    )
-    bert.save(tmp_path / "m")
-    return tmp_path / "m"
-
-
 @pytest.mark.parametrize(
     ("outputs", "path", "place"),
     [
@@ -898,9 +919,9 @@ def _classifier(written, tmp_path, config, tokenizer, outputs):
     ],
 )
 def test_a_saved_activation_is_applied_or_refused_by_name(
-    tmp_path, one_layer_config, tokenizer, written, outputs, path, place
+    tmp_path, classifier_of, outputs, path, place
 ):
-    folder = _classifier(written, tmp_path, one_layer_config, tokenizer, outputs)
+    folder = classifier_of(outputs, tmp_path)
     if place == "config_sentence_transformers.json":
         settings = {"model_type": "CrossEncoder", "activation_fn": path}
         (folder / place).write_text(json.dumps(settings))
