@@ -17,12 +17,6 @@ from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
 
 BERT_HEADS = heads_of(BertConfig())
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
-
-
-def chosen(names, quick):
-    """Parameters of which all but `quick` repeat on other cases what these show."""
-    return [pytest.param(name, marks=() if name in quick else REPEATED) for name in names]
 
 
 def run(*argv) -> int:
@@ -37,9 +31,8 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
         assert (source / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-# These have the names of another family.
-RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
-# The layers of other heads have the same names in all families but ELECTRA.
+OF_OTHERS = ("modernbert", "xlm-roberta", "camembert", "data2vec-text", "ernie")
+# The layers of other heads have the same names in all families, but for ELECTRA's choices.
 OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
 
 
@@ -47,14 +40,16 @@ OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
 @pytest.mark.parametrize(
     ("family", "head"),
     [
+        # The layers of ModernBERT's heads have the same names in all heads, and some families the
+        # names of another.
         pytest.param(
             *(name, head),
-            marks=()
+            marks=[]
             if name == "bert"
             or head == "masked_lm"
-            or (head in OWN_NAMES and name not in RENAMED)
+            or (head in OWN_NAMES and name not in OF_OTHERS)
             or (name, head) == ("electra", "multiple_choice")
-            else REPEATED,
+            else [pytest.mark.slow, pytest.mark.exhaustive],
         )
         for name in FAMILIES
         for head in HEADS
@@ -104,13 +99,12 @@ def test_shards_with_an_index_are_one_model(tmp_path, tiny_config, tokenizer, wr
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("head", chosen(BERT_HEADS, ("pretraining",)))
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_bin_files_become_safetensors_bit_for_bit(
-    zipped, head, tmp_path, tiny_config, tokenizer, written
+    zipped, tmp_path, tiny_config, tokenizer, written
 ):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
-    source = written(tmp_path / "a", tiny_config, head, tokenizer)
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
     whole = (source / "model.safetensors").read_bytes()
     tensors = load_file(source / "model.safetensors")
     state = {
@@ -125,8 +119,9 @@ def test_bin_files_become_safetensors_bit_for_bit(
     assert (tmp_path / "b" / "model.safetensors").read_bytes() == whole
 
 
+# With a pooler, without one, and with inputs of another shape.
 @pytest.mark.parity
-@pytest.mark.parametrize("head", chosen(BERT_HEADS, ("pretraining", "multiple_choice")))
+@pytest.mark.parametrize("head", ["pretraining", "masked_lm", "multiple_choice"])
 def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer, capsys, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     source = written(tmp_path / "a", tiny_config, head, tokenizer)
@@ -139,8 +134,8 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert"}))
-def test_verify_knows_every_family(family, tmp_path, tiny_family, tokenizer, capsys, written):
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"bert", *OF_OTHERS} | {"modernbert"}))
+def test_verify_knows_other_families(family, tmp_path, tiny_family, tokenizer, capsys, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     config = tiny_family(family)
     if family != "mpnet":  # whose padding has the id 1
