@@ -254,6 +254,11 @@ def test_a_grown_vocabulary_keeps_the_old_rows(pretraining, sentences):
     assert new(input_ids=[[149]])["last_hidden_state"].std() > 0
 
 
+def test_labels_travel_with_the_model(classifier):
+    assert classifier.head == "sequence_classification"
+    assert classifier.labels == ["no", "maybe", "yes"]
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -594,7 +599,6 @@ def test_a_fine_tuned_model_keeps_its_head_and_a_pretrained_one_is_an_encoder(
     folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
     bert = bertjax.load_pretrained(folder)
     assert bert.head == "sequence_classification" and "logits" in bert(["a text"])
-    assert bert.labels == ["no", "maybe", "yes"]
     assert bertjax.load_pretrained(folder, "encoder").head == "encoder"
     assert bertjax.load_pretrained(pretraining).head == "encoder"
     assert repr(bert).startswith("<BertForSequenceClassification")

@@ -225,3 +225,19 @@ def test_bert_base_uncased_encodes_the_pair_of_its_paper(shared):
         *(2002, 4149, 1037, 25234, 1997, 6501, 1012, 102),
     ]
     assert types == [0] * 9 + [1] * 8
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-cased"])
+def test_released_vocabularies_give_the_ids_of_transformers(shared, name):
+    cases = json.loads((shared / "golden" / "transformersjs_bert.json").read_text())
+    tokenizer = load_tokenizer(shared / "vocab" / name)
+    checked = 0
+    for model, of_model in cases.items():
+        if model.split("/")[-1] == name:
+            for case in of_model.values():
+                assert (
+                    tokenizer.encode_prompt(case["text"], case.get("text_pair"))[0] == (case["ids"])
+                ), case["text"]
+                checked += 1
+    assert checked
