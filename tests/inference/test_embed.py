@@ -12,14 +12,13 @@ import bertjax
 from bertjax import convert, predict
 from bertjax.inference.embed import Embedder, embed_file
 from bertjax.tokenization import load_tokenizer
-from bertjax.weights import load_model, save_hf
+from bertjax.weights import load_model
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny, tiny_config, tokenizer):
+def folder(tmp_path_factory, one_layer_config, tokenizer, written):
     folder = tmp_path_factory.mktemp("model") / "m"
-    save_hf(folder, tiny[1], tiny_config, tokenizer)
-    return folder
+    return written(folder, one_layer_config, "pretraining", tokenizer, checksums=True)
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +161,8 @@ def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys)
 
 
 def test_layers_that_the_model_lacks_are_refused(loaded):
-    with pytest.raises(ValueError, match=r"layers=\[3\]: choose from the hidden states -3 to 2"):
-        Embedder(loaded, layers=(3,))
+    with pytest.raises(ValueError, match=r"layers=\[2\]: choose from the hidden states -2 to 1"):
+        Embedder(loaded, layers=(2,))
 
 
 ROWS = [("a", "What a day"), ("b", ""), ("c", "Nothing here")]
@@ -403,7 +402,13 @@ OF_MODULES = {
 }
 
 
-@pytest.mark.parametrize("case", OF_MODULES)
+# Each says where the modules or their settings are in another way.
+QUICK = ("both names", "0_Transformer", "a length", "twice", "tokens normalised")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in OF_MODULES]
+)
 def test_modules_give_the_vectors_of_sentence_transformers_in_copies_too(
     sentence_model, texts, tmp_path, case
 ):
@@ -455,15 +460,17 @@ def test_settings_that_are_not_followed_are_refused_by_name_and_copied(
     assert (tmp_path / "saved" / file).read_bytes() == (folder / file).read_bytes()
 
 
-@pytest.mark.parametrize("similarity", [None, "cosine", "dot", "euclidean", "manhattan"])
-def test_predictions_are_the_similarities_of_the_files(sentence_model, similarity):
+def test_predictions_are_the_similarities_of_the_files(sentence_model):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = sentence_model()
-    edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
-    bert = bertjax.load_pretrained(folder)
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    expected = float(model.similarity(*model.encode(["a b", "c"])))
-    assert bert.predict([("a b", "c")])[0]["similarity"] == pytest.approx(expected, abs=1e-5)
+    vectors = model.encode(["a b", "c"])
+    for similarity in (None, "cosine", "dot", "euclidean", "manhattan"):
+        edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
+        model.similarity_fn_name = similarity or "cosine"
+        (found,) = bertjax.load_pretrained(folder).predict([("a b", "c")])
+        expected = float(model.similarity(*vectors))
+        assert found["similarity"] == pytest.approx(expected, abs=1e-5), similarity
 
 
 def test_a_copy_has_modules_that_bertjax_lacks(sentence_model, texts, tmp_path):

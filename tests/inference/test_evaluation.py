@@ -76,9 +76,10 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     assert len(splits) == 4  # the test splits have no labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    ["classify", *(pytest.param(k, marks=pytest.mark.slow) for k in ("qa", "tag", "choice"))],
+    ["classify", "qa", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("tag", "choice"))],
 )
 def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, capsys):
     result = train(one_layer, tmp_path / "run", task=kind, **files[kind])

@@ -106,7 +106,7 @@ def test_fill_mask_writes_a_page(loaded, one_layer, sentences, tmp_path, capsys)
     assert seen["picked"].endswith("token 2, masked")
 
 
-def test_html_belongs_to_fill_mask(one_layer):
+def test_html_belongs_to_fill_mask():
     with pytest.raises(ValueError, match="--html: without effect with --text"):
         predict.PredictConfig(model="m", text="a", html="a.html")
     with pytest.raises(ValueError, match="--html a.txt: the file must end in .html"):

@@ -30,6 +30,7 @@ def texts() -> list[str]:
     return [f"{s} {v} {o}" for s in subjects for v in verbs for o in objects]
 
 
+@pytest.mark.slow
 def test_hidden_states_equal_pytorch(minilm, texts):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")

@@ -21,7 +21,6 @@ from bertjax.inference.predictor import (
     stacked,
 )
 from bertjax.model import HEADS
-from bertjax.weights import init_params
 
 
 def features_of(lengths, choices=1):
@@ -169,11 +168,11 @@ def outputs(model, params, *, split: bool):
 
 @pytest.mark.parametrize("shared", [False, True])  # as in BERT and in ALBERT
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_outputs_are_equal(tiny_config, shared, dtype):
+def test_outputs_are_equal(tiny_config, random_params, shared, dtype):
     changes = {"num_hidden_layers": 4, "num_hidden_groups": 2} if shared else {}
     config = dataclasses.replace(tiny_config, **changes)
     model = HEADS["encoder"](config, jnp.dtype(dtype))
-    params = init_params(model, 0)
+    params = random_params(model)
     split = inference_params(params, model)
     layers = jax.tree.leaves(split["bert"]["encoder"]["layers"])
     assert len(layers) == config.groups * len(jax.tree.leaves(params["bert"]["encoder"]["layers"]))
@@ -187,20 +186,22 @@ def test_outputs_are_equal(tiny_config, shared, dtype):
     ("dtype", "kernel"),
     [("float32", r"f32\[(1,)?32,64\]"), ("bfloat16", r"bf16\[(32|64),(32|64)\]")],
 )
-def test_no_parameters_of_layers_are_copied(tiny_config, dtype, kernel):
+def test_no_parameters_of_layers_are_copied(tiny_config, random_params, dtype, kernel):
     model = HEADS["encoder"](tiny_config, jnp.dtype(dtype))
-    params = init_params(model, 0)
+    params = random_params(model)
     kernels = re.compile(rf"= {kernel}\S* (fusion|slice|copy)\(")
     whole, _ = outputs(model, params, split=False)
     found, _ = outputs(model, inference_params(params, model), split=True)
     assert kernels.search(whole.as_text()) and not kernels.search(found.as_text())
 
 
-def test_where_layers_are_a_loop_their_parameters_stay_stacked(tiny_config, monkeypatch):
+def test_where_layers_are_a_loop_their_parameters_stay_stacked(
+    tiny_config, random_params, monkeypatch
+):
     # As on accelerators.
     monkeypatch.setattr("bertjax.inference.predictor.choose_unroll", lambda *args: 1)
     model = HEADS["encoder"](tiny_config)
-    params = init_params(model, 0)
+    params = random_params(model)
     shapes = jax.tree.map(jnp.shape, params)
     assert for_inference(model).unroll == 1
     assert jax.tree.map(jnp.shape, inference_params(params, model)) == shapes

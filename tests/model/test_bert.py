@@ -24,6 +24,12 @@ def applied(model, params, *inputs, **others):
     return model.apply({"params": params}, *inputs, **others)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+@jax.value_and_grad
+def sum_and_gradient(params, model, *inputs):
+    return jnp.sum(model.apply({"params": params}, *inputs)["last_hidden_state"] ** 3)
+
+
 def random_sequences(lengths, vocab_size=120):
     rng = np.random.default_rng(0)
     return [rng.integers(5, vocab_size, n) for n in lengths]
@@ -107,15 +113,8 @@ def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
 def test_unrolling_and_recomputing_change_neither_outputs_nor_gradients(tiny, change):
     model, params = tiny
     inputs = as_row(random_sequences([20]))
-
-    @functools.partial(jax.jit, static_argnums=1)
-    @jax.value_and_grad
-    def value(params, model):
-        return jnp.sum(model.apply({"params": params}, *inputs)["last_hidden_state"] ** 3)
-
-    other = model.clone(**change)
-    expected, gradient = value(params, model)
-    found, other_gradient = value(params, other)
+    expected, gradient = sum_and_gradient(params, model, *inputs)
+    found, other_gradient = sum_and_gradient(params, model.clone(**change), *inputs)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     scale = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient))
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
@@ -167,7 +166,8 @@ def test_kernels_start_from_a_normal_cut_at_two_sigma(tiny_config):
 def test_attention_probabilities_are_sown_and_stay_within_a_sequence(tiny):
     model, params = tiny
     inputs = as_row(random_sequences([5, 9]))
-    _, state = model.apply({"params": params}, *inputs, mutable=["intermediates"])
+    apply = jax.jit(functools.partial(model.apply, mutable=["intermediates"]))
+    _, state = apply({"params": params}, *inputs)
     (probs,) = state["intermediates"]["bert"]["encoder"]["layers"]["attention"]["attention_probs"]
     assert probs.shape == (2, 1, 4, LENGTH, LENGTH)
     ids = inputs[3][0]

@@ -24,6 +24,7 @@ from bertjax.model.fused_attention import (
 )
 
 ROWS, LENGTH = 2, 256
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,12 @@ def packed() -> jax.Array:
     ids[0, :100], ids[0, 100:130], ids[0, 130:230] = 1, 2, 3
     ids[1, :200] = 1
     return jnp.asarray(ids)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initial(module, x, ids):
+    """The first parameters of a module."""
+    return module.init(jax.random.key(1), x, ids, None)
 
 
 # The kernels without their devices.
@@ -51,7 +58,7 @@ def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
     config = BertConfig(hidden_size=96, num_attention_heads=6, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96), dtype)
     attention = SelfAttention(config, dtype)
-    params = attention.init(jax.random.key(1), x, packed, None)
+    params = initial(attention, x, packed)
     by_head = attention.clone(kernel=BY_HEAD)
     whole, found = (
         jax.jit(module.apply)(params, x, packed, None) for module in (attention, by_head)
@@ -60,7 +67,8 @@ def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
     np.testing.assert_allclose(*map(np.float32, (found, whole)), atol=tolerance)
     text = jax.jit(by_head.apply).lower(params, x, packed, None).as_text()
     assert f"{ROWS}x1x{LENGTH}x{LENGTH}x" in text and f"{ROWS}x6x{LENGTH}x{LENGTH}x" not in text
-    _, sown = by_head.apply(params, x, packed, None, mutable=["intermediates"])
+    seen = functools.partial(by_head.apply, mutable=["intermediates"])
+    _, sown = jax.eval_shape(seen, params, x, packed, None)
     assert sown["intermediates"]["attention_probs"][0].shape == (ROWS, 6, LENGTH, LENGTH)
 
 
@@ -73,14 +81,15 @@ def test_outputs_and_gradients_are_those_of_the_compilers_attention(
     config = BertConfig(hidden_size=128, num_attention_heads=2, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 128))
     real = (packed > 0)[..., None]
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
 
     def total(params, kernel):
         out = SelfAttention(config, kernel=kernel).apply(params, x, packed, None)
         return jnp.sum(jnp.where(real, out, 0.0) ** 2), out
 
-    (expected, outputs), gradients = jax.value_and_grad(total, has_aux=True)(params, "xla")
-    (found, fused_outputs), fused = jax.value_and_grad(total, has_aux=True)(params, kernel)
+    gradient = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
+    (expected, outputs), gradients = gradient(params, "xla")
+    (found, fused_outputs), fused = gradient(params, kernel)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(fused_outputs * real, outputs * real, atol=1e-5)
     for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(gradients), strict=True):
@@ -99,12 +108,12 @@ def assert_close_trees(found, expected, tolerance: float) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
 
 
-@pytest.mark.parametrize("platform", FLASH)
 @pytest.mark.parametrize(
-    ("heads", "causal"),
+    ("platform", "heads", "causal"),
     [
-        (2, False),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, True), (8, False))),
+        *((platform, 2, False) for platform in FLASH),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in (("gpu", 4, True), ("tpu", 8, False))),
+        *(pytest.param(*x, marks=REPEATED) for x in (("tpu", 4, True), ("gpu", 8, False))),
     ],
 )
 def test_flash_attention_drops_what_the_compilers_attention_drops(
@@ -119,7 +128,7 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
         attention_probs_dropout_prob=0.2,
     )
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96))
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
     # Larger weights than at the start of training, so that attention is not almost uniform.
     params = jax.tree.map(lambda p: 8 * p, params)
     weights = jax.random.normal(jax.random.key(2), x.shape)
@@ -129,7 +138,7 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
         return jnp.sum(out * weights) / x.size, out
 
     with jax.default_matmul_precision("highest"):
-        gradient = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+        gradient = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True), static_argnums=2)
         (_, outputs), expected = gradient(params, x, "xla")
         (_, fused), found = gradient(params, x, "flash")
     assert_close_trees(fused, outputs, 1e-6)
@@ -137,27 +146,24 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
 
 
 @pytest.mark.parametrize("platform", FLASH)
-@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize("length", [pytest.param(128, marks=REPEATED), 512])
 def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
     heads, rate, rows = 3, 0.3, jnp.array([4, 9])
     key = jax.random.key(2)
     row_keys = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, rows))
     zeros = jnp.zeros((2, length, heads, 128))
+
+    @jax.jit
+    def attend(values):
+        ids = jnp.ones((2, length), jnp.int32)
+        options = {"causal": False, "row_keys": row_keys, "rate": rate}
+        return FLASH[platform](zeros, zeros, values, ids, **options)
+
     # With equal scores and one-hot values, the outputs are the probabilities of 128 keys.
     found = []
     for start in range(0, length, 128):
         one_hot = jnp.eye(length, 128, -start)[None, :, None]
-        found.append(
-            FLASH[platform](
-                zeros,
-                zeros,
-                jnp.broadcast_to(one_hot, zeros.shape),
-                jnp.ones((2, length), jnp.int32),
-                causal=False,
-                row_keys=row_keys,
-                rate=rate,
-            )
-        )
+        found.append(attend(jnp.broadcast_to(one_hot, zeros.shape)))
     probs = jnp.concatenate(found, -1).swapaxes(1, 2)  # [B, N, L, L]
     kept = keep_mask(key, rows, (heads, length, length), drop_threshold(rate))
     np.testing.assert_array_equal(probs > 0, kept)
@@ -170,7 +176,7 @@ def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch
     config = BertConfig(hidden_size=128, num_attention_heads=4, attention_probs_dropout_prob=0.3)
     x = jax.random.normal(jax.random.key(0), (4, LENGTH, 128))
     ids = jnp.concatenate([packed, packed])
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     rows = jnp.arange(4)
 
     def gradients(kernel, params, x, ids, rows):
@@ -179,7 +185,7 @@ def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch
 
         return jax.value_and_grad(total)(params)
 
-    expected = gradients("xla", params, x, ids, rows)
+    expected = jax.jit(functools.partial(gradients, "xla"))(params, x, ids, rows)
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     placed = jax.device_put((x, ids, rows), sharding.batch_sharding(mesh))
     split = sharding.within(mesh, functools.partial(gradients, "flash"))
@@ -194,7 +200,7 @@ def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compil
     # Without an accelerator, the kernel could not be lowered.
     config = BertConfig(hidden_size=16, num_attention_heads=2)
     x, ids = jnp.zeros((1, 100, 16)), jnp.ones((1, 100), jnp.int32)
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     attend_with("flash", config, params, x, ids, jnp.arange(1))
     x, ids = jnp.zeros((1, 128, 16)), jnp.ones((1, 128), jnp.int32)
     rbg = {"dropout": jax.random.key(1, impl="rbg")}
@@ -204,7 +210,7 @@ def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compil
 def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
     config = BertConfig(hidden_size=128, num_attention_heads=2, attention_probs_dropout_prob=0.5)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 128))
-    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    params = initial(SelfAttention(config), x, packed)
     # Without a TPU the fused kernel cannot be lowered: these two do not take it.
     module = SelfAttention(config, kernel="splash")
     _, seen = module.apply(params, x, packed, None, mutable="intermediates")
@@ -301,7 +307,11 @@ def local_dropout(rate: float, rows: jax.Array):
 
 @pytest.mark.parametrize(
     ("platform", "window"),
-    [("gpu", 90), *(pytest.param(*x, marks=pytest.mark.slow) for x in (("tpu", 90), ("tpu", 2)))],
+    [
+        ("gpu", 90),
+        pytest.param("tpu", 2, marks=pytest.mark.slow),
+        pytest.param("tpu", 90, marks=REPEATED),
+    ],
 )
 def test_the_bits_of_local_flash_attention_are_those_of_blocks(platform, window):
     """With one-hot values, the outputs are the probabilities of the first 128 keys."""
@@ -323,14 +333,24 @@ LOCAL = [(384, 40), (512, 128), (256, 1), (512, 300), (256, 200), (128, 1000)]
 RATES = {"gpu": 0.3, "tpu": 0.3, "splash": 0.0}
 
 
+CASES = [
+    *((*kernel, "float32", *sizes) for kernel in RATES.items() for sizes in LOCAL),
+    *((*kernel, "bfloat16", 512, 128) for kernel in RATES.items()),
+    *((kernel, 0.0, "float32", 512, 128) for kernel in FLASH),
+]
+# Each kernel, each kind of window, a data type and a rate of its own.
+COVERING = [
+    *(("gpu", 0.3, "float32", *sizes) for sizes in ((384, 40), (256, 1), (128, 1000))),
+    *(("tpu", 0.3, "float32", *sizes) for sizes in ((512, 128), (256, 200))),
+    *(("splash", 0.0, "float32", *sizes) for sizes in ((384, 40), (512, 300))),
+    *(("gpu", 0.3, "bfloat16", 512, 128), ("tpu", 0.0, "float32", 512, 128)),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "rate", "dtype", "length", "window"),
-    [
-        *((*kernel, "float32", *sizes) for kernel in RATES.items() for sizes in LOCAL),
-        *((*kernel, "bfloat16", 512, 128) for kernel in RATES.items()),
-        *((kernel, 0.0, "float32", 512, 128) for kernel in FLASH),
-    ],
+    [pytest.param(*x, marks=() if x in COVERING else pytest.mark.exhaustive) for x in CASES],
 )
 def test_local_attention_and_its_gradients_are_those_of_the_compilers_attention(
     kernel, rate, dtype, length, window, monkeypatch
@@ -344,7 +364,7 @@ def test_local_attention_and_its_gradients_are_those_of_the_compilers_attention(
     ids = jnp.repeat(jnp.array([[1, 2, 3, 0]]), sizes, axis=1, total_repeat_length=length)
     ids = jnp.concatenate([ids, jnp.ones_like(ids)])
     x = jax.random.normal(jax.random.key(0), (2, length, 72), dtype)
-    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    params = initial(SelfAttention(config), x, ids)
     params = jax.tree.map(lambda p: 8 * p, params)
     weights = jax.random.normal(jax.random.key(2), x.shape) * (ids > 0)[..., None]
 
@@ -382,8 +402,16 @@ def test_local_flash_attention_on_a_mesh_drops_what_that_of_one_device_drops():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["none", "selective"])
-@pytest.mark.parametrize("kernel", ["flash", "splash"])
+@pytest.mark.parametrize(
+    ("kernel", "remat"),
+    [
+        *(("flash", "selective"), ("splash", "none")),
+        *(
+            pytest.param(*x, marks=pytest.mark.exhaustive)
+            for x in (("flash", "none"), ("splash", "selective"))
+        ),
+    ],
+)
 def test_modernbert_with_a_kernel_equals_modernbert_without(kernel, remat, monkeypatch):
     monkeypatch.setitem(FUSED, kernel, FUSED[kernel]._replace(attend=ANYWHERE[kernel]))
     rate = 0.1 if kernel == "flash" else 0.0
@@ -423,7 +451,7 @@ def test_the_backward_pass_of_selective_remat_calls_no_forward_kernel(packed, wi
     config = BertConfig(hidden_size=256, num_attention_heads=2)
     attention = SelfAttention(config, kernel="splash", window=window)
     x = jnp.zeros((ROWS, LENGTH, 256))
-    params = attention.clone(kernel="xla").init(jax.random.key(1), x, packed, None)
+    params = initial(attention.clone(kernel="xla"), x, packed)
 
     def total(params):
         return attention.apply(params, x, packed, None).sum()

@@ -19,20 +19,22 @@ def test_a_layer_and_its_parameters_are_those_of_flax(dtype, axes, features):
     x, key = jax.random.normal(jax.random.key(1), (2, 6, 7)), jax.random.key(0)
     ours = Linear(config, features, dtype, axes=axes)
     theirs = nn.DenseGeneral(features, range(-axes, 0), dtype=dtype, kernel_init=init)
-    params = ours.init(key, x)
-    jax.tree.map(np.testing.assert_array_equal, params, theirs.init(key, x))
+    params = jax.jit(ours.init)(key, x)
+    jax.tree.map(np.testing.assert_array_equal, params, jax.jit(theirs.init)(key, x))
     params = jax.tree.map(lambda p: p + 0.1, params)  # a bias begins at 0
     weights = jax.random.normal(jax.random.key(2), jax.eval_shape(ours.apply, params, x).shape)
 
-    def weighted(layer, params, x):
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.grad, argnums=(1, 2))
+    def gradients_of(layer, params, x):
         return (weights * layer.apply(params, x)).sum()
 
-    gradients = [jax.grad(weighted, (1, 2))(layer, params, x) for layer in (ours, theirs)]
+    gradients = [gradients_of(layer, params, x) for layer in (ours, theirs)]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0.02, atol=0.02), *gradients)
     if dtype == "float32":
         close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
         jax.tree.map(close, *gradients)
-    found, expected = (layer.apply(params, x) for layer in (ours, theirs))
+    found, expected = (jax.jit(layer.apply)(params, x) for layer in (ours, theirs))
     assert found.dtype == expected.dtype == dtype
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]  # flax rounds twice
     np.testing.assert_allclose(

@@ -10,7 +10,6 @@ import pytest
 
 from bertjax.model.heads import BertForMaskedLM
 from bertjax.model.linear import matmul, project
-from bertjax.weights import init_params
 
 # Shapes of x and of a kernel, and whether the kernel is transposed.
 PRODUCTS = {
@@ -36,11 +35,15 @@ def test_a_product_and_its_gradients_are_those_of_jax(name, dtype):
         return jnp.matmul(x, kernel.T if transposed else kernel)
 
     tolerance = {"float32": 1e-6, "bfloat16": 2**-8}[dtype]
-    expected = theirs(wide, kernel)
-    np.testing.assert_allclose(ours(x, kernel), expected, rtol=tolerance, atol=1e-6)
+    # Without gradients, kernels are read in another way.
+    found, expected = jax.jit(ours)(x, kernel), jax.jit(theirs)(wide, kernel)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=1e-6)
 
     def gradients(product, x):
-        return jax.grad(lambda x, y: jnp.sin(product(x, y)).sum(), argnums=(0, 1))(x, kernel)
+        def sines(x, kernel):
+            return jnp.sin(product(x, kernel)).sum()
+
+        return jax.jit(jax.grad(sines, argnums=(0, 1)))(x, kernel)
 
     for gradient, exact, of in zip(
         gradients(ours, x), gradients(theirs, wide), (x, kernel), strict=True
@@ -67,9 +70,9 @@ def test_products_with_shared_axes_and_their_gradients_are_those_of_jax(shape, d
         return jnp.sin(jnp.matmul(x, y.mT if transposed else y))
 
     tolerance = {"float32": 1e-5, "bfloat16": 0.05}[dtype]
-    np.testing.assert_allclose(ours(lhs, rhs), theirs(*wide), atol=tolerance)
+    np.testing.assert_allclose(jax.jit(ours)(lhs, rhs), jax.jit(theirs)(*wide), atol=tolerance)
     found, expected = (
-        jax.grad(lambda *xy, f=f: f(*xy).sum(), argnums=(0, 1))(*operands)
+        jax.jit(jax.grad(lambda *xy, f=f: f(*xy).sum(), argnums=(0, 1)))(*operands)
         for f, operands in ((ours, (lhs, rhs)), (theirs, wide))
     )
     for gradient, exact in zip(found, expected, strict=True):
@@ -99,14 +102,16 @@ def step_of(model):
     return jax.grad(loss)
 
 
-def test_every_product_of_a_step_in_bfloat16_is_asked_for_float32_sums_on_a_cpu(model):
-    found = products_of(step_of(model), init_params(model, 0))
+def test_every_product_of_a_step_in_bfloat16_is_asked_for_float32_sums_on_a_cpu(
+    model, random_params
+):
+    found = products_of(step_of(model), random_params(model))
     # Six linear layers and two products of attention in the loop, and two for words; each forward
     # and two gradients.
     assert found == 3 * 10 * ["f32"]
 
 
-def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
+def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model, random_params):
     mesh = jax.sharding.AbstractMesh(
         (1,),
         ("data",),
@@ -120,16 +125,16 @@ def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
             return step(params)
 
     # Only the logits of the vocabulary, and their two gradients, keep their float32 sums.
-    assert sorted(products_of(traced, init_params(model, 0))) == 27 * ["bf16"] + 3 * ["f32"]
+    assert sorted(products_of(traced, random_params(model))) == 27 * ["bf16"] + 3 * ["f32"]
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_logits_of_the_vocabulary_are_not_rounded_to_bfloat16(tiny_config, tied):
+def test_logits_of_the_vocabulary_are_not_rounded_to_bfloat16(tiny_config, random_params, tied):
     config = dataclasses.replace(tiny_config, tie_word_embeddings=tied)
     model = BertForMaskedLM(config, dtype=jnp.bfloat16)
     rows = jnp.ones((2, 16), jnp.int32)
     inputs = (jnp.arange(32).reshape(2, 16), rows, rows - 1, rows, rows[:, :1] - 1)
-    logits = model.apply({"params": init_params(model, 0)}, *inputs)["logits"]
+    logits = jax.jit(model.apply)({"params": random_params(model)}, *inputs)["logits"]
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
     assert (logits == rounded).mean() < 0.05

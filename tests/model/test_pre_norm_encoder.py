@@ -44,6 +44,7 @@ HEADS_OF_MODERNBERT = [
     "question_answering",
     "multiple_choice",
 ]
+CLASSIFIER = "sequence_classification"
 LENGTHS = np.array([50, 33, 8, 5])
 
 
@@ -67,7 +68,13 @@ def torch_model(folder, config: BertConfig, head: str):
 
 @pytest.mark.parity
 @pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS_OF_MODERNBERT)
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(x, marks=() if x in ("masked_lm", CLASSIFIER) else pytest.mark.exhaustive)
+        for x in HEADS_OF_MODERNBERT
+    ],
+)
 def test_an_odd_config_equals_transformers(head, tmp_path, tokenizer, written):
     folder = written(tmp_path / "m", ODD, head, tokenizer)
     theirs = torch_model(folder, ODD, head)
@@ -114,7 +121,9 @@ def packed(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("unroll", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "unroll", [1, pytest.param(3, marks=(pytest.mark.slow, pytest.mark.exhaustive))]
+)
 def test_packed_sequences_give_what_they_give_alone(unroll, random_params):
     """With means of hidden states, and blocks of local attention across borders of sequences."""
     config = dataclasses.replace(ODD, num_hidden_layers=5)
@@ -235,7 +244,11 @@ def test_initial_weights_have_the_deviations_of_the_recipe():
 
 
 @pytest.mark.parametrize(
-    "head", ["question_answering", pytest.param("multiple_choice", marks=pytest.mark.slow)]
+    "head",
+    [
+        "question_answering",
+        pytest.param("multiple_choice", marks=(pytest.mark.slow, pytest.mark.exhaustive)),
+    ],
 )
 def test_a_task_with_another_number_of_outputs_gets_a_new_classifier(
     head, tmp_path, tokenizer, written

@@ -41,6 +41,8 @@ from tests.tokenization.conftest import (
     train_gemma,
 )
 
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
+
 ODD = [
     "",
     "abc",
@@ -95,9 +97,21 @@ SETTINGS = [
 ]
 
 
+PIECES = ({}, {"user_defined_symbols": ["user", "(5"]})
+
+
 @pytest.mark.parity
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("pieces", [{}, {"user_defined_symbols": ["user", "(5"]}], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "pieces"),
+    [
+        pytest.param(
+            settings, pieces, marks=REPEATED if pieces and settings not in SETTINGS[::4] else ()
+        )
+        for settings in SETTINGS
+        for pieces in PIECES
+    ],
+    ids=str,
+)
 def test_deberta_is_that_of_transformers(tmp_path, texts, capsys, settings, pieces):
     transformers = pytest.importorskip("transformers")
     lines = [*texts, *ODD[2:6]]
@@ -177,8 +191,14 @@ def mmbert_folder(folder, backend, **config):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("byte_fallback", [True, False])
-@pytest.mark.parametrize("pre_tokenizer", [METASPACE, OF_GEMMA], ids=["mmbert", "gemma"])
+@pytest.mark.parametrize(
+    ("byte_fallback", "pre_tokenizer"),
+    [
+        *((True, METASPACE), (False, OF_GEMMA)),
+        *(pytest.param(*x, marks=REPEATED) for x in ((False, METASPACE), (True, OF_GEMMA))),
+    ],
+    ids=["mmbert", "gemma without bytes", "mmbert without bytes", "gemma"],
+)
 def test_mmbert_is_that_of_transformers(tmp_path, texts, capsys, byte_fallback, pre_tokenizer):
     transformers = pytest.importorskip("transformers")
     backend = train_gemma(texts, byte_fallback=byte_fallback, pre_tokenizer=pre_tokenizer)
@@ -374,7 +394,9 @@ def random_tokenizer(draw, texts):
     return kind, backend
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < 15 else REPEATED) for seed in range(40)]
+)
 def test_a_tokenizer_of_any_parts_is_used_as_it_is(tmp_path, texts, seed):
     draw = random.Random(seed)
     kind, theirs = random_tokenizer(draw, [*texts[:80], *ODD])

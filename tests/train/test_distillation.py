@@ -82,7 +82,7 @@ def test_the_gradient_of_soft_targets_is_pytorchs(temperature):
     def loss(student):
         return jnp.sum(soft_targets_loss(student, teacher, temperature) * weights)
 
-    np.testing.assert_allclose(jax.grad(loss)(student), theirs.grad, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(student), theirs.grad, atol=1e-5)
 
 
 @pytest.mark.parity
@@ -292,15 +292,15 @@ def one_device(tiny_config, batch):
     return Distilled(tiny_config, 1).run(batch)[0]
 
 
-# Five programs compile: CI runs them beside the fast suite.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "accumulation"),
     [
-        (MeshConfig(), 1),
-        (MeshConfig(), 2),
-        (MeshConfig(tensor=2, fsdp=2), 1),
-        (MeshConfig(fsdp=4), 2),
+        (MeshConfig(tensor=2, fsdp=2), 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in ((MeshConfig(), 1), (MeshConfig(), 2), (MeshConfig(fsdp=4), 2))
+        ),
     ],
 )
 def test_eight_devices_and_microbatches_equal_one_device(

@@ -47,6 +47,7 @@ def result(config):
     return variants.finetune(config)
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_layer, sentences):
     assert set(result.scores) == {f"dev/{x}" for x in (
         "mrr", "recall_at_1", "recall_at_10", "triplet_accuracy", *RETRIEVAL_METRICS
@@ -83,6 +84,7 @@ def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_la
     np.testing.assert_array_equal(before["kernel"], loaded.params["bert"]["pooler"]["kernel"])
 
 
+@pytest.mark.slow
 def test_evaluations_search_a_collection_as_predict_does(result, config, capsys):
     """The best model by it is chosen, and it keeps pooling and length."""
     found = [x["eval/ndcg_at_10"] for x in result.metrics if "eval/ndcg_at_10" in x]
@@ -101,6 +103,7 @@ def test_evaluations_search_a_collection_as_predict_does(result, config, capsys)
             bertjax.finetune(dataclasses.replace(config, workdir="none", **{**given, **changes}))
 
 
+@pytest.mark.slow
 def test_similarities_take_the_length_of_sentence_transformers(result, tmp_path):
     shutil.copytree(result.directory, tmp_path / "theirs")
     for name in ("task.json", CHECKSUMS):
@@ -109,6 +112,7 @@ def test_similarities_take_the_length_of_sentence_transformers(result, tmp_path)
     assert with_task(theirs)[1].max_length == Embedder(theirs).max_length == 24
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_as_before_and_can_be_trained_further(result, config, tmp_path):
     result.model.save(tmp_path / "saved")
     for name in ("modules.json", "1_Pooling/config.json", "task.json", "model.safetensors"):
@@ -228,7 +232,10 @@ def test_a_teachers_scores_are_learned(one_layer, sentences, tmp_path, loss):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False)])
+@pytest.mark.parametrize(
+    ("pooling", "normalize"),
+    [("mean", True), pytest.param("cls", False, marks=pytest.mark.exhaustive)],
+)
 def test_cosines_in_sentence_transformers_are_ours(config, sentences, tmp_path, pooling, normalize):
     library = pytest.importorskip("sentence_transformers")
     changes = {"pooling": pooling, "normalize": normalize, "workdir": str(tmp_path / "run")}

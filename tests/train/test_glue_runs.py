@@ -77,7 +77,7 @@ def whole(flags, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_all_tasks_in_one_command_are_the_runs_of_the_tasks(flags, whole, tmp_path):
-    for task in ("cola", "stsb", "mnli"):
+    for task in ("stsb", "mnli"):
         alone = [f"--task={task}", *flags[1:], f"--workdir={tmp_path / task}"]
         assert finetune.main(alone) == 0
         made = results(tmp_path / task)

@@ -56,13 +56,13 @@ def test_stacked_layers_are_updated_as_separate_ones(recipe, decay_all):
     )
     tx = make_optimizer(config, lambda step: jnp.asarray(RATE))
     params = jax.tree.map(jnp.float32, stacked_params(rng))
-    state = tx.init(params)
+    state, update = tx.init(params), jax.jit(tx.update)
     expected = separate(params)
     m = {key: np.zeros_like(x) for key, x in expected.items()}
     v = {key: np.zeros_like(x) for key, x in expected.items()}
     for step in range(1, 5):
         grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
-        updates, state = tx.update(jax.tree.map(jnp.float32, grads), state, params)
+        updates, state = update(jax.tree.map(jnp.float32, grads), state, params)
         params = optax.apply_updates(params, updates)
         alone = separate(grads)
         norm = np.sqrt(sum((g**2).sum() for g in alone.values()))

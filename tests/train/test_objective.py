@@ -56,7 +56,16 @@ def heads(one_layer_config, random_params):
     return of
 
 
-@pytest.mark.parametrize("kind", HEAD)
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [  # Other labels of a sequence are packed as classes are.
+        pytest.param(kind, marks=REPEATED if kind in ("multi_label", "regression") else ())
+        for kind in HEAD
+    ],
+)
 def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, heads, tiny_config):
     model, params = heads(kind)
     choices = 2 if kind == "choice" else 1
@@ -71,9 +80,10 @@ def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, head
             params, batch, objective.weights(batch), None
         )
 
-    packed, _ = make_batch(features, row_shape(64, choices, (2,)), labels, 0)
-    # One feature a row: rows are padded to the same length, so that one more shape is compiled.
-    alone = row_shape(32, choices, ())
+    # All features in two of six rows, and a feature a row: one program computes both.
+    packed, _ = make_batch(features, row_shape(64, choices, (len(features),)), labels, 0)
+    assert (packed["sequence_ids"].max(axis=1) > 0).sum() <= 2
+    alone = row_shape(64, choices, ())
     rows = [make_batch([f], alone, labels, 0)[0] for f in features]
     single = {key: np.concatenate([row[key] for row in rows]) for key in rows[0]}
     (loss, sums), grads = loss_and_grads(params, packed)
@@ -86,6 +96,19 @@ def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, head
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def loss_and_outputs(model, objective, params, batch):
+    """Both in one program."""
+    loss_fn, weights = make_loss_fn(model, objective), objective.weights(batch)
+
+    @jax.jit
+    def both(params, batch):
+        inputs = {key: batch[key] for key in MODEL_INPUTS}
+        outputs = model.apply({"params": params}, **inputs)
+        return loss_fn(params, batch, weights, None)[0], outputs
+
+    return both(params, batch)
+
+
 def test_class_weights_give_the_weighted_mean(heads, tiny_config):
     model, params = heads("classes")
     weights = (1.0, 3.0, 0.5)
@@ -93,10 +116,7 @@ def test_class_weights_give_the_weighted_mean(heads, tiny_config):
     features = features_of("classes", tiny_config.vocab_size)
     batch, places = make_batch(features, row_shape(64, 1, ()), labels, 0)
     objective = model.objectives["classes"]
-    loss_fn = jax.jit(make_loss_fn(model, objective))
-    loss, _ = loss_fn(params, batch, objective.weights(batch), None)
-    keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
-    outputs = jax.jit(model.apply)({"params": params}, *(batch[k] for k in keys))
+    loss, outputs = loss_and_outputs(model, objective, params, batch)
     logits = np.asarray(outputs["logits"])
     of_feature = np.array([logits[row, slot] for row, slot, _ in places], np.float64)
     log_probs = of_feature - np.log(np.exp(of_feature).sum(-1, keepdims=True))
@@ -118,10 +138,7 @@ def test_losses_are_those_of_transformers(kind, heads, tiny_config):
     rows = [make_batch([f], shape, labels, 0)[0] for f in features]
     batch = {key: np.concatenate([row[key] for row in rows]) for key in rows[0]}
     objective = model.objectives[kind]
-    loss_fn = jax.jit(make_loss_fn(model, objective))
-    loss, _ = loss_fn(params, batch, objective.weights(batch), None)
-    keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
-    out = jax.jit(model.apply)({"params": params}, *(batch[k] for k in keys))
+    loss, out = loss_and_outputs(model, objective, params, batch)
     out = {key: torch.tensor(np.asarray(value)) for key, value in out.items()}
     f = torch.nn.functional
     if kind == "span":
@@ -165,7 +182,7 @@ def test_a_pretraining_objective_has_the_settings_of_its_head(one_layer_config, 
     batch |= {f"masked_{name}": np.ones((2, 3), np.int32) for name in ("positions", "labels")}
     batch |= {"masked_weights": np.ones((2, 3), np.float32), "labels": np.full((2, 8), -1)}
     params, total = random_params(HEADS["masked_lm"](one_layer_config)), {"mlm_loss": 6.0}
-    losses = [make_loss_fn(Weighted(one_layer_config, weight=w)) for w in (1.0, 2.0)]
+    losses = [jax.jit(make_loss_fn(Weighted(one_layer_config, weight=w))) for w in (1.0, 2.0)]
     once, twice = (loss_fn(params, batch, total, None)[0] for loss_fn in losses)
     assert once > 0
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-6)

@@ -19,9 +19,11 @@ from bertjax.weights import init_params
 
 
 def one_a_row(batch):
-    """The same sequences with the same masks, a row each."""
+    """The same sequences with the same masks, a row each, in arrays of the same length."""
     rows = []
-    length, most = batch["input_ids"].shape[1], batch["masked_positions"].shape[1]
+    length, most, slots = (
+        batch[key].shape[1] for key in ("input_ids", "masked_positions", "sequence_starts")
+    )
     for row in range(len(batch["input_ids"])):
         own = {key: values[row] for key, values in batch.items()}
         for slot in range(own["sequence_ids"].max()):
@@ -34,14 +36,23 @@ def one_a_row(batch):
                 {
                     "input_ids": pad_to(own["input_ids"][inside], length, 0),
                     "token_type_ids": pad_to(own["token_type_ids"][inside], length, 0),
-                    **layout([size], length, 1),
+                    **layout([size], length, slots),
                     "masked_positions": pad_to(positions, most, 0),
                     "masked_labels": pad_to(own["masked_labels"][masked], most, 0),
                     "masked_weights": pad_to(masked[masked], most, 0).astype(np.float32),
-                    "labels": own["labels"][slot : slot + 1],
+                    "labels": pad_to(own["labels"][slot : slot + 1], slots, -1),
                 }
             )
     return stack(rows)
+
+
+def with_empty_rows(batch, count):
+    """As many rows as the other batch has, so that one program computes both."""
+    unused = dict.fromkeys(batch, 0) | {"labels": -1}
+    return {
+        key: np.concatenate([x, np.full((count - len(x), *x.shape[1:]), unused[key], x.dtype)])
+        for key, x in batch.items()
+    }
 
 
 def packed_run(documents, tokenizer, folder, model, length) -> PretrainingJob:
@@ -89,7 +100,8 @@ def check_equal_to_sequences_alone(run: PretrainingJob) -> None:
             params, batch, pretraining_weights(batch), None
         )
 
-    (loss, sums), grads = loss_and_grads(params, batch)
+    packed = with_empty_rows({key: batch[key] for key in alone}, len(alone["input_ids"]))
+    (loss, sums), grads = loss_and_grads(params, packed)
     (loss_alone, sums_alone), grads_alone = loss_and_grads(params, alone)
     np.testing.assert_allclose(loss, loss_alone, rtol=0, atol=1e-5)
     for key in sums:

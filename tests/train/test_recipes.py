@@ -200,8 +200,6 @@ def test_lora_trains_adapters_and_head_with_little_state(classifier):
     trained = adapters + 32 * 32 + 32 + 3 * 32 + 3
     moments = sum(x.nbytes for x in jax.tree.leaves(state.opt_state))
     assert 3 * 4 * trained <= moments < 3 * 4 * trained + 40  # two moments and the average
-    whole = 3 * 4 * sum(x.size for x in before.values())
-    print(f"bytes of state: {moments:,} of LoRA, {whole:,} of all parameters")
 
 
 def test_the_average_has_the_weights_of_its_formula_and_skips_what_is_skipped(classifier):

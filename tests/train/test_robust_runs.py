@@ -128,6 +128,7 @@ def test_fine_tuning_ends_at_parameters_that_are_not_finite_and_goes_on_without_
     assert all((models[0][name] == models[1][name]).all() for name in models[1])
 
 
+@pytest.mark.slow
 def test_one_bad_batch_changes_nothing_and_is_reported(config, tmp_path, monkeypatch):
     with_batches(monkeypatch, lambda number: number == 6)
     states = {}
@@ -204,7 +205,7 @@ def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     assert steps_in(tmp_path / "run" / "checkpoints") == [8, 16]
 
 
-@pytest.mark.parametrize("stop_at", [8, 16])
+@pytest.mark.parametrize("stop_at", [pytest.param(8, marks=pytest.mark.exhaustive), 16])
 @pytest.mark.slow
 def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     config,
@@ -280,12 +281,11 @@ signals.leave(status)
 COMPILING, PYTHON = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "time.sleep(60)"
 
 
-@pytest.mark.parametrize("work", [COMPILING, PYTHON])
 @pytest.mark.parametrize(
-    "number, step, text",
+    "work, number, step, text",
     [
-        (signal.SIGTERM, 0, "stopped by SIGTERM (no training step was done yet"),
-        (signal.SIGINT, 1034, "stopped by Ctrl-C (everything up to step 1,034 is saved"),
+        (COMPILING, signal.SIGTERM, 0, "stopped by SIGTERM (no training step was done yet"),
+        (PYTHON, signal.SIGINT, 1034, "stopped by Ctrl-C (everything up to step 1,034 is saved"),
     ],
 )
 def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(

@@ -80,8 +80,8 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
 
     objective = model.objective("pretraining")
     weights = objective.weights(batch)
-    loss_fn = make_loss_fn(model, objective)
-    (loss, sums), grads = jax.value_and_grad(loss_fn, has_aux=True)(state, batch, weights, None)
+    loss_fn = jax.value_and_grad(make_loss_fn(model, objective), has_aux=True)
+    (loss, sums), grads = jax.jit(loss_fn)(state, batch, weights, None)
 
     used = batch["masked_weights"] > 0
     ids, replaced = torch.tensor(batch["input_ids"]).long(), torch.zeros(ROWS, LENGTH)
@@ -199,6 +199,7 @@ def whole(config, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_both_models_are_exported_and_measured(whole, config, sentences):
     lines = [json.loads(x) for x in (whole / "run" / "metrics.jsonl").read_text().splitlines()]
     evaluated = [x for x in lines if "eval/rtd_loss" in x]
@@ -217,6 +218,7 @@ def test_both_models_are_exported_and_measured(whole, config, sentences):
     assert len(words.fill_mask(f"{sentences[0]} {mask}", top_k=3)[0]) == 3
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monkeypatch):
     stopped = in_folder(config, tmp_path)
     run_until(4, lambda: pretrain.run(stopped), monkeypatch)
@@ -227,7 +229,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "mesh", "microbatches"),
-    [(1, MeshConfig(), 1), (1, MeshConfig(), 4), (8, MeshConfig(fsdp=2, tensor=2), 1)],
+    [
+        pytest.param(1, MeshConfig(), 1, marks=pytest.mark.exhaustive),
+        (1, MeshConfig(), 4),
+        (8, MeshConfig(fsdp=2, tensor=2), 1),
+    ],
 )
 def test_devices_and_microbatches_change_nothing(
     whole, config, devices, mesh, microbatches, tmp_path, monkeypatch
@@ -298,6 +304,7 @@ def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer,
         pretrain.run(in_folder(config, tmp_path, init=str(generator)))
 
 
+@pytest.mark.slow
 def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys):
     init = str(whole / "run" / "model")
     phases = (dataclasses.replace(config.phases[0], num_steps=1),)

@@ -25,8 +25,7 @@ from bertjax.train.step import (
 )
 
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
-# What holds with dropout is what holds without it, and more.
-DROPOUT = [pytest.param(0.0, marks=pytest.mark.slow), 0.3]
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 def random_batch(vocab_size):
@@ -149,32 +148,35 @@ def assert_close(found, expected):
     np.testing.assert_allclose(metrics["grad_norm"], other_metrics["grad_norm"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("dropout", DROPOUT)
+# What holds with dropout is what holds without it, and more.
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.3])
 def test_eight_devices_equal_one(tiny, tiny_config, batch, one_device, dropout):
     found = Setup(tiny_config, 8, dropout=dropout).run(tiny[1], batch)
     assert_close(found, one_device(dropout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
-    [pytest.param(MeshConfig(fsdp=4), marks=pytest.mark.slow), MeshConfig(tensor=2, fsdp=2)],
+    [pytest.param(MeshConfig(fsdp=4), marks=pytest.mark.exhaustive), MeshConfig(tensor=2, fsdp=2)],
 )
 def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device, mesh):
     assert_close(Setup(tiny_config, 8, mesh, dropout=0.3).run(tiny[1], batch), one_device(0.3))
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
-@pytest.mark.parametrize("dropout", DROPOUT)
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=REPEATED), 8])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=REPEATED), 0.3])
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):
     found = Setup(tiny_config, devices, accumulation=4, dropout=dropout).run(tiny[1], batch)
     assert_close(found, one_device(dropout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
-    [MeshConfig(), MeshConfig(tensor=2, fsdp=2)],
+    [pytest.param(MeshConfig(), marks=pytest.mark.exhaustive), MeshConfig(tensor=2, fsdp=2)],
 )
-@pytest.mark.slow
 def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(
     tiny, tiny_config, batch, one_device, mesh
 ):
@@ -228,7 +230,11 @@ def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(tensor=2, fsdp=2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(MeshConfig(), marks=pytest.mark.exhaustive), MeshConfig(tensor=2, fsdp=2)],
+)
 def test_frozen_parts_stay_bit_for_bit_and_have_no_moments(tiny, tiny_config, batch, mesh):
     setup = Setup(tiny_config, 8, mesh, dropout=0.3, frozen=("bert",))
     after, _ = setup.run(tiny[1], batch)
@@ -242,13 +248,31 @@ def test_frozen_parts_stay_bit_for_bit_and_have_no_moments(tiny, tiny_config, ba
     assert 2 * trained <= sum(x.size for x in moments) < 2 * trained + 10
 
 
-@pytest.mark.parametrize(("accumulation", "frozen"), [(1, ()), (4, ()), (1, ("bert",))])
+@pytest.fixture(scope="module")
+def compiled(tiny, tiny_config, batch):
+    """(microbatches, frozen parts) -> a step of eight devices that is compiled, and its state."""
+
+    @functools.cache
+    def of(accumulation, frozen):
+        setup = Setup(tiny_config, 8, accumulation=accumulation, frozen=frozen)
+        step, state, placed = setup.put(tiny[1], batch)
+        return step.lower(state, placed, np.uint32(0)).compile(), state
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "frozen"),
+    [
+        pytest.param(1, (), marks=pytest.mark.slow),
+        (4, ()),
+        pytest.param(1, ("bert",), marks=pytest.mark.slow),
+    ],
+)
 def test_eight_devices_reduce_gradients_once_and_gather_nothing(
-    tiny, tiny_config, batch, accumulation, frozen
+    tiny, compiled, accumulation, frozen
 ):
-    setup = Setup(tiny_config, 8, accumulation=accumulation, frozen=frozen)
-    step, state, placed = setup.put(tiny[1], batch)
-    text = step.lower(state, placed, np.uint32(0)).compile().as_text()
+    text = compiled(accumulation, frozen)[0].as_text()
     collective = re.compile(
         r"= (.*) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
         r"(?:-start)?\("
@@ -264,11 +288,8 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
     assert elements == sum(x.size for x in jax.tree.leaves(trained))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_the_state_is_donated(tiny, tiny_config, batch, devices):
-    step, state, placed = Setup(tiny_config, devices).put(tiny[1], batch)
-    compiled = step.lower(state, placed, np.uint32(0)).compile()
+def test_the_state_is_donated(compiled):
+    step, state = compiled(4, ())
     parameters = sum(x.nbytes for x in jax.tree.leaves(state))
-    assert compiled.memory_analysis().alias_size_in_bytes >= parameters
-    copied = re.findall(r"copy\(%state_opt_state\S*(mu|nu)\S*kernel", compiled.as_text())
-    assert not copied
+    assert step.memory_analysis().alias_size_in_bytes >= parameters
+    assert not re.findall(r"copy\(%state_opt_state\S*(mu|nu)\S*kernel", step.as_text())

@@ -40,10 +40,15 @@ RECIPES = {
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow) for name in RECIPES],
-)
+# Their tokenizers and examples are BERT's, and what they compute is compared with transformers.
+LIKE_BERT = ("distilbert", "electra")
+FAMILIES = [
+    pytest.param(name, marks=pytest.mark.exhaustive if name in LIKE_BERT else ())
+    for name in RECIPES
+]
+
+
+@pytest.fixture(scope="module")
 def pretrained(request, tmp_path_factory, sentences, tiny_family):
     """(family, workdir) of a few steps of pretraining."""
     family = request.param
@@ -82,6 +87,8 @@ def pretrained(request, tmp_path_factory, sentences, tiny_family):
     return family, folder / "run"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pretrained", FAMILIES, indirect=True)
 def test_pretraining_leaves_a_model_of_its_family(pretrained, sentences):
     family, run = pretrained
     config = json.loads((run / "model" / "config.json").read_text())
@@ -102,6 +109,7 @@ def test_pretraining_leaves_a_model_of_its_family(pretrained, sentences):
     "kind",
     ["classify", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("tag", "qa"))],
 )
+@pytest.mark.parametrize("pretrained", FAMILIES, indirect=True)
 def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
     family, run = pretrained
     config = FinetuneConfig(

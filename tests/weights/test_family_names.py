@@ -21,9 +21,14 @@ from bertjax.weights.families import (
 )
 from bertjax.weights.fill import param_shapes
 
-# Sizes of one family differ in numbers only.
+# Other sizes of a family differ in numbers only, and other families in names.
+QUICK = (
+    *("roberta-base", "ernie-3.0-base-zh", "mpnet-base", "albert-base-v2"),
+    *("distilbert-base-uncased", "electra-small", "electra-base", "deberta-v2-xlarge"),
+    *("deberta-v3-xsmall", "modernbert-base"),
+)
 RELATIVES = [
-    pytest.param(name, marks=pytest.mark.slow) if name.startswith("ettin") else name
+    pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow, pytest.mark.exhaustive))
     for name in MODEL_SIZES
     if not name.startswith("bert")
 ]

@@ -42,9 +42,9 @@ def test_weights_config_and_tokenizer_come_back_bit_for_bit(saved, tiny, tiny_co
     assert_same_params(loaded.params, tiny[1])
 
 
-def test_an_untied_decoder_is_kept(tmp_path, tiny_config, tokenizer):
+def test_an_untied_decoder_is_kept(tmp_path, tiny_config, tokenizer, random_params):
     config = dataclasses.replace(tiny_config, tie_word_embeddings=False)
-    params = jax.device_get(init_params(BertForPreTraining(config), 0))
+    params = random_params(BertForPreTraining(config))
     save_hf(tmp_path / "model", params, config, tokenizer)
     assert_same_params(load_model(tmp_path / "model").params, params)
     # PyTorch uses the bias of the decoder; older versions of transformers wrote only the other one.
@@ -69,13 +69,15 @@ def test_tied_tensors_may_stand_under_either_name(saved, tiny):
 
 @pytest.mark.parity
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
-def test_what_save_model_of_safetensors_writes_is_read(family, tmp_path, tiny_family, tokenizer):
+def test_what_save_model_of_safetensors_writes_is_read(
+    family, tmp_path, tiny_family, tokenizer, random_params
+):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_model
 
-    config, model = tiny_family(family), HEADS["masked_lm"](tiny_family(family))
-    params = jax.device_get(init_params(model, 0))
+    config = tiny_family(family)
+    params = random_params(HEADS["masked_lm"](config))
     save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
     (tmp_path / "checksums.json").unlink()
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
@@ -89,9 +91,8 @@ def test_what_save_model_of_safetensors_writes_is_read(family, tmp_path, tiny_fa
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_fine_tuned_choice_keeps_its_classifier(tmp_path, tiny_config, tokenizer):
-    model = HEADS["multiple_choice"](tiny_config)
-    params = jax.device_get(init_params(model, 0))
+def test_a_fine_tuned_choice_keeps_its_classifier(tmp_path, tiny_config, tokenizer, random_params):
+    params = random_params(HEADS["multiple_choice"](tiny_config))
     save_hf(tmp_path / "model", params, tiny_config, tokenizer, head="multiple_choice")
     loaded = load_model(tmp_path / "model", "multiple_choice", new_labels=True, seed=1)
     assert loaded.absent == []

@@ -224,10 +224,6 @@ def test_embeddings_equal_those_of_sentence_transformers(library, save, texts, t
         assert prediction["similarity"] == pytest.approx(wanted, abs=1e-4, rel=1e-5)
 
 
-def test_there_are_thirty_cases():
-    assert len(CASES) >= 30 and set(QUICK) <= set(CASES)
-
-
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_equal_those_of_pytorch(library, name):
     import torch
