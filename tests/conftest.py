@@ -216,12 +216,6 @@ def small_run(tokenizer, tmp_path):
     return write
 
 
-@functools.lru_cache(maxsize=256)
-def shapes_of(model):
-    """The shapes of a model's parameters: tracing it takes longer than drawing them."""
-    return {path: leaf.shape for path, leaf in param_shapes(model).items()}
-
-
 def random_params(model, seed=0, spread=0.05):
     """Random parameters, drawn without compiling: matrices as a model starts with, plus noise.
 
@@ -229,7 +223,8 @@ def random_params(model, seed=0, spread=0.05):
     """
     rng = np.random.default_rng(seed)
     flat = {}
-    for path, shape in shapes_of(model).items():
+    for path, leaf in param_shapes(model).items():
+        shape = leaf.shape
         noise = rng.normal(size=shape)
         if path.endswith(("bias", "scale")):
             value = path.endswith("scale") + 0.05 * noise
@@ -248,7 +243,8 @@ def write_model(
     Biases and LayerNorms have noise, too, so that a test sees where each one goes. Like the
     directories of other programs, it has no checksums, so that a test may change its files.
     """
-    size = sum(math.prod(shape) for shape in shapes_of(HEADS[head](config, num_labels=3)).values())
+    shapes = param_shapes(HEADS[head](config, num_labels=3)).values()
+    size = sum(math.prod(leaf.shape) for leaf in shapes)
     # A save with a mask decoder prints a warning, which names the directory.
     if size > 10**6 or folder.exists() or config.enhanced_mask_decoder:
         _save_model(folder, config, head, tokenizer, seed, spread)

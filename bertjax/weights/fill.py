@@ -1,5 +1,6 @@
 """Creates parameter trees, initialised at random or filled with tensors under PyTorch names."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,11 @@ def init_params(model: BertWithHead, seed: int) -> Any:
 
 def param_shapes(model: BertWithHead) -> dict[str, Any]:
     """Returns {path: shape and dtype} of all parameters of `model` without computing any values."""
+    return dict(_param_shapes(model))
+
+
+@functools.lru_cache(maxsize=64)  # tracing takes longer than reading the weights of a small model
+def _param_shapes(model: BertWithHead) -> dict[str, Any]:
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
     flat: Any = flatten_dict(tree, sep="/")
     return flat
