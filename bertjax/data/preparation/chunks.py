@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.base.addresses import place, written_locally
-from bertjax.base.files import is_remote, read_json_or_empty, write_text
+from bertjax.base.files import read_json_or_empty, write_text
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.packing import pack
@@ -127,34 +127,25 @@ class Chunk(NamedTuple):
     is_first: bool
 
 
-def cut_chunks(
-    documents: Iterable[Document], chunk_bytes: int, *, source: int = 0, first: int = 0
-) -> Iterator[Chunk]:
-    """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last.
-
-    The documents are from the source of index `source`, whose first chunk gets the number `first`.
-    """
-    number, size = first, 0
-    held: list[tuple[bytes, str]] = []
-    for document in documents:
-        text = document.text.encode("utf-8")
-        held.append((text, document.layout))
-        size += len(text)
-        if size >= chunk_bytes:
-            yield Chunk(number, held, size, source, number == first)
-            number, size, held = number + 1, 0, []
-    if held:
-        yield Chunk(number, held, size, source, number == first)
-
-
 def chunks_of(corpus: Corpus, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yields the chunks of all sources of `corpus`; errors as `Corpus.documents`."""
-    first = 0
+    """Yields chunks of whole documents of one source each; errors as `Corpus.documents`.
+
+    A chunk has at least `chunk_bytes` of text, except the last one of each source.
+    """
+    number = 0
     for source in range(len(corpus.sources or "1")):
-        documents = corpus.documents(source if corpus.sources else None)
-        for chunk in cut_chunks(documents, chunk_bytes, source=source, first=first):
-            yield chunk
-            first = chunk.number + 1
+        first, size = number, 0
+        held: list[tuple[bytes, str]] = []
+        for document in corpus.documents(source if corpus.sources else None):
+            text = document.text.encode("utf-8")
+            held.append((text, document.layout))
+            size += len(text)
+            if size >= chunk_bytes:
+                yield Chunk(number, held, size, source, number == first)
+                number, size, held = number + 1, 0, []
+        if held:
+            yield Chunk(number, held, size, source, number == first)
+            number += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,9 +307,9 @@ class ChunkPreparer:
                     head = row_head(self._width, [sequence[1:] for sequence in row])
                     yield b"".join([head, *(sequence.ids for sequence in row)])
 
-        name = shard_name(split, length, number)
+        file = place(self._settings.output) / f"{split}-{length}-{number:05d}.array_record"
         shard = None
-        with written_locally(place(self._settings.output) / name) as local:
+        with written_locally(file) as local:
             if written := write_shard(local, records()):
                 shard = describe(local, written)  # before it is uploaded to a bucket
         alone = len(documents) == 1 and self._objective.needs_second_document
@@ -413,10 +404,6 @@ def held_out_documents(
     return set(rng.choice(count, size=chosen, replace=False).tolist())
 
 
-def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of a chunk's shard."""
-    return f"{split}-{length}-{chunk:05d}.array_record"
-
 
 def summary_path(output: str, chunk: int) -> Path:
     """Returns the path of the summary of a chunk in the prepared directory `output`."""
@@ -450,8 +437,7 @@ def read_summary(
                 continue
             if not has_records(place(output) / shard.file, shard.records):
                 return None
-            checked = remembered is not None and not is_remote(output)
-            if checked and not is_intact(output, shard, remembered):
+            if remembered is not None and not is_intact(output, shard, remembered):
                 return None
     return summary
 
