@@ -196,11 +196,7 @@ WRAPPED_FULL = 0.75
 
 
 class Document(NamedTuple):
-    """A document: its text, not yet split into sentences, and its layout.
-
-    The layout tells whether a line is a sentence ("lines"), a paragraph ("paragraphs"), or running
-    text, possibly wrapped at a fixed width ("prose").
-    """
+    """A document: its text, not yet split into sentences, and its layout."""
 
     text: str
     layout: Layout
