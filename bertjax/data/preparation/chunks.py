@@ -195,12 +195,8 @@ class ChunkPreparer:
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
-    def prepare(self, chunk: Chunk) -> dict[str, Any]:
-        """Writes the shards of a chunk, then writes and returns the chunk's summary.
-
-        The summary has the numbers of documents, sentences, tokens and rows, and the names and
-        checksums of the shards. Its file marks the chunk as finished.
-        """
+    def prepare(self, chunk: Chunk) -> None:
+        """Writes the shards of a chunk, then its summary, which marks the chunk as finished."""
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
             len(tokens.documents),
@@ -233,7 +229,6 @@ class ChunkPreparer:
                 summary["eval_unigrams"] = self._unigrams(documents, tokens.ids)
         self._encoder.forget_if_full()
         write_summary(self._settings.output, summary)
-        return summary
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
         ids: list[bytes] = []
@@ -402,7 +397,6 @@ def held_out_documents(
         chosen = max(chosen, min(2, count // 2))
     chosen = min(chosen, count // 2)
     return set(rng.choice(count, size=chosen, replace=False).tolist())
-
 
 
 def summary_path(output: str, chunk: int) -> Path:
