@@ -247,14 +247,15 @@ class ChunkPreparer:
                 sentences_of(Document(text, layout))  # type: ignore[arg-type]
                 for text, (_, layout) in zip(texts, batch, strict=True)
             ]
-            long = [s for sentences in split for s in sentences if len(s) > SHORT_SENTENCE]
+            flat = list(chain.from_iterable(split))
+            long = [sentence for sentence in flat if len(sentence) > SHORT_SENTENCE]
             tokens.counts["repeated_sentences"] += len(long) - len(set(long) - seen)
             seen.update(long)
             # Unless a sentence is the first of its document, a space precedes it.
             following = [number > 0 for document in split for number in range(len(document))]
-            encoded = self._encoder.encode(list(chain.from_iterable(split)), following)
+            encoded = self._encoder.encode(flat, following)
             ids += encoded
-            self._count_unknown(tokens.counts, list(chain.from_iterable(split)), encoded)
+            self._count_unknown(tokens.counts, flat, encoded)
             sizes = iter(encoded)
             for (text, layout), sentences in zip(batch, split, strict=True):
                 if layout != "lines":
@@ -370,12 +371,10 @@ class ChunkPreparer:
         return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
-        counts: Counter = Counter()
-        for bounds in documents:
-            tokens, times = np.unique(array_of_ids[bounds[0] : bounds[-1]], return_counts=True)
-            counts.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
-        return {str(token): counts[token] for token in sorted(counts)}
+        of_chunk = np.frombuffer(ids, dtype=f"=u{self._width}")
+        texts = (of_chunk[bounds[0] : bounds[-1]] for bounds in documents)
+        tokens, counts = np.unique(np.concatenate([of_chunk[:0], *texts]), return_counts=True)
+        return dict(zip(map(str, tokens.tolist()), counts.tolist(), strict=True))
 
 
 def held_out_documents(
