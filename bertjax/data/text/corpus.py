@@ -106,7 +106,7 @@ class Corpus:
         self._bytes = ByteCounter()
         self._said: set[str] = set()
         self._seen: set[int] = set()
-        mixture = parse_mixture(inputs, "--input", streams.input_exists)
+        mixture = parse_mixture(inputs, streams.input_exists)
         names = inputs if mixture is None else [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
         self.identity = [entry for opened in self._opened for entry in opened.identity]

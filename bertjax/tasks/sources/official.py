@@ -210,7 +210,7 @@ def _is_prepared(builder: str) -> bool:
     """Returns whether TFDS has prepared a dataset; TFDS is imported only if its folder has one."""
     folder = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     is_there = "://" in folder or (Path(folder).expanduser() / builder).is_dir()
-    return (is_there or "tensorflow_datasets" in sys.modules) and is_prepared(builder, None)
+    return (is_there or "tensorflow_datasets" in sys.modules) and is_prepared(builder)
 
 
 def decode(value: Any) -> str:
