@@ -24,10 +24,9 @@ THREADS = 4
 
 
 class Verification(NamedTuple):
-    """Result of `verify_shards`: shards and bytes that were read, and a warning or ""."""
+    """Result of `verify_shards`: the number of shards that were read, and a warning or ""."""
 
     shards: int
-    size: int
     note: str
 
 
@@ -127,7 +126,7 @@ def verify_shards(
     """
     shards = metadata.shards(lengths)
     if is_remote(directory):
-        return Verification(0, 0, "")
+        return Verification(0, "")
     note = ""
     if any(shard.sha256 is None for shard in shards):
         note = (
@@ -137,7 +136,7 @@ def verify_shards(
         shards = [shard for shard in shards if shard.sha256 is not None]
     remembered = Remembered(directory)
     if all(shard in remembered for shard in shards):
-        return Verification(0, 0, note)
+        return Verification(0, note)
     with remembered.alone():
         todo = [shard for shard in shards if shard not in remembered]
         size = sum(shard.size or 0 for shard in todo)
@@ -154,4 +153,4 @@ def verify_shards(
             f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy these shards "
             "again, or run the prepare command again, which writes these shards again."
         )
-    return Verification(len(todo), size, note)
+    return Verification(len(todo), note)

@@ -30,9 +30,7 @@ class Mixture(NamedTuple):
     total: float
 
 
-def parse_mixture(
-    inputs: Sequence[str], flag: str, exists: Callable[[str], bool]
-) -> Mixture | None:
+def parse_mixture(inputs: Sequence[str], exists: Callable[[str], bool]) -> Mixture | None:
     """Parses inputs such as "wiki=0.7,books=0.3"; returns None if no input has a weight.
 
     The weights become the smallest integers with the same ratios, such as 7 and 3. An input that
@@ -55,15 +53,15 @@ def parse_mixture(
             name = part["source"]
             if name in weights:
                 raise ValueError(
-                    f"{flag} names the source {name!r} twice: name it once, with the sum of its "
+                    f"--input names the source {name!r} twice: name it once, with the sum of its "
                     "weights."
                 )
-            weights[name] = _positive(part["weight"], name, flag)
+            weights[name] = _positive(part["weight"], name)
     if not weights:
         return None
     if without:
         raise ValueError(
-            f"{flag}: {without[0]!r} has no weight, but {next(iter(weights))!r} has one: give "
+            f"--input: {without[0]!r} has no weight, but {next(iter(weights))!r} has one: give "
             f"every source a weight, such as {without[0]}=0.5."
         )
     whole = integer_weights(list(weights.values()))
@@ -71,11 +69,11 @@ def parse_mixture(
     return Mixture(sources, float(sum(weights.values())))
 
 
-def _positive(text: str, name: str, flag: str) -> Fraction:
+def _positive(text: str, name: str) -> Fraction:
     weight = float(text)
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
-            f"{flag}: the weight {text} of {name!r} is not a positive number: leave the source "
+            f"--input: the weight {text} of {name!r} is not a positive number: leave the source "
             "out, or give it a positive weight."
         )
     return Fraction(text)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from bertjax.base.addresses import written_locally
 from bertjax.base.files import brief, is_remote, writing
 
 FORMAT_VERSION = 1
@@ -101,32 +100,32 @@ def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = Fa
     written.
     """
     written = 0
-    with written_locally(path) as local, writing(local, unique=unique) as temporary:
-        writer = _tried(local, ArrayRecordWriter, str(temporary), WRITER_OPTIONS)
+    with writing(path, unique=unique) as temporary:
+        writer = _tried(path, ArrayRecordWriter, str(temporary), WRITER_OPTIONS)
         try:
             for record in records:
-                _tried(local, writer.write, record)
+                _tried(path, writer.write, record)
                 written += 1
         except BaseException:
             with contextlib.suppress(Exception):  # only the first error is reported
                 writer.close()
             raise
-        _tried(local, writer.close)
+        _tried(path, writer.close)
         if not written:
             temporary.unlink()
         elif (readable := count_or_none(temporary)) != written:
-            raise _not_written(local, f"{readable} of {written} records are readable")
+            raise _not_written(path, f"{readable} of {written} records are readable")
     return written
 
 
-def _tried(path: Path, call: Callable[..., Any], *arguments: Any) -> Any:
+def _tried(path: str | Path, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except Exception as error:  # array_record raises RuntimeError for every failure
         raise _not_written(path, error) from error
 
 
-def _not_written(path: Path, error: object) -> OSError:
+def _not_written(path: str | Path, error: object) -> OSError:
     return OSError(
         f"Writing {path} failed ({error}). If the disk is full, free some space; then run the same "
         "command again. Finished chunks are kept."
@@ -177,26 +176,15 @@ def read_shard(path: str | Path) -> Iterator[bytes]:
         ) from error
 
 
-def count_records(path: str | Path) -> int:
-    """Returns the number of records in an ArrayRecord file; ValueError: it is not a whole one."""
+def count_or_none(path: str | Path) -> int | None:
+    """Returns the number of records in a shard, or None if the shard is missing or incomplete."""
     try:
         reader = ShardReader(path)
         count = len(reader)
         reader.close()
-    except Exception as error:  # array_record raises several kinds
-        raise ValueError(
-            f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy the shard again, "
-            "or prepare the data again."
-        ) from error
-    return count
-
-
-def count_or_none(path: str | Path) -> int | None:
-    """Returns the number of records in a shard, or None if the shard is missing or incomplete."""
-    try:
-        return count_records(path)
-    except ValueError:
+    except Exception:  # array_record raises several kinds
         return None
+    return count
 
 
 def has_records(path: Path, records: int) -> bool:

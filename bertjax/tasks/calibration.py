@@ -14,7 +14,7 @@ from bertjax.tasks.task import Example, Prediction, Task, text_digest
 
 # scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
-# The number of bins of equal width of the expected calibration error (Guo et al. 2017, 4).
+# The number of bins of the expected calibration error (Guo et al. 2017, 4).
 BINS = 15
 # Temperatures outside are not searched: where every held-out prediction is right, the likelihood
 # rises with the logits without end.
@@ -36,19 +36,17 @@ def negative_log_likelihood(
     return float(-scaled(logits, temperature)[np.arange(len(labels)), labels].mean())
 
 
-def expected_calibration_error(
-    probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS
-) -> float:
+def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Computes the expected calibration error of the most probable classes (Guo et al. 2017, 2).
 
     The error is the mean distance of confidence and accuracy in a bin of confidences, weighted by
-    the number of examples in the bin. The bins have equal width and include their upper edge.
+    the number of examples in the bin. The `BINS` bins of equal width include their upper edge.
     `probabilities` are [N, C], and `labels` int [N].
     """
     confidence = probabilities.max(-1)
     right = probabilities.argmax(-1) == labels
-    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    sums = np.bincount(index, confidence - right, minlength=bins)
+    index = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    sums = np.bincount(index, confidence - right, minlength=BINS)
     return float(np.abs(sums).sum() / len(labels))
 
 

@@ -40,7 +40,7 @@ class TaskOptions:
             the default of the task.
         loss: the name of the training objective; None: the default of the task and its data.
         span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
-        embedding_options: the same for the fields of `EmbeddingTask` and `ContrastiveTask`.
+        embedding_options: the same for `EmbeddingTask`, and for the `temperature` of `RerankTask`.
     """
 
     data_dir: str | None = None

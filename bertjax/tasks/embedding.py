@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.spatial
 from tokenizers import normalizers
 
 from bertjax.data.batches.batch import Feature, LabelKind
@@ -193,8 +192,7 @@ class SimilarityTask(EmbeddingTask):
 class ContrastiveTask(EmbeddingTask):
     """Embeddings with which an anchor finds its positive among all texts of the batch.
 
-    Dev examples without scores are evaluated by
-    `Retrieval`, which needs all of their embeddings.
+    Dev examples without scores are evaluated by `Retrieval`, which needs all of their embeddings.
     """
 
     best_metric: str = "mrr"
@@ -267,8 +265,10 @@ def similarities(a: np.ndarray, b: np.ndarray, name: str) -> np.ndarray:
     """
     if name in ("cosine", "dot"):
         return a @ b.T
+    from scipy.spatial import distance  # a slow import, which `--help` would wait for
+
     metric: Any = name.replace("manhattan", "cityblock")
-    return -scipy.spatial.distance.cdist(a, b, metric)
+    return -distance.cdist(a, b, metric)
 
 
 @functools.lru_cache(maxsize=8)

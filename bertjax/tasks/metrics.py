@@ -132,16 +132,13 @@ def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> 
 
 
 def multi_label(
-    golds: Sequence[Sequence[str]],
-    predictions: Sequence[Sequence[str]],
-    *,
-    labels: Sequence[str] | None = None,
+    golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Computes multi-label metrics, for examples that may have several labels or none.
 
-    `micro_f1` is the F1 over all pairs of example and class; `macro_f1` the mean F1 of the classes,
-    which are `labels`, or those that occur; and `subset_accuracy` the fraction of examples whose
-    predicted labels equal the gold labels.
+    `micro_f1` is the F1 over all pairs of example and class; `macro_f1` the mean F1 of the classes
+    that occur; and `subset_accuracy` the fraction of examples whose predicted labels equal the gold
+    labels.
 
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
@@ -152,9 +149,8 @@ def multi_label(
     _check_lengths(golds, predictions)
     equal = sum(set(gold) == set(answer) for gold, answer in zip(golds, predictions, strict=True))
     values = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": equal / len(golds)}
-    occurring = {label for row in (*golds, *predictions) for label in row}
-    classes = sorted(occurring) if labels is None else list(labels)
-    if occurring:
+    classes = sorted({label for row in (*golds, *predictions) for label in row})
+    if classes:
         binarizer = MultiLabelBinarizer(classes=classes)
         gold, predicted = binarizer.fit_transform(golds), binarizer.transform(predictions)
         for average in ("micro", "macro"):

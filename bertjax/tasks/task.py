@@ -108,8 +108,10 @@ def feature_of(
 #                are those of a running text, start and end of its characters
 #   span         answer, answer_start, answer_end (in characters), probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
-#   similarity   similarity of text and pair and, if there are hard negatives, the similarities of
-#                text and each of them
+#   similarity   similarity of text and pair and, if there are hard negatives, negatives: the
+#                similarities of text and each of them; also for contrastive and distilled
+#   ranking      score of the pair and, if there are any, of the negatives; or, of a list of
+#                candidates, ranking: index, score and text of each, the best first
 # The prediction for an example that could not be read or encoded has only the key `error`.
 Prediction = dict[str, Any]
 # The model's outputs for one feature, under the names of the head's outputs. The arrays cover only

@@ -73,7 +73,7 @@ def test_every_flipped_bit_is_found_and_its_shard_named(data):
 def test_shards_are_read_once_per_machine_and_again_when_they_change(data, monkeypatch):
     metadata = open_prepared(data)
     first = verify_shards(data, metadata)
-    assert first.shards == len(list(data.glob("*.array_record"))) and first.size > 0
+    assert first.shards == len(list(data.glob("*.array_record")))
     assert verify_shards(data, metadata).shards == 0
     file = next(data.glob("*.array_record"))
     os.utime(file, ns=(1, 1))

@@ -302,7 +302,7 @@ _ALL = (
     Reader(name="metadata.json", file="metadata.json", seeds=seeds.metadata, read=_read_metadata,
            is_json=True, folder_named=True,
            beside=lambda folder: (folder / "train-16-0").write_bytes(seeds.shards()[0])),
-    Reader(name="array_record", file="shard", seeds=seeds.shards, read=records.count_records),
+    Reader(name="array_record", file="shard", seeds=seeds.shards, read=records.count_or_none),
     Reader(name="record", file="record", seeds=seeds.row_bytes, read=_read_row),
     _table("csv-classify", "classify", ".csv", seeds.texts_csv),
     _table("tsv-regress", "regress", ".tsv",

@@ -157,7 +157,8 @@ def choose_tokens(
     # candidate of a sequence always starts a word.
     is_first[(np.cumsum(counts) - counts)[counts > 0]] = True
     is_drawn = _draw_words(candidates, sequences, is_first, quotas, bits, masking)
-    return candidates[np.repeat(is_drawn, _sizes(is_first))]
+    sizes = np.diff(np.flatnonzero(is_first), append=len(is_first))  # of the words, in tokens
+    return candidates[np.repeat(is_drawn, sizes)]
 
 
 def _limited(quotas: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
@@ -165,10 +166,6 @@ def _limited(quotas: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
     before = np.cumsum(quotas) - quotas
     before -= before[np.searchsorted(rows, rows)]
     return np.clip(limit - before, 0, quotas)
-
-
-def _sizes(is_first: np.ndarray) -> np.ndarray:
-    return np.diff(np.flatnonzero(is_first), append=len(is_first))
 
 
 def _shuffled(counts: np.ndarray, bits: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.base.addresses import place, written_locally
-from bertjax.base.files import is_remote, read_json_or_empty, write_text
+from bertjax.base.files import read_json_or_empty, write_text
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.packing import pack
@@ -127,34 +127,25 @@ class Chunk(NamedTuple):
     is_first: bool
 
 
-def cut_chunks(
-    documents: Iterable[Document], chunk_bytes: int, *, source: int = 0, first: int = 0
-) -> Iterator[Chunk]:
-    """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last.
-
-    The documents are from the source of index `source`, whose first chunk gets the number `first`.
-    """
-    number, size = first, 0
-    held: list[tuple[bytes, str]] = []
-    for document in documents:
-        text = document.text.encode("utf-8")
-        held.append((text, document.layout))
-        size += len(text)
-        if size >= chunk_bytes:
-            yield Chunk(number, held, size, source, number == first)
-            number, size, held = number + 1, 0, []
-    if held:
-        yield Chunk(number, held, size, source, number == first)
-
-
 def chunks_of(corpus: Corpus, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yields the chunks of all sources of `corpus`; errors as `Corpus.documents`."""
-    first = 0
+    """Yields chunks of whole documents of one source each; errors as `Corpus.documents`.
+
+    A chunk has at least `chunk_bytes` of text, except the last one of each source.
+    """
+    number = 0
     for source in range(len(corpus.sources or "1")):
-        documents = corpus.documents(source if corpus.sources else None)
-        for chunk in cut_chunks(documents, chunk_bytes, source=source, first=first):
-            yield chunk
-            first = chunk.number + 1
+        first, size = number, 0
+        held: list[tuple[bytes, str]] = []
+        for document in corpus.documents(source if corpus.sources else None):
+            text = document.text.encode("utf-8")
+            held.append((text, document.layout))
+            size += len(text)
+            if size >= chunk_bytes:
+                yield Chunk(number, held, size, source, number == first)
+                number, size, held = number + 1, 0, []
+        if held:
+            yield Chunk(number, held, size, source, number == first)
+            number += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +195,8 @@ class ChunkPreparer:
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
-    def prepare(self, chunk: Chunk) -> dict[str, Any]:
-        """Writes the shards of a chunk, then writes and returns the chunk's summary.
-
-        The summary has the numbers of documents, sentences, tokens and rows, and the names and
-        checksums of the shards. Its file marks the chunk as finished.
-        """
+    def prepare(self, chunk: Chunk) -> None:
+        """Writes the shards of a chunk, then its summary, which marks the chunk as finished."""
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
             len(tokens.documents),
@@ -242,7 +229,6 @@ class ChunkPreparer:
                 summary["eval_unigrams"] = self._unigrams(documents, tokens.ids)
         self._encoder.forget_if_full()
         write_summary(self._settings.output, summary)
-        return summary
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
         ids: list[bytes] = []
@@ -261,14 +247,15 @@ class ChunkPreparer:
                 sentences_of(Document(text, layout))  # type: ignore[arg-type]
                 for text, (_, layout) in zip(texts, batch, strict=True)
             ]
-            long = [s for sentences in split for s in sentences if len(s) > SHORT_SENTENCE]
+            flat = list(chain.from_iterable(split))
+            long = [sentence for sentence in flat if len(sentence) > SHORT_SENTENCE]
             tokens.counts["repeated_sentences"] += len(long) - len(set(long) - seen)
             seen.update(long)
             # Unless a sentence is the first of its document, a space precedes it.
             following = [number > 0 for document in split for number in range(len(document))]
-            encoded = self._encoder.encode(list(chain.from_iterable(split)), following)
+            encoded = self._encoder.encode(flat, following)
             ids += encoded
-            self._count_unknown(tokens.counts, list(chain.from_iterable(split)), encoded)
+            self._count_unknown(tokens.counts, flat, encoded)
             sizes = iter(encoded)
             for (text, layout), sentences in zip(batch, split, strict=True):
                 if layout != "lines":
@@ -316,9 +303,9 @@ class ChunkPreparer:
                     head = row_head(self._width, [sequence[1:] for sequence in row])
                     yield b"".join([head, *(sequence.ids for sequence in row)])
 
-        name = shard_name(split, length, number)
+        file = place(self._settings.output) / f"{split}-{length}-{number:05d}.array_record"
         shard = None
-        with written_locally(place(self._settings.output) / name) as local:
+        with written_locally(file) as local:
             if written := write_shard(local, records()):
                 shard = describe(local, written)  # before it is uploaded to a bucket
         alone = len(documents) == 1 and self._objective.needs_second_document
@@ -384,12 +371,10 @@ class ChunkPreparer:
         return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
-        counts: Counter = Counter()
-        for bounds in documents:
-            tokens, times = np.unique(array_of_ids[bounds[0] : bounds[-1]], return_counts=True)
-            counts.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
-        return {str(token): counts[token] for token in sorted(counts)}
+        of_chunk = np.frombuffer(ids, dtype=f"=u{self._width}")
+        texts = (of_chunk[bounds[0] : bounds[-1]] for bounds in documents)
+        tokens, counts = np.unique(np.concatenate([of_chunk[:0], *texts]), return_counts=True)
+        return dict(zip(map(str, tokens.tolist()), counts.tolist(), strict=True))
 
 
 def held_out_documents(
@@ -411,11 +396,6 @@ def held_out_documents(
         chosen = max(chosen, min(2, count // 2))
     chosen = min(chosen, count // 2)
     return set(rng.choice(count, size=chosen, replace=False).tolist())
-
-
-def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of a chunk's shard."""
-    return f"{split}-{length}-{chunk:05d}.array_record"
 
 
 def summary_path(output: str, chunk: int) -> Path:
@@ -450,8 +430,7 @@ def read_summary(
                 continue
             if not has_records(place(output) / shard.file, shard.records):
                 return None
-            checked = remembered is not None and not is_remote(output)
-            if checked and not is_intact(output, shard, remembered):
+            if remembered is not None and not is_intact(output, shard, remembered):
                 return None
     return summary
 

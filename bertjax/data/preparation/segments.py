@@ -11,16 +11,14 @@ sentences begin and end: [10, 14, 20] is a document of two sentences, at the pos
 module masks no tokens, because masks change every epoch and are drawn when a row is read.
 """
 
+import dataclasses
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from numpy.random import Generator  # the config imports this module, and needs no numpy
-import dataclasses
-import functools
-from typing import Any
-
 Boundaries = Sequence[int]
 Segments = list[tuple[int, int]]
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
@@ -106,7 +106,7 @@ class Corpus:
         self._bytes = ByteCounter()
         self._said: set[str] = set()
         self._seen: set[int] = set()
-        mixture = parse_mixture(inputs, "--input", streams.input_exists)
+        mixture = parse_mixture(inputs, streams.input_exists)
         names = inputs if mixture is None else [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
         self.identity = [entry for opened in self._opened for entry in opened.identity]
@@ -398,12 +398,11 @@ def looks_like_sentences(lines: Sequence[str]) -> bool:
     """Returns whether `lines` look like one sentence each, with blank lines between documents."""
     lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
     filled = [line for line in lines if line.strip()]
-    if not filled or looks_wrapped(list(lines)):
+    if not filled or looks_wrapped(lines):
         # Wrapped lines end anywhere; a line that is a sentence ends with punctuation.
         return bool(filled) and sum(map(ends_like_sentence, filled)) >= 0.9 * len(filled)
     blocks = 1 + sum(
-        not line.strip() and bool(following.strip())
-        for line, following in zip(lines, islice(lines, 1, None), strict=False)
+        not line.strip() and bool(following.strip()) for line, following in pairwise(lines)
     )
     sentences = sum(len(split_sentences(line)) for line in filled)
     return len(filled) >= 1.5 * blocks and sentences <= 1.3 * len(filled)

@@ -107,23 +107,18 @@ def _source_files(root: str) -> Iterator[str]:
 def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
     """Yields the English paragraphs of the strings and comments of a module, in source order.
 
-    Sentences whose hashes are in `seen` are left out; the hashes of the others are added to `seen`.
+    Sentences whose hashes, of lower case, are in `seen` are left out; others are added to `seen`.
     """
     blocks = sorted([*_long_strings(source), *_long_comments(source)])
     for _, text in blocks:
         for paragraph in clean(text):
             sentences = []
             for sentence in split_sentences(paragraph):
-                if is_english(sentence) and (key := hash_of(sentence)) not in seen:
+                if is_english(sentence) and (key := hash(sentence.lower())) not in seen:
                     seen.add(key)
                     sentences.append(sentence)
             if sentences:
                 yield " ".join(sentences)
-
-
-def hash_of(sentence: str) -> int:
-    """Returns a case-insensitive hash of `sentence`, which differs from process to process."""
-    return hash(sentence.lower())
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:

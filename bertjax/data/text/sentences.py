@@ -8,6 +8,7 @@ Rules suit pretraining better than a learned sentence splitter: rules need no do
 tens of MB/s, and rare mistakes do not matter to a language model.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
@@ -196,11 +197,7 @@ WRAPPED_FULL = 0.75
 
 
 class Document(NamedTuple):
-    """A document: its text, not yet split into sentences, and its layout.
-
-    The layout tells whether a line is a sentence ("lines"), a paragraph ("paragraphs"), or running
-    text, possibly wrapped at a fixed width ("prose").
-    """
+    """A document: its text, not yet split into sentences, and its layout."""
 
     text: str
     layout: Layout
@@ -270,7 +267,7 @@ def looks_wrapped(lines: list[str]) -> bool:
         return False
     inner = [
         len(line)
-        for line, following in zip(lines, lines[1:], strict=False)
+        for line, following in itertools.pairwise(lines)
         if following.strip() and line.strip()
     ]
     return bool(inner) and sum(inner) / len(inner) >= WRAPPED_FILL * widest

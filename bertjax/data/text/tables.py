@@ -137,16 +137,13 @@ def explained_parquet(path: str) -> Iterator[None]:
         ) from error
 
 
-def is_prepared(name: str, data_dir: str | None) -> bool:
-    """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
-
-    None is the default folder of TensorFlow Datasets.
-    """
+def is_prepared(name: str) -> bool:
+    """Returns whether TFDS has prepared NAME[/CONFIG][:VERSION] in its default folder."""
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
     try:
-        read_only_builder.builder_from_files(name, data_dir=data_dir)
+        read_only_builder.builder_from_files(name, data_dir=None)
     except DatasetNotFoundError:
         return False
     return True

@@ -344,9 +344,7 @@ def holds_dates(values: Sequence[Any]) -> bool:
     return bool(known) and all(map(is_date, known))
 
 
-def _describe(
-    table: Table, named: Columns, columns: Columns, words: Mapping[str, str] | None = None
-) -> str:
+def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str, str]) -> str:
     """Returns the message about the guessed columns, in which `words` replace names of fields."""
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
@@ -356,7 +354,7 @@ def _describe(
             guessed.append(field)
             several = value if isinstance(value, tuple) else ()  # such as the choices
             names = ", ".join(map(repr, several)) or f"column {value!r}"
-            guesses.append(f"{(words or {}).get(field, field)} from {names}")
+            guesses.append(f"{words.get(field, field)} from {names}")
     if not guesses:
         return ""
     others = [name for name in table.columns if name not in columns.named()]

@@ -194,7 +194,7 @@ def _spans(row: Row, text: str, listed: Any) -> list[Span]:
     if not isinstance(listed, list):
         listed = [listed]
     spans = sorted(_span(row, text, entity) for entity in listed)
-    for before, span in zip(spans, spans[1:], strict=False):
+    for before, span in itertools.pairwise(spans):
         if span.start < before.end:
             raise ValueError(
                 f"{row.where}: the entities {shorten(text[before.start : before.end])} and "

@@ -54,23 +54,16 @@ def existing(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-class HubDataset(NamedTuple):
-    """Where the hub has the data of a benchmark task as Parquet files."""
-
-    repository: str
-    folder: str
-    revision: str = "main"
-
-
-HUB: dict[str, HubDataset] = {
+# {name in TFDS: (repository, folder, revision) of its Parquet files on the hub}
+HUB: dict[str, tuple[str, str, str]] = {
     **{
-        f"glue/{name}": HubDataset("nyu-mll/glue", name)
+        f"glue/{name}": ("nyu-mll/glue", name, "main")
         for name in "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax".split()
     },
-    "squad/v1.1": HubDataset("rajpurkar/squad", "plain_text"),
-    "squad/v2.0": HubDataset("rajpurkar/squad_v2", "squad_v2"),
-    "swag": HubDataset("allenai/swag", "regular"),
-    "conll2003": HubDataset("eriktks/conll2003", "conll2003", "refs/convert/parquet"),
+    "squad/v1.1": ("rajpurkar/squad", "plain_text", "main"),
+    "squad/v2.0": ("rajpurkar/squad_v2", "squad_v2", "main"),
+    "swag": ("allenai/swag", "regular", "main"),
+    "conll2003": ("eriktks/conll2003", "conll2003", "refs/convert/parquet"),
 }
 # Files of a split are named SPLIT-00000-of-00001.parquet or SPLIT/0000.parquet.
 _SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
@@ -107,21 +100,21 @@ def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
         FileNotFoundError: the dataset is neither in the cache nor can it be downloaded.
         ValueError: a file is damaged, or there are no Parquet files.
     """
-    dataset = HUB.get(name)
-    if dataset is None:
+    if name not in HUB:
         raise FileNotFoundError(
             f"The hub address of {name} is not known: give --data_dir the folder with its official "
             "files, or --tfds_data_dir a folder in which TensorFlow Datasets prepared it."
         )
+    repository, subfolder, revision = HUB[name]
     root = fetch(
-        dataset.repository,
-        [f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],
+        repository,
+        [f"{subfolder}/*.parquet", f"{subfolder}/*/*.parquet"],
         kind="dataset",
-        revision=dataset.revision,
+        revision=revision,
         remedy=" Or give --data_dir a folder with the official files, or --tfds_data_dir one that "
         "TFDS prepared.",
     )
-    folder = root / dataset.folder
+    folder = root / subfolder
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.parquet")):
         if match := _SPLIT.fullmatch(path.relative_to(folder).as_posix()):
@@ -131,7 +124,7 @@ def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
             f"{folder} has no Parquet files: delete it, so that they are downloaded again."
         )
     splits = {split: ParquetRows(paths) for split, paths in files.items()}
-    return f"{dataset.repository}/{dataset.folder}", splits
+    return f"{repository}/{subfolder}", splits
 
 
 # Rows per read. Reading many rows at once is four times as fast as reading one at a time.
@@ -217,7 +210,7 @@ def _is_prepared(builder: str) -> bool:
     """Returns whether TFDS has prepared a dataset; TFDS is imported only if its folder has one."""
     folder = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     is_there = "://" in folder or (Path(folder).expanduser() / builder).is_dir()
-    return (is_there or "tensorflow_datasets" in sys.modules) and is_prepared(builder, None)
+    return (is_there or "tensorflow_datasets" in sys.modules) and is_prepared(builder)
 
 
 def decode(value: Any) -> str:

@@ -506,8 +506,7 @@ class KnownClasses:
         for name in sorted(self._names):
             if value := _value(name):
                 self._written.setdefault(value, []).append(name)
-        single = {value: found[0] for value, found in self._written.items() if len(found) == 1}
-        self._classes = single
+        self._classes = {key: found[0] for key, found in self._written.items() if len(found) == 1}
 
     def alike(self) -> list[str]:
         """Returns classes that are written in several ways, such as ["1", "1.0"], or []."""

@@ -112,7 +112,9 @@ class Row(NamedTuple):
     def names(self, values: Any) -> list[str]:
         """Converts a list of labels or tags to a list of class names."""
         if not isinstance(values, list):
-            raise ValueError(f"{self.where}: labels should be a list, but are {shorten(values)}.")
+            raise ValueError(
+                f"{self.where}: labels should be a list, but are {shorten(values)}. Write a list."
+            )
         return [self.name(value) for value in values]
 
     def number_of(self, value: Any) -> float:

@@ -183,20 +183,19 @@ def _parsed(path: Path, number: int, line: str) -> Any:
     except (ValueError, RecursionError) as error:
         return ValueError(
             f"{row_name(path, number)} is not JSON ({brief(error)}): write one object per line, "
-            "such as "
-            '{"text": "...", "label": "..."}.'
+            'such as {"text": "...", "label": "..."}.'
         )
+    return _without_surrogates(value, line, path, number)
+
+
+def _without_surrogates(value: Any, text: str, path: Path, number: int) -> Any:
+    """Returns `value`, parsed from the JSON `text`, or a ValueError if it has a lone surrogate."""
     try:
-        _check_surrogates(value, line, path, number)
+        if _SURROGATE.search(text):
+            check_utf8(json.dumps(value, ensure_ascii=False), path, number)
     except ValueError as error:
         return error
     return value
-
-
-def _check_surrogates(value: Any, text: str, path: Path, number: int) -> None:
-    """Raises ValueError if `value`, parsed from the JSON `text`, holds a lone surrogate."""
-    if _SURROGATE.search(text):
-        check_utf8(json.dumps(value, ensure_ascii=False), path, number)
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
@@ -224,11 +223,7 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
             else:
                 return
             check_utf8(buffer[at:end], path, number)
-            try:
-                _check_surrogates(value, buffer[at:end], path, number)
-            except ValueError as error:
-                value = error
-            yield number, value
+            yield number, _without_surrogates(value, buffer[at:end], path, number)
             at = end
 
 
@@ -254,12 +249,6 @@ def read_parquet(path: Path) -> Rows:
                 except ValueError as error:
                     values = ValueError(f"{row_name(path, number)}: {error}")
                 yield number, values
-
-
-def parquet_columns(path: Path) -> tuple[str, ...]:
-    """Returns the column names of a Parquet file; raises ValueError if the file is damaged."""
-    with open_parquet(str(path)) as file:
-        return tuple(file.schema_arrow.names)
 
 
 def _features(metadata: bytes | None) -> dict[str, Any]:
@@ -532,7 +521,8 @@ class Table:
         if self.is_text:
             return ("text",)
         if self.is_parquet:
-            number, columns = 1, parquet_columns(self.path)
+            with open_parquet(str(self.path)) as file:
+                number, columns = 1, tuple(file.schema_arrow.names)
         else:
             rows = read_json_rows(self.path) if self.is_typed else self._read(self.path)
             number, first = next(rows, (1, ()))

@@ -164,7 +164,7 @@ def test_data_that_are_no_mixture_give_the_batches_that_they_gave_before(tmp_pat
 
 
 def parse(*inputs, existing=()):
-    mixture = parse_mixture(inputs, "--input", lambda name: name in existing)
+    mixture = parse_mixture(inputs, lambda name: name in existing)
     return None if mixture is None else [tuple(source) for source in mixture.sources]
 
 
