@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from bertjax.tasks.sources.columns import Columns
     from bertjax.weights import LoadedModel
 
-_COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 # Maps each flag that selects a kind of inference to the flags that it can be combined with.
 MODES = {
     "input": (
-        *(*_COLUMNS, "label_separator", "output", "spreadsheet_safe", "max_length", "doc_stride"),
+        *("text_column", "pair_column", "label_column", "id_column", "choice_columns"),
+        *("label_separator", "output", "spreadsheet_safe", "max_length", "doc_stride"),
     ),
     "text": ("pair", "output", "max_length", "doc_stride"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
@@ -31,8 +31,8 @@ MODES = {
         *("text_column", "output", "pooling", "prompt", "normalize", "layers"),
         *("truncate_dim", "max_length"),
     ),
+    "retrieval_dir": ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length"),
 }
-MODES["retrieval_dir"] = ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
