@@ -33,12 +33,6 @@ Flags = TypeVar("Flags")
 # group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
-# Fields of a pretraining config that change nothing about a single train step.
-NO_STEP_FLAGS = tuple(
-    "workdir overwrite eval_every eval_rows save_every keep_checkpoints log_every stall_seconds "
-    "max_bad_steps rollback_steps deterministic distributed".split()
-)
-
 TYRO: dict[str, Any] = {
     "use_underscores": True,
     "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),

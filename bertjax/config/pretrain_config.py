@@ -430,6 +430,13 @@ class PretrainConfig(TrainingConfig):
         return sum(phase.num_steps for phase in self.phases)
 
 
+# Fields that change nothing about a single train step.
+NO_STEP_FIELDS = (
+    *PretrainConfig.GROUPS["output"].split(),
+    *("eval_data", "max_bad_steps", "rollback_steps", "deterministic", "distributed"),
+)
+
+
 def model_at(model: BertConfig, phases: Iterable[Mapping[str, Any]], step: int) -> BertConfig:
     """Returns the config of a run's model after `step` steps; phases may change its rotary base.
 
