@@ -63,9 +63,8 @@ class ConfigFlags(Checked):
     """Config file whose values are the defaults of the other flags: a Python file that defines the
     variable `config`, or the name of a config that comes with bertjax, such as bert_base; a path
     such as configs/pretrain/bert_base.py that the current folder does not have is looked up among
-    these; None: in bertjax.finetune,
-    configs/finetune/TASK.py; bertjax.pretrain (but for --export), plan and benchmark require
-    --config, because there are no default phases."""
+    these; None: in bertjax.finetune, configs/finetune/TASK.py; bertjax.pretrain (but for --export),
+    plan and benchmark require --config, because there are no default phases."""
 
 
 def parse(

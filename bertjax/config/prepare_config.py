@@ -146,10 +146,10 @@ class PrepareConfig(Checked):
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, a hub name, or
     bertjax:tiny, which comes with bertjax; required unless --merge is set."""
     output: str
-    """Directory to which the training data are written, also in a bucket (gs://, needs the extra
-    gcs): a new or empty directory, or one from an earlier run with the same settings, which is
-    continued if it was interrupted and checked if it is complete; other settings need
-    --overwrite."""
+    """Directory to which the training data are written, also in a bucket (gs:// needs the extra
+    gcs, s3:// the extra s3): a new or empty directory, or one from an earlier run with the same
+    settings, which is continued if it was interrupted and checked if it is complete; other settings
+    need --overwrite."""
     max_length: tuple[Annotated[int, "[8, 65535]"], ...] = (128,)
     """Maximum number of tokens per example and, with --pack, per row; special tokens are included.
     With several lengths, the text is prepared once for each length."""
