@@ -63,7 +63,7 @@ class TrainTokenizerConfig(Checked):
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
     no effect on unigram) or, with --extend, that a character or word must occur to be added (all
     kinds)."""
-    model_max_length: int = 512
+    model_max_length: Count = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     extend: str | None = None
     """Model whose vocabulary is extended by the characters of the text that it lacks, and then by
