@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count, Positive
 from bertjax.config import PretrainConfig, load_config_file
+from bertjax.config.pretrain_config import NO_STEP_FIELDS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
         "rows are random. It takes the flags of bertjax.pretrain that concern the train step. With "
         "--config FILE, --help also shows the flags of its phases. With --acceptance, it takes no "
         "other flags than --output, --minutes and --size.",
-        hidden=command_line.NO_STEP_FLAGS,
+        hidden=NO_STEP_FIELDS,
     )
     return config, flags
 

@@ -74,12 +74,12 @@ def _finetune(
     return experiments.finetune(config, clock)
 
 
-def run(config: FinetuneConfig, clock: Clock | None = None) -> dict[str, dict[str, float]]:
+def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """Fine-tunes a model in one or several runs; returns {name of a run: {split/metric: score}}.
 
     A single run has the name "", and a run per task of GLUE the name of the task.
     """
-    return _finetune(config, clock=clock).runs
+    return _finetune(config).runs
 
 
 def _defaults_of_task(
@@ -144,11 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
 
     def command() -> None:
-        config, clock = parse(argv), Clock.of_process()
-        if config.task.lower() == GLUE_TASK:  # each task has defaults of its own
-            _finetune(config, lambda task: parse(argv, task), clock)
-        else:
-            run(config, clock)
+        # Each task of GLUE has defaults of its own.
+        _finetune(parse(argv), lambda task: parse(argv, task), Clock.of_process())
 
     return signals.run_reporting_errors(
         command,

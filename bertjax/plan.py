@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
+from bertjax.config.pretrain_config import NO_STEP_FIELDS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -309,8 +310,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         "bertjax.pretrain that concern the train step. With --config FILE, --help also shows the "
         "flags of its phases.",
         hidden=(
-            *command_line.NO_STEP_FLAGS,
-            *("data", "data_cache", "init", "reader_threads", "peak_tflops"),
+            *NO_STEP_FIELDS,
+            *("data", "data_cache", "init", "new_positions", "reader_threads", "peak_tflops"),
         ),
     )
     return config, flags

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from bertjax.tasks.sources.columns import Columns
     from bertjax.weights import LoadedModel
 
-_COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 # Maps each flag that selects a kind of inference to the flags that it can be combined with.
 MODES = {
     "input": (
-        *(*_COLUMNS, "label_separator", "output", "spreadsheet_safe", "max_length", "doc_stride"),
+        *("text_column", "pair_column", "label_column", "id_column", "choice_columns"),
+        *("label_separator", "output", "spreadsheet_safe", "max_length", "doc_stride"),
     ),
     "text": ("pair", "output", "max_length", "doc_stride"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
@@ -31,8 +31,8 @@ MODES = {
         *("text_column", "output", "pooling", "prompt", "normalize", "layers"),
         *("truncate_dim", "max_length"),
     ),
+    "retrieval_dir": ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length"),
 }
-MODES["retrieval_dir"] = ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,8 +120,8 @@ class PredictConfig:
     """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, which has the
     columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
     order of the texts (in .parquet, the texts as well); a run file of TREC with the ranking for
-    --retrieval_dir; a folder for --task; None: standard output
-    for --input and --text, the folder predictions/TASK for --task; --embed requires it."""
+    --retrieval_dir; a folder for --task; None: standard output for --input and --text, the folder
+    predictions/TASK for --task; --embed requires it."""
     spreadsheet_safe: bool = False
     """Whether texts in a .csv or .tsv that begin with =, +, -, @, a tab or a carriage return, which
     spreadsheets would take as formulas, get a ' in front; off, so that texts stay as they are."""
@@ -132,9 +132,8 @@ class PredictConfig:
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the value used in fine-tuning (for a model that
     another library fine-tuned, the maximum length of the model; question answering: 384); with
-    --embed, the
-    value in the files of sentence-transformers in --model, or the maximum length of the model if
-    there are no such files or --pooling is given."""
+    --embed, the value in the files of sentence-transformers in --model, or the maximum length of
+    the model if there are no such files or --pooling is given."""
     doc_stride: int | None = None
     """Maximum number of tokens between the starts of two consecutive windows of a text of more than
     max_length tokens; None: as in fine-tuning (for a classifier that was fine-tuned on truncated
@@ -204,9 +203,9 @@ def predict_file(config: PredictConfig) -> None:
     The predictions are JSON lines or a table, as the suffix of --output says; without --output,
     JSON lines are printed. If the examples have labels, the metrics are printed as well, to
     standard error: in per cent on a terminal, else as JSON. If the model was fine-tuned with
-    examples of the input, a warning says so. If the
-    command is killed, running it again with the same input, model and flags predicts only the
-    examples without a prediction yet, so that --output has one line or row per example.
+    examples of the input, a warning says so. If the command is killed, running it again with the
+    same input, model and flags predicts only the examples without a prediction yet, so that
+    --output has one line or row per example.
 
     Raises:
         ValueError: the input cannot be read, or no row of it can be predicted.

@@ -106,7 +106,7 @@ parse, main = command_line.command_of(
     run,
     "report",
     "Writes curves, scores and facts of one run as one HTML file, or compares several runs.",
-    signals.MEMORY_REMEDY,
+    "Report fewer runs at a time.",
 )
 
 

@@ -135,7 +135,7 @@ parse, main = command_line.command_of(
     run,
     "visualize",
     "Writes the attention of a model on a text as one HTML file, or as a figure.",
-    signals.MEMORY_REMEDY,
+    "Use a shorter text or a smaller model.",
 )
 
 

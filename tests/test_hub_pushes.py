@@ -59,7 +59,7 @@ def test_failed_requests_are_repeated_and_nothing_is_stored_twice(hub, one_layer
     hub.fail.update(preupload=2, batch=1, store=3, commit=2)
     push_folder(one_layer, name)
     assert on_hub(hub, name) == contents(one_layer)
-    assert "could not be written (TemporaryFailure: the Hub answered with status 503)" in (
+    assert "could not be written (OSError: the Hub answered with status 503)" in (
         capsys.readouterr().out
     )
     large = hub.requests["store"]

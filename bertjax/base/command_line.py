@@ -33,12 +33,6 @@ Flags = TypeVar("Flags")
 # group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
-# Fields of a pretraining config that change nothing about a single train step.
-NO_STEP_FLAGS = tuple(
-    "workdir overwrite eval_every eval_rows save_every keep_checkpoints log_every stall_seconds "
-    "max_bad_steps rollback_steps deterministic distributed".split()
-)
-
 TYRO: dict[str, Any] = {
     "use_underscores": True,
     "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
@@ -69,9 +63,8 @@ class ConfigFlags(Checked):
     """Config file whose values are the defaults of the other flags: a Python file that defines the
     variable `config`, or the name of a config that comes with bertjax, such as bert_base; a path
     such as configs/pretrain/bert_base.py that the current folder does not have is looked up among
-    these; None: in bertjax.finetune,
-    configs/finetune/TASK.py; bertjax.pretrain (but for --export), plan and benchmark require
-    --config, because there are no default phases."""
+    these; None: in bertjax.finetune, configs/finetune/TASK.py; bertjax.pretrain (but for --export),
+    plan and benchmark require --config, because there are no default phases."""
 
 
 def parse(

@@ -271,13 +271,10 @@ def refuse_links_outside(directory: str | Path) -> None:
             raise ValueError(f"{entry} is a pipe, which no model or run has: remove it.")
 
 
-def set_aside(path: Path, name: str | None = None) -> Path:
-    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the copy's path.
-
-    NAME is `name` or, by default, the name of the file.
-    """
-    numbers, name = itertools.count(1), name or path.name
-    while (copy := path.with_name(f"{name}.damaged-{next(numbers)}")).exists():
+def set_aside(path: Path) -> Path:
+    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the new path."""
+    numbers = itertools.count(1)
+    while (copy := path.with_name(f"{path.name}.damaged-{next(numbers)}")).exists():
         pass
     write_bytes(copy, path.read_bytes())
     return copy

@@ -50,8 +50,8 @@ class Lock:
     """A lock that gives one process the exclusive use of a file or folder.
 
     A process holds the lock from `take` to `release`, or until the process ends or the `Lock`
-    object is deleted. A lock may be used as a context manager. A process whose lease another one
-    has taken over, as after a suspension of its machine, is ended, since it must write no longer.
+    object is deleted. A process whose lease another one has taken over, as after a suspension of
+    its machine, is ended, since it must write no longer.
 
     Args:
         path: the lock file, whose folder must exist; a lease is the file `path` + ".heartbeat".
@@ -145,11 +145,4 @@ class Lock:
             lock.release()
 
     def __del__(self) -> None:
-        self.release()
-
-    def __enter__(self) -> "Lock":
-        self.take()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
         self.release()

@@ -9,9 +9,9 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from bertjax.base import printable
 
@@ -23,8 +23,6 @@ UPDATES_PER_SECOND = 8
 # A log file gets the first line after FIRST_LINE_SECONDS, and further ones after LINE_SECONDS each.
 FIRST_LINE_SECONDS, LINE_SECONDS = 10.0, 30.0
 BYTES = "bytes"
-
-Item = TypeVar("Item")
 
 # A terminal shows one live display at a time: this lock is held by the one that is shown.
 _terminal = threading.Lock()
@@ -80,12 +78,6 @@ class Progress:
     def update(self, done: float, note: str = "") -> None:
         """Sets the amount of work that is done, and `note`."""
         self.done, self.note = done, note
-
-    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields `items`; each one that the caller has finished advances the work by 1."""
-        for item in items:
-            yield item
-            self.advance()
 
     @property
     def seconds(self) -> float:

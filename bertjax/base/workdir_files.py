@@ -7,6 +7,7 @@
 | `tokenizer/` | the tokenizer of the model and of its training data |
 | `checkpoints/`, `checkpoints/deleted/` | the Orbax checkpoints of the run, and those to delete |
 | `damaged/`, `rolled_back/` | damaged checkpoints; checkpoints that a rollback has moved away |
+| `replaced/` | a checkpoint while a new one of the same step is written |
 | `metrics.jsonl`, `events.out.tfevents.*` | the metrics as JSON lines and as TensorBoard events |
 | `goodput.jsonl`, `.goodput.json` | where the time of ended processes, and of this one, went |
 | `processes.jsonl` | the commands, hardware and versions of the run's processes |
@@ -37,5 +38,5 @@ PENDING = "push"
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, ROLLBACKS, MODEL, PREDICTIONS, SCORES, BAD_ROWS, CALIBRATION, DAMAGED),
-    *(ROLLED_BACK, PENDING, TRACKERS_FOLDER, LEDGER, PRESENT, PROCESSES, REPORT),
+    *(REPLACED, ROLLED_BACK, PENDING, TRACKERS_FOLDER, LEDGER, PRESENT, PROCESSES, REPORT),
 )

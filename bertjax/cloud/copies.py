@@ -134,9 +134,8 @@ def _update(system: Any, files: list[BucketFile], folder: Path, address: str) ->
         name = file.local_name
         mark = hashlib.sha256(name.encode()).hexdigest()[:12]
         with waiting_lock(folder / f".{mark}{LOCK_SUFFIX}"):
-            if is_current(
-                file, read_json_or_empty(folder / LIST_FILE)
-            ):  # another process has copied it meanwhile
+            done = read_json_or_empty(folder / LIST_FILE)
+            if is_current(file, done):  # another process has copied it meanwhile
                 state.advance(file.size)
                 return
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

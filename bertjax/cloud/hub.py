@@ -61,8 +61,6 @@ class HubDataset(NamedTuple):
     """A split of a dataset on the Hub; `name` and `pinned` contain the commit."""
 
     name: str  # hf:OWNER/NAME@COMMIT:CONFIG
-    commit: str
-    config: str
     split: str
     files: list[HubFile]
 
@@ -114,7 +112,7 @@ def open_dataset(name: str) -> HubDataset:
         )
     # The whole hash, because the Hub knows no abbreviations of commits.
     name = f"{HUB_PREFIX}{repository}@{info.sha}:{config}"
-    return HubDataset(name, info.sha, config, split, files[split])
+    return HubDataset(name, split, files[split])
 
 
 def _splits(
@@ -305,7 +303,7 @@ def local_split(name: str) -> Path:
     paths = [download(file) for file in dataset.files]
     if len(paths) == 1:
         return paths[0]
-    mark = hashlib.sha256(f"{dataset.name}:{dataset.split}".encode()).hexdigest()[:16]
+    mark = hashlib.sha256(dataset.pinned.encode()).hexdigest()[:16]
     folder = cache_folder() / "hub" / mark
     folder.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(paths):
@@ -320,10 +318,6 @@ def local_split(name: str) -> Path:
     return folder
 
 
-class TemporaryFailure(OSError):
-    """Raised for a request to the Hub that failed, but may succeed when it is repeated."""
-
-
 @contextlib.contextmanager
 def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
     """Converts exceptions of huggingface_hub to errors with a clear message.
@@ -332,9 +326,8 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such repository, revision or file.
-        OSError: the Hub cannot be reached.
+        OSError: the Hub cannot be reached, or the request failed, and may be repeated.
         PermissionError: the repository is gated or private.
-        TemporaryFailure: the request failed, and may be repeated.
     """
     from huggingface_hub import errors
 
@@ -362,10 +355,10 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         answer = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
         if not isinstance(answer, errors.HfHubHTTPError):
-            raise TemporaryFailure(brief(answer or error, 200)) from error
+            raise OSError(brief(answer or error, 200)) from error
         status = answer.response.status_code
         if status in _TEMPORARY:
-            raise TemporaryFailure(f"the Hub answered with status {status}") from error
+            raise OSError(f"the Hub answered with status {status}") from error
         if status in (401, 403):
             raise PermissionError(
                 f"{what} may not be accessed with this token (status {status}): log in with `hf "

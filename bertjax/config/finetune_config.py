@@ -194,10 +194,10 @@ class FinetuneConfig(TrainingConfig):
     classification and regression: every window is trained with the label, and predictions average
     the windows; None: 128 in question answering, half of a window in tagging; in classification and
     regression, long texts are truncated; multiple choice does not accept it."""
-    max_query_length: int = 64
+    max_query_length: Count = 64
     """Question answering: maximum number of tokens of a question; longer questions are
     truncated."""
-    max_answer_length: int = 30
+    max_answer_length: Count = 30
     """Question answering: maximum number of tokens of a predicted answer."""
     null_threshold: float = 0.0
     """Question answering with unanswerable questions (squad2, qa): "no answer" is predicted if its
@@ -257,7 +257,7 @@ class FinetuneConfig(TrainingConfig):
     tagger: Literal["linear", "bilstm"] = "linear"
     """With feature_layers: kind of tagger on the hidden states: linear is a linear layer; bilstm is
     a two-layer BiLSTM and a linear layer, as in Devlin et al. 2018."""
-    tagger_size: int = 768
+    tagger_size: Count = 768
     """With feature_layers: number of units of the bilstm tagger in each direction."""
     batch_size: Count = 32
     """Number of examples (of long texts: windows) per update, over all devices."""

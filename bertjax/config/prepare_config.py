@@ -63,7 +63,7 @@ class TrainTokenizerConfig(Checked):
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
     no effect on unigram) or, with --extend, that a character or word must occur to be added (all
     kinds)."""
-    model_max_length: int = 512
+    model_max_length: Count = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     extend: str | None = None
     """Model whose vocabulary is extended by the characters of the text that it lacks, and then by
@@ -146,10 +146,10 @@ class PrepareConfig(Checked):
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, a hub name, or
     bertjax:tiny, which comes with bertjax; required unless --merge is set."""
     output: str
-    """Directory to which the training data are written, also in a bucket (gs://, needs the extra
-    gcs): a new or empty directory, or one from an earlier run with the same settings, which is
-    continued if it was interrupted and checked if it is complete; other settings need
-    --overwrite."""
+    """Directory to which the training data are written, also in a bucket (gs:// needs the extra
+    gcs, s3:// the extra s3): a new or empty directory, or one from an earlier run with the same
+    settings, which is continued if it was interrupted and checked if it is complete; other settings
+    need --overwrite."""
     max_length: tuple[Annotated[int, "[8, 65535]"], ...] = (128,)
     """Maximum number of tokens per example and, with --pack, per row; special tokens are included.
     With several lengths, the text is prepared once for each length."""

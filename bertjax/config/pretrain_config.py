@@ -161,9 +161,9 @@ class Phase(Checked):
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase (in
     the first phase, of the optimizer config); restart begins a new schedule with its own
     warm-up. The optimizer state of the previous phase is always kept."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
-    warmup_steps: int | None = None
+    warmup_steps: AtLeast0 | None = None
     """Number of warm-up steps of a restarted schedule; None: optimizer.warmup_proportion of its
     steps if that is set, else optimizer.warmup_steps."""
     decay_steps: AtLeast0 | None = None
@@ -337,7 +337,7 @@ class PretrainConfig(TrainingConfig):
     """Tokens that the model predicts: masked predicts masked tokens; next_token predicts every
     token from the tokens before it, without masking, and requires --model.is_decoder, which masked
     does not allow; with next_token, the options of masking must keep their defaults."""
-    eval_every: int = 1_000
+    eval_every: AtLeast0 = 1_000
     """Number of steps between evaluations on the held-out rows; each phase also ends with one; 0:
     evaluate only then."""
     eval_rows: Count = 10_000
@@ -428,6 +428,13 @@ class PretrainConfig(TrainingConfig):
     def num_steps(self) -> int:
         """Total number of updates of all phases."""
         return sum(phase.num_steps for phase in self.phases)
+
+
+# Fields that change nothing about a single train step.
+NO_STEP_FIELDS = (
+    *PretrainConfig.GROUPS["output"].split(),
+    *("eval_data", "max_bad_steps", "rollback_steps", "deterministic", "distributed"),
+)
 
 
 def model_at(model: BertConfig, phases: Iterable[Mapping[str, Any]], step: int) -> BertConfig:

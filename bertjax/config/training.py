@@ -48,13 +48,13 @@ class OptimizerConfig(Checked):
     trained."""
     decay_power: Positive = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
-    b1: float = 0.9
+    b1: Rate = 0.9
     """Decay rate of Adam's first moment."""
-    b2: float = 0.999
+    b2: Rate = 0.999
     """Decay rate of Adam's second moment."""
-    eps: float = 1e-6
+    eps: NonNegative = 1e-6
     """Adam's epsilon, added to the square root of the second moment."""
-    weight_decay: float = 0.01
+    weight_decay: NonNegative = 0.01
     """Weight decay coefficient of all parameters, embeddings included, except biases and
     LayerNorms."""
     decay_all: bool = False
@@ -237,7 +237,7 @@ class TrainingConfig(Checked):
     reader_threads: Count = 1
     """Number of threads that read rows ahead of the training. On a local disk, one thread is the
     fastest; more threads help only if each read has to wait, for example for a network disk."""
-    peak_tflops: float | None = None
+    peak_tflops: Positive | None = None
     """Peak TFLOP/s of one device (TPU v2, v3 and 7x: one core, half a chip), from which MFU (model
     FLOP utilisation) is computed; None: the dense bfloat16 peak in the data sheet, or for an
     unknown device, such as a CPU, the measured speed of a float32 matrix multiplication."""

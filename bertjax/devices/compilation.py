@@ -3,11 +3,12 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from bertjax.base.files import cache_folder
 
 # The first flag replaces scatters and sums with atomic additions by slower operations with a fixed
 # order. The second flag turns off autotuning, because it times kernels and may choose other kernels
@@ -30,8 +31,7 @@ def use_compilation_cache() -> None:
     """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder."""
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        config.update("jax_compilation_cache_dir", str(Path(root) / "bertjax" / "xla"))
+        config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
 
 
 @contextlib.contextmanager

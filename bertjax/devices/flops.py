@@ -111,14 +111,14 @@ def listed_tflops(kind: str) -> float | None:
     return PEAK_TFLOPS[max(known, key=len)] if known else None
 
 
-def _measured_tflops(repeats: int = 5) -> float:
+def _measured_tflops() -> float:
     """Measures the TFLOP/s of one device: float32 on CPUs, else bfloat16, as devices train in."""
     size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
     product(x).block_until_ready()
     times = []
-    for _ in range(repeats):
+    for _ in range(5):
         start = time.perf_counter()
         product(x).block_until_ready()
         times.append(time.perf_counter() - start)

@@ -22,7 +22,7 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 // A table in a box that scrolls; a cell is a text, an element, or nothing. Columns from `numbers` on are numbers.
 function table(head, lines, numbers = head.length) {
   const cell = (name) => (content, i) => element(name, i >= numbers ? { class: "n" } : {}, content || content === "" ? content : "–");
-  const body = lines.map((line) => (line instanceof Element ? line : element("tr", {}, ...line.map(cell("td")))));
+  const body = lines.map((line) => element("tr", {}, ...line.map(cell("td"))));
   return element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...head.map(cell("th")))), element("tbody", {}, ...body)));
 }

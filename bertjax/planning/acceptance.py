@@ -37,7 +37,7 @@ from flax.traverse_util import unflatten_dict
 from bertjax.base import files
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
-from bertjax.devices import compilation, flops
+from bertjax.devices import compilation, flops, hosts
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import HEADS, named_config
 from bertjax.model.bert import MODEL_INPUTS
@@ -52,7 +52,6 @@ from bertjax.train.throughput import Subject, measure
 from bertjax.weights.fill import param_shapes
 
 LINES, PAGE = "acceptance.jsonl", "acceptance.html"
-PACKAGE = Path(__file__).parent.parent
 BASE, LARGE, MODERN = "bert-base-uncased", "bert-large-uncased", "modernbert-base"
 SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 4096}
 SMALL |= {"num_hidden_layers": 2, "pad_token_id": 0}
@@ -82,12 +81,11 @@ def accept(folder: Path, size: str, minutes: float) -> list[Line]:
     if platforms and "cpu" not in platforms.split(","):
         jax.config.update("jax_platforms", f"{platforms},cpu")  # the CPU computes references
     tiny = size == "tiny" or (size == "auto" and jax.default_backend() == "cpu")
-    code = b"".join(file.read_bytes() for file in sorted(PACKAGE.rglob("*.py")))
     same = {
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "size": "tiny" if tiny else "full",
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
-        "code": hashlib.sha256(code).hexdigest()[:12],
+        "code": hosts.code_fingerprint()[:12],
     }
     known = (x for x in files.json_lines(folder / LINES) if x and same.items() <= x.items())
     lines = {line["row"]: line for line in known}
@@ -305,7 +303,7 @@ class Acceptance:
     def text(self, length: int, *flags: str) -> Line:
         """Measures steps on rows of text, with padding and with work of the host."""
         output = self._scratch / f"data{len(flags)}"
-        source = PACKAGE / ("base" if self._tiny else "**") / "*.py"
+        source = hosts.PACKAGE / ("base" if self._tiny else "**") / "*.py"
         flags = ("--tokenizer=bertjax:tiny", f"--max_length={length}", *flags)
         _child("-m", "bertjax.prepare", "--input", source, "--output", output, *flags)
         return self.speed(BASE, length, with_roofline=False, data=str(output))
@@ -349,7 +347,7 @@ class Acceptance:
 
     def pytorch(self, name: str, length: int) -> Line:
         """Runs our step and those of transformers on the same batch in turns, in new processes."""
-        script = PACKAGE.parent / "benchmarks" / "pretraining.py"
+        script = hosts.PACKAGE.parent / "benchmarks" / "pretraining.py"
         missing = [x for x in ("torch", "transformers") if not importlib.util.find_spec(x)]
         if self._device.platform == "tpu" or missing or not script.exists():
             return {"skipped": "it needs torch, transformers, a checkout, and no TPU"}
@@ -454,7 +452,7 @@ def _child(*command: Any, **variables: str) -> str:
 
     The process takes memory of a GPU step by step, as this one has reserved most of it.
     """
-    variables |= {"PYTHONPATH": str(PACKAGE.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    variables |= {"PYTHONPATH": str(hosts.PACKAGE.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     options: Any = {"capture_output": True, "text": True, "env": os.environ | variables}
     done = subprocess.run([sys.executable, *map(str, command)], **options)
     if done.returncode:

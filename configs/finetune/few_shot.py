@@ -9,7 +9,9 @@ more data than the training has, and would flatter the scores (Perez et al. 2021
 other examples; report the mean and the standard deviation.
 """
 
-from bertjax.config import FinetuneConfig, OptimizerConfig
+import dataclasses
+
+from bertjax.config import FinetuneConfig
 
 config = FinetuneConfig(
     task="classify",
@@ -18,11 +20,5 @@ config = FinetuneConfig(
     batch_size=16,
     max_steps=200,
     select_by="last",
-    optimizer=OptimizerConfig(
-        recipe="adamw",
-        learning_rate=2e-5,
-        schedule="hf",
-        warmup_steps=0,
-        warmup_proportion=0.1,
-    ),
+    optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=2e-5),
 )

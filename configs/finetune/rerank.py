@@ -3,18 +3,13 @@
 python -m bertjax.finetune --task=rerank --train=a.jsonl --dev=b.jsonl
 """
 
-from bertjax.config import FinetuneConfig, OptimizerConfig
+import dataclasses
+
+from bertjax.config import FinetuneConfig
 
 # As sentence-transformers trains cross-encoders.
 config = FinetuneConfig(
     task="rerank",
     num_epochs=1,
-    optimizer=OptimizerConfig(
-        recipe="adamw",
-        learning_rate=2e-5,
-        schedule="hf",
-        warmup_steps=0,
-        warmup_proportion=0.1,
-        weight_decay=0.0,
-    ),
+    optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=2e-5, weight_decay=0.0),
 )

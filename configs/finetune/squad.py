@@ -6,17 +6,13 @@ The recipe is that of Google's release for one device of 12 GB: batch size 12, l
 2 epochs. Google's BERT-base reaches 88.4 F1 and 81.2 EM with it.
 """
 
-from bertjax.config import FinetuneConfig, OptimizerConfig
+import dataclasses
+
+from bertjax.config import FinetuneConfig
 
 config = FinetuneConfig(
     task="squad",
     batch_size=12,
     num_epochs=2,
-    optimizer=OptimizerConfig(
-        recipe="adamw",
-        learning_rate=3e-5,
-        schedule="hf",
-        warmup_steps=0,
-        warmup_proportion=0.1,
-    ),
+    optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=3e-5),
 )

@@ -6,16 +6,12 @@ The recipe of Devlin et al. 2018, 4.4, has batch size 16, rate 2e-5, 3 epochs. B
 81.6.
 """
 
-from bertjax.config import FinetuneConfig, OptimizerConfig
+import dataclasses
+
+from bertjax.config import FinetuneConfig
 
 config = FinetuneConfig(
     task="swag",
     batch_size=16,
-    optimizer=OptimizerConfig(
-        recipe="adamw",
-        learning_rate=2e-5,
-        schedule="hf",
-        warmup_steps=0,
-        warmup_proportion=0.1,
-    ),
+    optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=2e-5),
 )

@@ -10,9 +10,9 @@ with the tokenizer of
 
     python -m bertjax.train_tokenizer --extend MODEL --add 5000 --input 'text/*' --output T
 
-The peak of the learning rate is half of BERT's, because large
-steps undo what the model knows. Change num_steps so that the text is read a few times; if a batch
-does not fit into memory, lower batch_size or set accumulation_steps in the phase.
+The peak of the learning rate is half of BERT's, because large steps undo what the model knows.
+Change num_steps so that the text is read a few times; if a batch does not fit into memory, lower
+batch_size or set accumulation_steps in the phase.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig

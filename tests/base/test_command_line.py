@@ -279,10 +279,10 @@ def test_prepare_from_python_returns_the_metadata(corpus, tmp_path):
     ],
 )
 def test_a_lack_of_memory_is_one_line_with_a_remedy(monkeypatch, capsys, error, message):
-    def run(config, clock):
+    def run(*_):
         raise error
 
-    monkeypatch.setattr(finetune, "run", run)
+    monkeypatch.setattr(finetune, "_finetune", run)
     assert finetune.main(["--task=rte"]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("error: Out of memory")

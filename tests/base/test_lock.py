@@ -55,9 +55,10 @@ def test_a_second_one_is_refused_by_name_until_the_first_releases(tmp_path, kind
             second.take()
     assert not second.held
     first.release()
-    with second:
-        with pytest.raises(Locked):
-            first.take(wait=False)
+    second.take()
+    with pytest.raises(Locked):
+        first.take(wait=False)
+    second.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,8 +90,10 @@ os.kill(os.getpid(), signal.SIGKILL)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     subprocess.run([sys.executable, "-c", script], env=environment)
     assert list(tmp_path.iterdir())
-    with lock_at(tmp_path) as taken:
-        assert taken.held
+    taken = lock_at(tmp_path)
+    taken.take()
+    assert taken.held
+    taken.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,11 +104,13 @@ def test_a_living_process_is_not_taken_for_dead_however_old_its_clock_says_it_is
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(time, "time", lambda: 0.0)  # only the clock of the file system counts
-    with lock_at(tmp_path):
-        begin = time.monotonic()
-        with pytest.raises(Locked):
-            lock_at(tmp_path).take()
-        assert time.monotonic() - begin < 5
+    taken = lock_at(tmp_path)
+    taken.take()
+    begin = time.monotonic()
+    with pytest.raises(Locked):
+        lock_at(tmp_path).take()
+    assert time.monotonic() - begin < 5
+    taken.release()
 
 
 def count(folder: str, rounds: int) -> None:

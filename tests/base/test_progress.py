@@ -15,17 +15,19 @@ WORK = """
 import sys, time
 from bertjax.base import progress
 with progress.progress("counting", 40, "texts") as state:
-    for number in state.counted(range(40)):
+    for number in range(40):
         time.sleep(0.04)
         print("output", number)
+        state.advance()
 """
 FAST_WORK = """
 import time
 from bertjax.base import progress
 from tests.pseudo_terminal import shown_on_terminal
 with progress.progress("counting", 800, "texts") as state:
-    for number in state.counted(range(800)):
+    for _ in range(800):
         time.sleep(0.002)
+        state.advance()
 """
 
 
@@ -92,8 +94,8 @@ def test_threads_together_count_everything():
 def test_memory_does_not_grow_with_the_work():
     with progress.progress("counting", unit="texts") as state:
         tracemalloc.start()
-        for _ in state.counted(range(50_000)):
-            pass
+        for _ in range(50_000):
+            state.advance()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 100_000
