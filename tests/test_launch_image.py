@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import bertjax
 from tests.launch_commands import ROOT, page_commands
 
 DOCKERFILE = ROOT / "launch" / "Dockerfile"
@@ -92,4 +93,4 @@ def test_its_steps_install_a_command_that_works(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert "0.1.0" in done.stdout
+    assert done.stdout == f"bertjax {bertjax.__version__}\n"

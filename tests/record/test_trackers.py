@@ -211,7 +211,7 @@ def test_without_the_flag_nothing_is_imported():
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from tests.train.test_trackers import Process
+from tests.record.test_trackers import Process
 name, folder, step, until, kill = sys.argv[1:]
 process = Process(name, Path(folder), int(step)).train(int(until))
 if kill == "True":
@@ -246,6 +246,7 @@ print(json.dumps([(x["step"], name, x[name]) for x in lines for name in names if
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_the_real_tracker_continues_a_killed_run(tmp_path, monkeypatch, name):
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
