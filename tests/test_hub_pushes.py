@@ -44,15 +44,6 @@ def test_a_converted_model_is_pushed_and_loads(hub, one_layer, tmp_path, sentenc
         assert np.array_equal(values, pushed[key])
 
 
-def test_a_process_of_its_own_pushes(hub, one_layer, tmp_path):
-    # This process has imported modules of huggingface_hub that a command may have forgotten.
-    name, output = unique("model"), tmp_path / "model"
-    command = [sys.executable, "-m", "bertjax", "convert", one_layer, output, "--push_to_hub", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert on_hub(hub, name) == contents(output)
-
-
 def test_failed_requests_are_repeated_and_nothing_is_stored_twice(hub, one_layer, capsys):
     name = unique("model")
     create_repository(name)
@@ -193,6 +184,7 @@ print(output.last_hidden_state.double().sum().item())
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parity
 def test_transformers_loads_each_revision(hub, prepared, one_layer_config, tmp_path):
     pytest.importorskip("transformers")
