@@ -1,6 +1,7 @@
 """Models pushed to the Hugging Face Hub: equal to the directory, also after failed requests."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from bertjax.base import addresses
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
+from bertjax.train.pretraining import HubPushes
 from tests.hub_server import TOKEN, Repository, unique
 
 # huggingface_hub's own call of httpx.
@@ -151,26 +153,30 @@ def test_a_run_pushes_its_steps_and_its_model(hub, prepared, one_layer_config, t
     }
     assert len(set(weights.values())) == 3
     # The branches hold what a run of as many steps ends with.
-    export = pretrain.export(str(tmp_path / "run"), name)
-    assert export is None and on_hub(hub, name, "step-5")["model.safetensors"] == weights["main"]
+    pretrain.export(str(tmp_path / "run"), name)
+    assert on_hub(hub, name, "step-5")["model.safetensors"] == weights["main"]
     requests = hub.requests["commit"]
     pretrain.run(config)  # a finished run: nothing changes on the Hub
     assert hub.requests["commit"] == requests
     assert not [*(tmp_path / "run" / "push").iterdir()]
 
 
-def test_steps_that_could_not_be_pushed_are_pushed_later(
-    hub, prepared, one_layer_config, tmp_path, capsys
-):
+def test_steps_that_could_not_be_pushed_are_pushed_later(hub, one_layer, tmp_path, capsys):
     name = unique("run")
-    config = run_of(prepared, tmp_path / "run", name, one_layer_config)
+    create_repository(name)
     hub.fail.update(branch=1000)
-    pretrain.run(config)
+    pushes = HubPushes(tmp_path, name)
+    for step in (2, 10):
+        shutil.copytree(one_layer, pushes.folder_of(step))
+        pushes.start()
+    pushes.finish()
     assert "warning: step-2 is not pushed" in capsys.readouterr().out
-    (tmp_path / "run" / "push" / "step-3.writing").mkdir()  # of a process that was killed
+    (tmp_path / "push" / "step-3.writing").mkdir()  # of a process that was killed
     hub.fail.clear()
-    pretrain.run(config)
-    assert set(hub.repositories[f"models/{name}"].heads) == {"main", "step-2", "step-4"}
+    HubPushes(tmp_path, name).finish()  # those of the process that resumes the run
+    assert {*hub.repositories[f"models/{name}"].heads} - {"main"} == {"step-2", "step-10"}
+    assert on_hub(hub, name, "step-10") == contents(one_layer)
+    assert [path.name for path in (tmp_path / "push").iterdir()] == ["step-3.writing"]
 
 
 LOAD = """
