@@ -29,6 +29,7 @@ def run_program(command):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @executes("python -m bertjax.pretrain --config configs/pretrain/bert_large.py")
 def test_one_node_with_several_devices(prepared, tokenizer, tmp_path):
     changes = {"--data data": f"--data {prepared}", "--workdir large": f"--workdir {tmp_path}/run"}

@@ -13,8 +13,6 @@ import pytest
 REPO = Path(__file__).parent.parent
 PACKAGE = REPO / "bertjax"
 FILES = sorted(PACKAGE.rglob("*.py"))
-# The functions of the package itself are on the first page; __main__ is the command line.
-NOT_ON_PAGES = {"bertjax", "bertjax.__main__"}
 
 Definition = ast.ClassDef | ast.FunctionDef
 CLASSES: dict[str, list[ast.ClassDef]] = {}  # two packages may have a class of the same name

@@ -24,7 +24,6 @@ from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import check_task, make_task
 from bertjax.train import experiments, finetuning
-from bertjax.train import experiments as variants_module
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import task_options, variants
 from bertjax.weights import load_model
@@ -125,7 +124,11 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
     assert all(abs(sum(p["probabilities"].values()) - 1) < 1e-9 for p in predictions)
 
 
-@pytest.mark.parametrize("stop_after", [pytest.param(3, marks=pytest.mark.slow), 8])
+# An epoch has eight updates, after which the model is evaluated; a line of metrics is of two.
+@pytest.mark.parametrize(
+    "stop_after",
+    [*(pytest.param(i, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for i in (3, 8)), 11],
+)
 def test_resume_equals_an_uninterrupted_run(
     config, whole, tmp_path, monkeypatch, capsys, stop_after
 ):
@@ -207,6 +210,7 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kill_between_the_report_of_an_evaluation_and_its_checkpoint_reports_it_once(
     config, whole, tmp_path, monkeypatch
 ):
@@ -239,9 +243,15 @@ def test_the_features_of_a_batch_are_counted_through_the_epochs():
 def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     config, tmp_path, monkeypatch, capsys
 ):
+    load, reads = finetuning.load_model, []
+    monkeypatch.setattr(
+        finetuning,
+        "load_model",
+        lambda path, *more, **named: reads.append(path) or load(path, *more, **named),
+    )
     config = dataclasses.replace(config, workdir=str(tmp_path / "run"), seeds=2, num_epochs=1)
     scores = finetune.run(config)
-    assert set(scores) == {"seed0", "seed1"}
+    assert set(scores) == {"seed0", "seed1"} and reads == [config.init]
     assert {"mean", "std"} <= set(capsys.readouterr().out.split())
     best = max(scores, key=lambda name: scores[name]["dev/accuracy"])
     for part in ("model/model.safetensors", "predictions/dev.jsonl"):
@@ -249,6 +259,8 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
         assert top.read_bytes() == own.read_bytes()
     weights = [load_file(tmp_path / f"run/seed{i}/model/model.safetensors") for i in (0, 1)]
     assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
+    for folder in (tmp_path / "run", tmp_path / "run" / "seed0"):
+        assert load_model(folder, None).source.where == folder / "model"
     monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("it was finished"))
     assert finetune.run(config) == scores
     with pytest.raises(ValueError, match="another config: batch_size"):
@@ -278,7 +290,8 @@ def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_pat
 def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
     (tmp_path / "a.conll").write_text("abc NN\nde VB\n\nfg NN\n\n" * 8)
     file = str(tmp_path / "a.conll")
-    scores = finetune.run(of_task(config, "tag", {"train": file, "dev": file}, tmp_path / "run"))
+    config = of_task(config, "tag", {"train": file, "dev": file}, tmp_path / "run")
+    scores = finetune.run(dataclasses.replace(config, max_steps=1))
     assert list(scores[""]) == ["dev/accuracy"]
 
 
@@ -318,9 +331,9 @@ def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
 def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
     config, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(variants_module, "SWEEP_BATCH_SIZES", (16,))
-    monkeypatch.setattr(variants_module, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
-    monkeypatch.setattr(variants_module, "SWEEP_EPOCHS", (3,))
+    monkeypatch.setattr(experiments, "SWEEP_BATCH_SIZES", (16,))
+    monkeypatch.setattr(experiments, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
+    monkeypatch.setattr(experiments, "SWEEP_EPOCHS", (3,))
     scores = finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), sweep=True))
     names = ["batch16_rate1e-09_epochs3", "batch16_rate0.003_epochs3"]
     assert list(scores) == names
@@ -456,7 +469,14 @@ def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, 
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, capsys):
+def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, monkeypatch, capsys):
+    sizes = []
+
+    def train_run(config, inputs, *_):
+        sizes.extend(inputs[2].sizes)
+        raise Interrupted("the data are read")
+
+    monkeypatch.setattr(experiments, "train_run", train_run)
     rows = Path(files["classify"]["train"]).read_text().split("\n")
     rows[5] = "hij " + "abc " * 100_000 + ",high"
     mixed = "".join(
@@ -464,11 +484,13 @@ def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, capsy
     )
     (tmp_path / "train.csv").write_bytes(mixed.encode())
     config = dataclasses.replace(
-        config, workdir=str(tmp_path / "run"), train=str(tmp_path / "train.csv"), max_steps=1
+        config, workdir=str(tmp_path / "run"), train=str(tmp_path / "train.csv")
     )
-    finetune.run(config)
+    with pytest.raises(Interrupted, match="are read"):
+        finetune.run(config)
     printed = capsys.readouterr().out
     assert "max_length=32" in printed and "train.csv, row 6" in printed
+    assert len(sizes) == 64 and max(sizes) == 32
 
 
 def test_flags_override_the_config_of_the_task(monkeypatch):
@@ -496,22 +518,6 @@ def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tm
     assert [json.loads(line)["input"] for line in lines] == rows[:8]
     with pytest.raises((TypeError, ValueError), match="batchsize"):
         bertjax.finetune(task="classify", train=rows, batchsize=3)
-
-
-def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
-    config, tmp_path, monkeypatch
-):
-    reads = []
-
-    def load_model(path, *args, **kwargs):
-        reads.append(path)
-        return load(path, *args, **kwargs)
-
-    load = finetuning.load_model
-    monkeypatch.setattr(finetuning, "load_model", load_model)
-    changes = {"workdir": str(tmp_path / "run"), "seeds": 2, "max_steps": 1}
-    finetune.run(dataclasses.replace(config, **changes))
-    assert reads == [config.init]
 
 
 def test_another_seed_draws_the_parts_that_a_model_lacks_as_if_it_were_loaded_again(config):

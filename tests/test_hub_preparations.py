@@ -52,11 +52,11 @@ def local_copy_of(files, folder):
 
 def test_a_killed_preparation_goes_on_with_its_commit(hub, tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer")
-    name, files = unique(), shards_of_text(3, 3)
+    name, files = unique(), shards_of_text(1.2, 3)
     repository = hub.dataset(name, files)
     commit = repository.heads["main"]
     output = tmp_path / "hub"
-    flags = arguments(f"hf:{name}", tmp_path / "tokenizer", output, 0.1)
+    flags = arguments(f"hf:{name}", tmp_path / "tokenizer", output, 0.05)
     process = subprocess.Popen([sys.executable, "-m", "bertjax.prepare", *flags])
     deadline = time.monotonic() + 120
     while len(list((output / "chunks").glob("*.json"))) < 2:
@@ -69,7 +69,7 @@ def test_a_killed_preparation_goes_on_with_its_commit(hub, tokenizer, tmp_path):
     repository.commit("main", dict(list(files.items())[::2]))
     fields = {
         **{"tokenizer": str(tmp_path / "tokenizer"), "max_length": (64,)},
-        **{"num_processes": 1, "chunk_mb": 0.1},
+        **{"num_processes": 1, "chunk_mb": 0.05},
     }
     with pytest.raises(ValueError, match=f"begun with other settings.*{commit}"):
         prepare(input=(f"hf:{name}",), output=str(output), **fields)

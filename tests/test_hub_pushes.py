@@ -1,6 +1,7 @@
 """Models pushed to the Hugging Face Hub: equal to the directory, also after failed requests."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from bertjax.base import addresses
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
+from bertjax.train.pretraining import HubPushes
 from tests.hub_server import TOKEN, Repository, unique
 
 # huggingface_hub's own call of httpx.
@@ -42,15 +44,6 @@ def test_a_converted_model_is_pushed_and_loads(hub, one_layer, tmp_path, sentenc
     local, pushed = (bertjax.load_pretrained(m)(sentences[:2]) for m in (str(one_layer), name))
     for key, values in local.items():
         assert np.array_equal(values, pushed[key])
-
-
-def test_a_process_of_its_own_pushes(hub, one_layer, tmp_path):
-    # This process has imported modules of huggingface_hub that a command may have forgotten.
-    name, output = unique("model"), tmp_path / "model"
-    command = [sys.executable, "-m", "bertjax", "convert", one_layer, output, "--push_to_hub", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert on_hub(hub, name) == contents(output)
 
 
 def test_failed_requests_are_repeated_and_nothing_is_stored_twice(hub, one_layer, capsys):
@@ -160,26 +153,30 @@ def test_a_run_pushes_its_steps_and_its_model(hub, prepared, one_layer_config, t
     }
     assert len(set(weights.values())) == 3
     # The branches hold what a run of as many steps ends with.
-    export = pretrain.export(str(tmp_path / "run"), name)
-    assert export is None and on_hub(hub, name, "step-5")["model.safetensors"] == weights["main"]
+    pretrain.export(str(tmp_path / "run"), name)
+    assert on_hub(hub, name, "step-5")["model.safetensors"] == weights["main"]
     requests = hub.requests["commit"]
     pretrain.run(config)  # a finished run: nothing changes on the Hub
     assert hub.requests["commit"] == requests
     assert not [*(tmp_path / "run" / "push").iterdir()]
 
 
-def test_steps_that_could_not_be_pushed_are_pushed_later(
-    hub, prepared, one_layer_config, tmp_path, capsys
-):
+def test_steps_that_could_not_be_pushed_are_pushed_later(hub, one_layer, tmp_path, capsys):
     name = unique("run")
-    config = run_of(prepared, tmp_path / "run", name, one_layer_config)
+    create_repository(name)
     hub.fail.update(branch=1000)
-    pretrain.run(config)
+    pushes = HubPushes(tmp_path, name)
+    for step in (2, 10):
+        shutil.copytree(one_layer, pushes.folder_of(step))
+        pushes.start()
+    pushes.finish()
     assert "warning: step-2 is not pushed" in capsys.readouterr().out
-    (tmp_path / "run" / "push" / "step-3.writing").mkdir()  # of a process that was killed
+    (tmp_path / "push" / "step-3.writing").mkdir()  # of a process that was killed
     hub.fail.clear()
-    pretrain.run(config)
-    assert set(hub.repositories[f"models/{name}"].heads) == {"main", "step-2", "step-4"}
+    HubPushes(tmp_path, name).finish()  # those of the process that resumes the run
+    assert {*hub.repositories[f"models/{name}"].heads} - {"main"} == {"step-2", "step-10"}
+    assert on_hub(hub, name, "step-10") == contents(one_layer)
+    assert [path.name for path in (tmp_path / "push").iterdir()] == ["step-3.writing"]
 
 
 LOAD = """
@@ -193,6 +190,7 @@ print(output.last_hidden_state.double().sum().item())
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parity
 def test_transformers_loads_each_revision(hub, prepared, one_layer_config, tmp_path):
     pytest.importorskip("transformers")

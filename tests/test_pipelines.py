@@ -34,7 +34,7 @@ def directory_of(tmp_path_factory, encoder, files):
                     task="classify" if kind == "multi" else kind,
                     init=str(encoder),
                     train=files[kind]["train"],
-                    dev=files[kind]["dev"],
+                    dev_fraction=0.0,
                     workdir=str(workdir),
                     max_length=60,
                     batch_size=8,

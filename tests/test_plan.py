@@ -268,6 +268,7 @@ def test_the_papers_base_run_compiles_for_its_sixteen_chips_and_donates_its_stat
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_does_not_fit_says_by_how_much_and_its_advice_compiles(capsys, tmp_path):
     config = dataclasses.replace(
         SMALL, phases=(dataclasses.replace(SMALL.phases[0], batch_size=16_384),)
@@ -290,6 +291,7 @@ def test_what_does_not_fit_says_by_how_much_and_its_advice_compiles(capsys, tmp_
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fsdp_splits_what_a_device_keeps():
     (whole,) = plan.run(SMALL, plan.PlanFlags(topology="v5e:2x2", advice=False))
     split = dataclasses.replace(SMALL, mesh=MeshConfig(data=1, fsdp=4))
@@ -300,6 +302,7 @@ def test_fsdp_splits_what_a_device_keeps():
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(fsdp=2, tensor=2)])
 def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
     """Also where its arrays are split over a mesh, which the kernel itself cannot be."""
@@ -316,12 +319,13 @@ def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("topology", "mesh"),
     [
         ("v5e:2x2", MeshConfig(fsdp=2, tensor=2)),
-        pytest.param("v6e:2x2", MeshConfig(), marks=pytest.mark.exhaustive),
-        pytest.param("v4:2x2x1", MeshConfig(), marks=pytest.mark.exhaustive),
+        ("v6e:2x2", MeshConfig()),
+        ("v4:2x2x1", MeshConfig()),
     ],
 )
 def test_flash_attention_with_dropout_compiles_for_tpus(topology, mesh):
@@ -340,13 +344,14 @@ def test_flash_attention_with_dropout_compiles_for_tpus(topology, mesh):
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("topology", "kernel", "mesh"),
     [
         ("v5e:2x2", "splash", MeshConfig(fsdp=2, tensor=2)),
         ("v5e:2x2", "flash", MeshConfig(fsdp=2, tensor=2)),
-        pytest.param("v6e:2x2", "splash", MeshConfig(), marks=pytest.mark.exhaustive),
-        pytest.param("v6e:2x2", "flash", MeshConfig(), marks=pytest.mark.exhaustive),
+        ("v6e:2x2", "splash", MeshConfig()),
+        ("v6e:2x2", "flash", MeshConfig()),
     ],
 )
 def test_local_attention_compiles_for_tpus_and_needs_less_memory(topology, kernel, mesh):

@@ -127,7 +127,7 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_warned_of(config, tmp_path, 
         assert (warning in out) == bool(number)
 
 
-@pytest.mark.parametrize("end", ["。", "।", "؟", "።", "។", ""])
+@pytest.mark.parametrize("end", ["。", ""])
 def test_pairs_that_teach_little_are_warned_of(config, tmp_path, capsys, end):
     sentences = [f"{' '.join(WORDS[n % 50 : n % 50 + 9])}{end}" for n in range(120)]
     for size in (1, 12):
@@ -148,7 +148,7 @@ def test_pairs_that_teach_little_are_warned_of(config, tmp_path, capsys, end):
         assert prepare.run(made) and "consecutive text" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("end", [".", "।", "。", "؟"])
+@pytest.mark.parametrize("end", [".", "؟"])
 def test_copies_are_counted_and_warned_of(config, tmp_path, capsys, end):
     rng = random.Random(0)
     documents = [
@@ -379,8 +379,7 @@ def stop_after(monkeypatch, module, name, calls, error):
     monkeypatch.setattr(module, name, counting)
 
 
-@pytest.mark.parametrize("where", ["write_shard", "write_summary"])
-@pytest.mark.parametrize("calls", [0, 3])
+@pytest.mark.parametrize(("where", "calls"), [("write_shard", 3), ("write_summary", 0)])
 def test_a_run_that_stopped_goes_on_and_gives_the_same(config, tmp_path, monkeypatch, where, calls):
     expected = prepare.run(dataclasses.replace(config, output=str(tmp_path / "whole")))
     with monkeypatch.context() as patch:
@@ -710,12 +709,8 @@ def test_the_command_reports_errors_in_one_line_and_suggests_flags(capsys):
     assert "dupe_factor" in capsys.readouterr().err.replace("-", "_")
 
 
-def test_workers_need_no_jax():
-    code = "import sys, bertjax.prepare; sys.exit('jax' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
-
-
+@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real corpora are not beside the checkout")
 def test_real_text_gives_the_same_examples_for_one_and_two_processes(tmp_path):
@@ -735,9 +730,7 @@ def test_real_text_gives_the_same_examples_for_one_and_two_processes(tmp_path):
 
 TEXT_WITHOUT_SPACES = {
     "protein": "MKTAYIAKQRQISFVKSHFSRQ" * 9,
-    "DNA": "acgtACGTN" * 30,
     "Thai": "แมวกินปลาหมาวิ่งเล่น" * 8,
-    "Chinese letters": "ㄅㄆㄇㄈ" * 50,
 }
 
 
@@ -756,9 +749,7 @@ def test_characters_of_unknown_words_are_counted(config, tmp_path, capsys, scrip
     assert "words of more than 100 characters" in out and "--split residues" in out
 
 
-@pytest.mark.parametrize(
-    "text", ["Tiếng Việt có dấu", "Ёлка мой край", "한국어 문장", "Größe über"]
-)
+@pytest.mark.parametrize("text", ["Tiếng Việt có dấu", "한국어 문장"])
 def test_composed_text_gives_the_same_rows(config, tmp_path, capsys, text):
     from bertjax.tokenization import train_wordpiece
 

@@ -44,8 +44,8 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
                 num_steps=12,
                 max_length=16,
                 batch_size=48,
-                warmup_batch_sizes=(16, 32),
-                batch_size_warmup_steps=4,
+                warmup_batch_sizes=(32,),
+                batch_size_warmup_steps=5,
             ),
             Phase(num_steps=8, max_length=32, batch_size=32, accumulation_steps=2),
         ),
@@ -85,33 +85,47 @@ def whole(config, tmp_path_factory):
     return workdir
 
 
-# 7 and 17 are neither lines of metrics nor checkpoints; the batch size changes after 2 and 4; the
-# first phase ends at 12, after more than an epoch; 16 and 17 are in the second phase.
-@pytest.mark.parametrize(
-    "stop_after",
-    [
-        *(pytest.param(i, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for i in (1, 7, 16)),
-        *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 12)),
-        17,
-    ],
-)
-def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
-    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    run_until(stop_after, lambda: pretrain.run(here), monkeypatch)
-    assert last_state(config, tmp_path / "run")[0].step == stop_after
-    pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
-    assert lines_of(tmp_path / "run") == lines_of(whole)
-    (found, place), (expected, expected_place) = (
-        last_state(config, w) for w in (tmp_path / "run", whole)
-    )
+def check_equal(config, workdir, whole):
+    """Metrics, state and place in the data are those of the uninterrupted run."""
+    assert lines_of(workdir) == lines_of(whole)
+    (found, place), (expected, expected_place) = (last_state(config, w) for w in (workdir, whole))
     assert place == expected_place
     for a, b in zip(_leaves(found), _leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
+# 7 and 17 are neither lines of metrics nor checkpoints; the batch size changes after 5; the first
+# phase ends at 12, after more than an epoch; 16 and 17 are in the second phase.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stop_after", [7, 12, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in (1, 5, 16, 17))]
+)
+def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    run_until(stop_after, lambda: pretrain.run(here), monkeypatch)
+    assert last_state(config, tmp_path / "run")[0].step == stop_after
+    pretrain.run(here)
+    check_equal(config, tmp_path / "run", whole)
+
+
+def test_a_run_without_its_last_checkpoint_goes_on_from_the_one_before(config, whole, tmp_path):
+    """As after a kill: metrics of later steps are there, and are cut and written anew."""
+    workdir = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(workdir / "model")
+    before, last = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())[-2:]
+    shutil.rmtree(workdir / "checkpoints" / str(last))
+    assert last_state(config, workdir)[0].step == before < last == 20
+    pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
+    check_equal(config, workdir, whole)
+    model = (workdir / "model" / "model.safetensors").read_bytes()
+    assert model == (whole / "model" / "model.safetensors").read_bytes()
+
+
 def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_path):
+    stages = {"warmup_batch_sizes": (16, 32), "batch_size_warmup_steps": 4}
+    phase = dataclasses.replace(config.phases[0], **stages)
+    config = dataclasses.replace(config, phases=(phase, *config.phases[1:]))
     run = PretrainingJob(dataclasses.replace(config, workdir=str(tmp_path)))
-    phase = config.phases[0]
     assert [(s.num_steps, s.batch_size) for s in phase.stages] == [(2, 16), (2, 32), (8, 48)]
     read = [np.asarray(next(run.batches(0, n))["input_ids"]) for n in range(6)]
     assert [len(batch) for batch in read] == [16, 16, 32, 32, 48, 48]
@@ -126,6 +140,7 @@ def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
     def kill(step):
         if step == 11:
@@ -182,7 +197,7 @@ def test_the_model_card_has_the_facts_of_the_training(whole):
     assert card.startswith("---\nlibrary_name: transformers\n")
     for fact in (
         "| steps done | 20 |",
-        "12 steps of 48 rows (16, 32 in the first 4 steps) of 16 tokens; "
+        "12 steps of 48 rows (32 in the first 5 steps) of 16 tokens; "
         "8 steps of 32 rows of 32 tokens",
         "google, peak 0.01",
         f"| held-out MLM loss (nats) | {last['eval/mlm_loss']:.3f} |",

@@ -14,14 +14,18 @@ COMMAND = re.compile(r"python -m bertjax\.(\w+) ?(.*)")
 
 
 def commands():
-    """(program, flags) of every command in README, docs/, launch/ and the configs."""
+    """(program, flags) of each command in README, docs/, launch/ and the configs."""
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "launch").glob("*.*")]
     files += (ROOT / "configs").glob("*/[!_]*.py")
+    seen = set()
     for file in files:
         text = file.read_text(encoding="utf-8").replace("\\\\\n", " ").replace("\\\n", " ")
         for line in text.splitlines():
             if match := COMMAND.match(line.strip()):
                 flags = match[2].split("  #")[0]
+                if (match[1], flags) in seen:
+                    continue
+                seen.add((match[1], flags))
                 yield pytest.param(match[1], flags, id=f"{file.name}: {match[1]} {flags[:40]}")
 
 

@@ -263,6 +263,7 @@ def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, tmp_path):
     command = [sys.executable, "-m", "bertjax.pretrain", "--config", str(small_run(60, 20))]
     command += ["--data", config.data, "--workdir", str(tmp_path / "run"), "--eval_every", "10"]
@@ -288,6 +289,7 @@ def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_chromium
 @pytest.mark.parametrize(
     ("kind", "figures"),

@@ -32,7 +32,8 @@ def text(tmp_path):
     "kind",
     [
         "wordpiece",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram", "modernbert")),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram")),
+        pytest.param("modernbert", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
 )
 def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind):

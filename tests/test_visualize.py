@@ -193,6 +193,7 @@ REDRAWN = """
 
 @needs_chromium
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_page_of_512_tokens_and_144_heads_is_small_and_fast(
     tiny_config, tokenizer, sentences, written, tmp_path
 ):

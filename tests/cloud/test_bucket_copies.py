@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import fsspec
@@ -267,8 +268,10 @@ def test_globs_match_as_those_of_fsspec_do():
     "glob", ["*a" * 40 + "b", "**/*a" * 12 + "b", "?*" * 40 + "b", "[a-z]*" * 40]
 )
 def test_the_time_of_a_hostile_glob_is_bounded(glob):
+    begin = time.process_time()
     for path in ("a" * 400, "a/" * 200 + "c"):
         glob_matcher(glob)(path)
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("wanted", ["", "1"])

@@ -66,6 +66,7 @@ def test_a_share_that_is_no_fraction_is_named(monkeypatch, value):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_step_compiles_for_every_gpu(name):
     (found,) = plan.run(SMALL, plan.PlanFlags(topology=name, advice=False))
@@ -77,6 +78,7 @@ def test_a_step_compiles_for_every_gpu(name):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_nodes_have_the_bandwidth_of_their_network():
     one, two = (gpu_nodes("a100:8", nodes) for nodes in (1, 2))
     assert (len(one.devices), len(two.devices), two.name) == (8, 16, "2 x a100:8")
@@ -85,6 +87,7 @@ def test_two_nodes_have_the_bandwidth_of_their_network():
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_does_not_fit_on_a_gpu_has_advice_that_fits(capsys):
     phase = dataclasses.replace(SMALL.phases[0], batch_size=65_536)
     config = dataclasses.replace(SMALL, phases=(phase,))
@@ -101,6 +104,7 @@ def test_what_does_not_fit_on_a_gpu_has_advice_that_fits(capsys):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["h200:1", "a100:2", "rtx4090:1"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_flash_attention_with_dropout_compiles_and_its_memory_is_that_of_the_tokens(name, dtype):
@@ -135,6 +139,7 @@ LOCAL = dataclasses.replace(
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["h200:1", "a100:2", "rtx4090:1"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_local_attention_compiles_and_stores_no_more_than_global_attention(name, dtype):

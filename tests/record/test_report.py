@@ -118,6 +118,7 @@ def test_the_page_of_a_long_run_is_small(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_page_of_a_million_logged_steps_has_less_than_5_mb(workdir):
     assert len(page_of_steps(1_000_000, workdir)) < 5e6
 

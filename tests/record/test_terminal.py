@@ -140,13 +140,13 @@ def test_the_table_has_one_header_until_the_columns_change(console, width):
 
 
 def live_line(width: int, values, *, name="pretraining", step=500) -> str:
-    """The live line at a step of 2,000, after steps of 10 ms, on a terminal of a width."""
+    """The live line at a step of 2,000, after steps of 2 ms, on a terminal of a width."""
     clock = activity.Clock()
     shown = Terminal(name, clock=clock, num_steps=2000, step=0, quiet=True)
     shown.set_values(values)
     with clock.doing(activity.STEPPING):
         for number in range(max(step - terminal.FIRST_STEPS, 0), step + 1):
-            time.sleep(0.01)
+            time.sleep(0.002)
             shown.did_step(number)
     file = io.StringIO()
     shown._console = Console(file=file, width=width)
@@ -246,6 +246,7 @@ RUN = "import sys; from bertjax import pretrain; sys.exit(pretrain.main(sys.argv
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_on_a_terminal_and_one_in_a_log_write_the_same_metrics(small_run, prepared, tmp_path):
     config = small_run(steps=6, save_every=6)
     config.write_text(config.read_text().replace("eval_every=0", "eval_every=3"))

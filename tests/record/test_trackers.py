@@ -199,19 +199,11 @@ def test_a_missing_package_is_an_error_and_a_folder_is_not_a_package(tmp_path, m
     check_installed(("json",))
 
 
-def test_without_the_flag_nothing_is_imported():
-    code = (
-        "import sys, bertjax.train.pretraining as _, bertjax.train.experiments as _;"
-        "assert not {'wandb', 'mlflow', 'trackio'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 # Run with the real packages: a process logs `until` steps after `step` and is killed or ends.
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from tests.train.test_trackers import Process
+from tests.record.test_trackers import Process
 name, folder, step, until, kill = sys.argv[1:]
 process = Process(name, Path(folder), int(step)).train(int(until))
 if kill == "True":
@@ -246,6 +238,7 @@ print(json.dumps([(x["step"], name, x[name]) for x in lines for name in names if
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_the_real_tracker_continues_a_killed_run(tmp_path, monkeypatch, name):
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:

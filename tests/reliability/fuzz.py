@@ -13,6 +13,7 @@ write nowhere but in its own folder, and may start no program. Inputs depend on 
 import argparse
 import collections
 import dataclasses
+import functools
 import multiprocessing
 import os
 import random
@@ -101,7 +102,6 @@ class Fuzzer:
         self.whole: dict[int, Any] = {}
         self.report = Report(reader.name)
         self._events: list[str] = []
-        self._watching = False
         for index, seed in enumerate(self.seeds):  # also imports what the reader imports late
             self.path.write_bytes(reader.wrapped(seed, random.Random(index)))
             try:
@@ -110,22 +110,23 @@ class Fuzzer:
                 continue
         if reader.name != "tf1-index":
             assert self.whole, f"no seed of {reader.name} is valid"
-        sys.addaudithook(self._audit)
+        _watch_events()
 
     def run(self, seed: int, index: int) -> None:
         """Reads one input and adds the outcome to the report."""
+        global _watching
         content, flipped = make_input(self.reader, self.seeds, seed, index)
         self.path.write_bytes(content)
         self._events.clear()
         started = time.perf_counter()
-        self._watching = True
+        _watching = self
         result, error = None, None
         try:
             result = self.reader.read(self.path)
         except BaseException as caught:
             error = caught
         finally:
-            self._watching = False
+            _watching = None
         report = self.report
         report.slowest = max(report.slowest, time.perf_counter() - started)
         report.inputs += 1
@@ -160,15 +161,28 @@ class Fuzzer:
         if max(map(len, message.splitlines()), default=0) > MAX_MESSAGE:
             self.report.add("long", where, f"{example[:300]}... ({len(message)} characters)")
 
-    def _audit(self, event: str, args: tuple) -> None:
-        if not self._watching:
-            return
+    def seen(self, event: str, args: tuple) -> None:
+        """Keeps an event that no reader may cause."""
         if event in FORBIDDEN:
             self._events.append(f"{event} {args!r:.100}")
         elif event == "open" and isinstance(args[0], str | bytes) and _writes(args):
             path = os.path.abspath(os.fsdecode(args[0]))
             if not path.startswith(str(self.path.parent)) and path != os.devnull:
                 self._events.append(f"writes {path}")
+
+
+# The fuzzer that reads an input at the moment. A hook cannot be removed, and each slows all events
+# of the process, so that all fuzzers share one.
+_watching: Fuzzer | None = None
+
+
+@functools.cache
+def _watch_events() -> None:
+    def audit(event: str, args: tuple) -> None:
+        if _watching is not None:
+            _watching.seen(event, args)
+
+    sys.addaudithook(audit)
 
 
 def _writes(args: tuple) -> bool:

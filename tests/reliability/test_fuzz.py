@@ -9,7 +9,7 @@ from tests.reliability.readers import READERS
 
 # Readers that build a model take a tenth of a second per input.
 FAST = [name for name, reader in READERS.items() if reader.weight > 3]
-SEED = int(os.environ.get("BERTJAX_FUZZ_SEED", "0"))
+SEED, INPUTS = int(os.environ.get("BERTJAX_FUZZ_SEED", "0")), 12
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def reports(tmp_path_factory):
         folder = tmp_path_factory.mktemp("fuzz") / "reader"
         folder.mkdir()
         fuzzer = fuzz.Fuzzer(READERS[name], folder)
-        for index in range(25):
+        for index in range(INPUTS):
             fuzzer.run(SEED, index)
         reports.append(fuzzer.report)
     return reports
@@ -29,7 +29,7 @@ def test_every_reader_reads_or_refuses_in_one_line(reports):
     wrong = [example for report in reports for example in report.examples.values()]
     assert not wrong, f"{fuzz.table(reports)}\n" + "\n".join(wrong)
     for report in reports:
-        assert report.accepted + report.refused == report.inputs == 25
+        assert report.accepted + report.refused == report.inputs == INPUTS
     assert sum(report.refused for report in reports) > len(reports)
     assert sum(report.accepted for report in reports) > len(reports)
 
@@ -71,6 +71,7 @@ def test_inputs_depend_on_the_seed_only():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", READERS)
 def test_many_inputs_of_every_reader_within_a_gigabyte_and_20_seconds(name):
     share = fuzz.shares(int(os.environ.get("BERTJAX_FUZZ_INPUTS", "20000")), list(READERS))

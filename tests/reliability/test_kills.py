@@ -7,6 +7,7 @@ from tests.reliability.kills import harness
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_commands_leave_the_same_bytes(tmp_path):
     names = ["train_tokenizer", "prepare", "pretrain"]
     results = harness(tmp_path, kills=4, seed=0, names=names)
@@ -16,6 +17,7 @@ def test_killed_commands_leave_the_same_bytes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_command_that_is_killed_within_a_rename_leaves_the_same_bytes(tmp_path):
     pytest.importorskip("moto")
     (line,) = moments.harness(tmp_path, kills=6, seed=0, names=["prepare"])

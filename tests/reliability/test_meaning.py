@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the extra `parity` is not installed")
 from bertjax import convert  # noqa: E402
 from tests.reliability import meaning  # noqa: E402
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.exhaustive]
 
 
 def test_no_change_is_dropped_in_silence(tmp_path):

@@ -6,6 +6,7 @@ from tests.reliability.signals import harness
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_stopped_commands_end_with_their_status_and_go_on(tmp_path):
     names = ["train_tokenizer", "prepare", "pretrain"]
     lines = harness(tmp_path, 5, 0, names, tmp_path / "signals.jsonl")

@@ -25,6 +25,7 @@ def test_the_report_of_a_run_of_a_stranger_does_no_harm(harness):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_stranger_does_harm(harness):
     outcomes = {(kind, name): harness(kind, name) for kind in CASES for name in CASES[kind]}
     print(f"\n{table(outcomes)}")
