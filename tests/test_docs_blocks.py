@@ -44,13 +44,12 @@ PAGES = (
         "visualize",
         "weights",
         "python_api",
-        "training_loop",
         "hub",
         "performance",
         "reliability",
     ),
-    *("trackers", "scale", "fidelity", "troubleshooting", "read_the_code", "prepared_data"),
-    *("command_line", "data_formats", "results", "layout", "promises"),
+    *("fidelity", "troubleshooting", "read_the_code", "prepared_data"),
+    *("command_line", "data_formats", "results", "promises"),
 )
 COMMAND = "python -m bertjax."
 NOT_PROGRAMS = {"csv", "json", "jsonl", "text", "bibtex", "toml", "console"}

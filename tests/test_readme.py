@@ -36,8 +36,8 @@ def test_the_command_is_understood(program, flags, monkeypatch):
     module.parse(shlex.split(flags))
 
 
-def test_the_layout_explains_every_folder_and_its_files_exist():
-    text = (ROOT / "docs/layout.md").read_text(encoding="utf-8")
+def test_every_folder_is_explained_and_the_files_to_start_with_exist():
+    text = (ROOT / "docs/read_the_code.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(?:bertjax/\*\.py|(\S+)/)` \|.*\|(.*)\|$", text, re.MULTILINE)
     starts = {folder: re.findall(r"`(\S+\.\w+)`", files) for folder, files in rows}
     package = ROOT / "bertjax"
@@ -51,8 +51,8 @@ def test_the_layout_explains_every_folder_and_its_files_exist():
 def test_the_training_loop_of_the_docs_learns_and_saves_a_model(
     encoder, tmp_path, monkeypatch, capsys
 ):
-    text = (ROOT / "docs/training_loop.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    text = (ROOT / "docs/python_api.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(import jax\n.*?)```", text, re.DOTALL)
     program = program.replace("bert-base-uncased", str(encoder)).replace("2e-5", "1e-2")
     monkeypatch.chdir(tmp_path)
     exec(program, {})
