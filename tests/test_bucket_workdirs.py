@@ -211,7 +211,7 @@ def test_a_run_in_a_bucket_is_finished_repaired_or_replaced(bucket, config, caps
     out = capsys.readouterr().out
     assert "the checkpoint of step 6 is damaged" in out and "resuming at step 3" in out
     assert any(name.startswith("damaged/6/") for name in names_in(remote.workdir))
-    phases = (dataclasses.replace(config.phases[0], num_steps=1),)
+    phases = (dataclasses.replace(config.phases[0], num_steps=2),)
     pretrain.run(dataclasses.replace(remote, phases=phases, overwrite=True))
     out = capsys.readouterr().out
     assert f"{remote.workdir}: the earlier run was deleted" in out and "resuming" not in out
