@@ -27,7 +27,7 @@ import bertjax
 from bertjax.base import printable
 from bertjax.base.files import brief, json_lines, naming_write_errors
 from bertjax.base.signals import Interrupted
-from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
+from bertjax.base.workdir_files import LEDGER, METRICS, PRESENT, PROCESSES
 from bertjax.devices import activity, hosts
 from bertjax.record.metrics import read_lines
 
@@ -140,7 +140,7 @@ def _close_killed_line(workdir: Path, step: int) -> None:
     try:
         line = json.loads((workdir / PRESENT).read_bytes())
         # The process may have been killed between the line of a step in metrics.jsonl and this one.
-        logged = (entry["step"] for entry in read_lines(workdir / "metrics.jsonl").lines)
+        logged = (entry["step"] for entry in read_lines(workdir / METRICS).lines)
         line["last_step"] = max(line["last_step"], *logged, 0)
         steps, seconds = _lost(line, step)
         line["lost_steps"] += steps

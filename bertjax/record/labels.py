@@ -125,7 +125,7 @@ def main_accuracy(metrics: Mapping[str, float]) -> str | None:
     return min(names, key=lambda name: name not in ("accuracy", "mlm_accuracy"), default=None)
 
 
-def in_lines(widths: Sequence[int], room: int, gap: int = 2) -> list[list[int]]:
+def in_lines(widths: Sequence[int], room: int) -> list[list[int]]:
     """Divides columns among lines of `room` characters; returns the indices of each line."""
     lines: list[list[int]] = [[]]
     used = 0
@@ -134,5 +134,5 @@ def in_lines(widths: Sequence[int], room: int, gap: int = 2) -> list[list[int]]:
             lines.append([])
             used = 0
         lines[-1].append(index)
-        used += width + gap
+        used += width + 2  # the space between columns
     return lines

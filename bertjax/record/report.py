@@ -24,6 +24,8 @@ from bertjax.base.workdir_files import (
     DAMAGED,
     LEDGER,
     METRICS,
+    MODEL,
+    PREDICTIONS,
     PRESENT,
     PROCESSES,
     REPORT,
@@ -269,7 +271,7 @@ def state_of(
             is_silent = time.time() - ledger[-1]["end"] > ALIVE_SECONDS
             state = STOPPED if is_silent else RUNNING
         else:
-            is_complete = (workdir / "model" / "config.json").is_file()
+            is_complete = (workdir / MODEL / "config.json").is_file()
             is_complete &= (workdir / SCORES).is_file() or step == total
             state = FINISHED if is_complete else STOPPED
     of = f" of {total:,}" if total else ""
@@ -402,13 +404,13 @@ def files_of_report(names: Iterable[str]) -> list[str]:
     ]
 
 
-def report_page(runs: Sequence[Mapping[str, Any]], *, written: float | None = None) -> str:
-    """Returns the report of runs (`run_data`) as one HTML page, written at a time (None: now)."""
+def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the report of runs (`run_data`) as one HTML page."""
     logged = ((*run["train"], *run["eval"]["values"], *run["scores"]) for run in runs)
     names = {key.partition("/")[2] for key in itertools.chain.from_iterable(logged)}
     names |= {name for run in runs for split in run["splits"] for name in split.get("scores", ())}
     data = {
-        "written": time.time() if written is None else written,
+        "written": time.time(),
         "runs": runs,
         "names": {x: {"label": label(x), "percent": in_percent(x)} for x in sorted(names)},
         "differences": config_differences(runs),
@@ -579,7 +581,7 @@ def _best(
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
-    folder = workdir / "predictions"
+    folder = workdir / PREDICTIONS
     files = folder.glob(f"*{SUFFIX}")
     splits = {path.name.removesuffix(SUFFIX): read_json_or_empty(path) for path in files}
     for path in folder.glob("*.report.json"):  # written by a version without summaries

@@ -121,9 +121,6 @@ class Terminal:
             self._show_evaluation(step, metrics)
         elif kind == "skipped":
             self._print(_skipped(step, metrics))
-        else:
-            found = cells(metrics, {})
-            self._print("  ".join([self._at(step), *(f"{c.label} {c.value}" for c in found)]))
 
     def _show_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         found = cells(metrics, self._evaluation)

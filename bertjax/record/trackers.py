@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 from flax.traverse_util import flatten_dict
 
 from bertjax.base.files import read_json_or_empty, set_aside, write_json
-from bertjax.base.workdir_files import TRACKERS_FOLDER
+from bertjax.base.workdir_files import METRICS, TRACKERS_FOLDER
 from bertjax.config import TrainingConfig
 from bertjax.record.metrics import read_lines
 
@@ -89,7 +89,6 @@ class Listener(Protocol):
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Receives the metrics of a step, which are in metrics.jsonl already."""
-        ...
 
 
 class Tracking:
@@ -114,7 +113,7 @@ class Tracking:
         shown = f"{workdir.name}-rollback{rollbacks}" if rollbacks else workdir.name
         self._start = Start(None, shown, project, config, folder)
         self._lines: queue.SimpleQueue[Line | bool] = queue.SimpleQueue()
-        for line in read_lines(workdir / "metrics.jsonl").lines:
+        for line in read_lines(workdir / METRICS).lines:
             self.write(line.pop("step"), line)
         self._thread = threading.Thread(target=self._run, name=f"tracks {name}", daemon=True)
         self._thread.start()

@@ -508,19 +508,10 @@ def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
 
 
 def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices.
-
-    Raises:
-        ValueError: a class has fewer than `shots` examples.
-    """
+    """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices."""
     rng = np.random.default_rng(seed)
-    chosen = []
-    for name in np.unique(classes):
-        members = np.flatnonzero(classes == name)
-        if len(members) < shots:
-            raise ValueError(f"class {name} has {len(members)} examples, not {shots}.")
-        chosen.append(rng.choice(members, shots, replace=False))
-    return np.sort(np.concatenate(chosen))
+    members = (np.flatnonzero(classes == name) for name in np.unique(classes))
+    return np.sort(np.concatenate([rng.choice(x, shots, replace=False) for x in members]))
 
 
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:

@@ -98,8 +98,7 @@ class FinetuningJob(Job):
         )
         mesh = sharding.make_mesh(config.mesh)
         self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
-        steps = max(1, round(config.num_epochs * self.batches_per_epoch))
-        steps = config.max_steps or steps
+        steps = config.max_steps or max(1, round(config.num_epochs * self.batches_per_epoch))
         self.shape = plan_rows(
             data.sizes,
             batch_size=config.batch_size,

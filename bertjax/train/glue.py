@@ -14,7 +14,7 @@ from bertjax.base import printable
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote, listed, refuse_links_outside, write_bytes
 from bertjax.base.scratch import scratch_folder
-from bertjax.base.workdir_files import METRICS, REPORT
+from bertjax.base.workdir_files import METRICS, PREDICTIONS, REPORT, SCORES
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices import hosts
@@ -130,7 +130,7 @@ def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
     files = {
         "glue.json": json.dumps(summary, indent=2) + "\n",
         "glue.md": _markdown(summary),
-        "scores.json": json.dumps(result.runs, indent=2) + "\n",
+        SCORES: json.dumps(result.runs, indent=2) + "\n",
     }
     for name, text in files.items():
         _write(f"{workdir}/{name}", text.encode())
@@ -162,19 +162,16 @@ def _name(run: Path) -> str:
 
 
 def _write(address: str, content: bytes) -> None:
-    """Writes a file, atomically, to a disk or to a bucket."""
-    if is_remote(address):
-        place(address).write_bytes(content)
-    else:
+    if not is_remote(address):
         Path(address).parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(Path(address), content)
+    write_bytes(place(address), content)
 
 
 def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
     """Returns {file name: text} of the test predictions of all tasks in GLUE's format."""
     texts = {}
     for name, task in result.tasks.items():
-        made = task.directory.parent / "predictions" / SUBMISSION
+        made = task.directory.parent / PREDICTIONS / SUBMISSION
         if made.is_file():
             with zipfile.ZipFile(made) as archive:
                 wanted = [x for x in archive.namelist() if x in GLUE[name].submission.values()]

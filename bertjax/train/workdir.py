@@ -120,7 +120,7 @@ class Workdir:
     def check(
         self,
         config: Mapping[str, Any],
-        data_fingerprint: str | None = None,
+        data_fingerprint: str,
         *,
         defaults: Mapping[str, Any] | None = None,
         allow: Callable[[list[str], dict[str, Any], int], list[str]] = lambda changed, *_: changed,
@@ -131,7 +131,7 @@ class Workdir:
 
         Args:
             config: {field: value} of the run's config, as run.json stores it.
-            data_fingerprint: a hash of the training data; None: the data is not checked.
+            data_fingerprint: a hash of the training data.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
             allow: a function (differences, saved config, step of the newest checkpoint) that
                 returns the differences with which the run must not resume, and the reasons; by
@@ -143,7 +143,7 @@ class Workdir:
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
         changed = allow(changed, saved["config"], self.newest_step)
-        if data_fingerprint not in (None, saved["data_fingerprint"]):
+        if data_fingerprint != saved["data_fingerprint"]:
             where = saved["config"].get("data") or saved["config"].get("train")
             changed.append("the data differs from the data of " + (where or "the task's files"))
         if changed:
