@@ -287,6 +287,7 @@ def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
     (tmp_path / "a.conll").write_text("abc NN\nde VB\n\nfg NN\n\n" * 8)
     file = str(tmp_path / "a.conll")

@@ -92,6 +92,7 @@ def test_finetune_your_csv(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pretrain_from_scratch(tmp_path, corpus):
     pytest.importorskip("matplotlib")
     text = str(corpus / "text.txt")
@@ -102,6 +103,7 @@ def test_pretrain_from_scratch(tmp_path, corpus):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_attention_of_a_finetuned_model(tmp_path):
     pytest.importorskip("matplotlib")
     output = execute("attention_of_a_finetuned_model", tmp_path, rows="16")

@@ -72,6 +72,7 @@ def test_classes_and_probabilities_are_the_pipelines(
             assert found["label"] == max(scores, key=scores.__getitem__)
 
 
+@pytest.mark.exhaustive
 def test_numbers_are_the_pipelines(directory_of, transformers, tmp_path, sentences):
     directory = directory_of("regress")
     [ours] = predicted(directory, tmp_path, text=sentences[0], pair=sentences[1])
@@ -119,6 +120,7 @@ def test_answers_have_the_logits_of_transformers(directory_of, transformers, tmp
     assert checked > 3
 
 
+@pytest.mark.exhaustive
 def test_choices_have_the_logits_of_transformers(directory_of, transformers, tmp_path, files):
     import csv
 

@@ -427,6 +427,7 @@ def test_the_others_end_within_a_minute_of_a_killed_or_stopped_process(job, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fine_tuning_in_two_processes_equals_one_and_each_reads_its_own_rows(
     job, encoder, files, tmp_path
 ):

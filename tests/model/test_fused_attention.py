@@ -412,6 +412,7 @@ def test_local_flash_attention_on_a_mesh_drops_what_that_of_one_device_drops():
         ),
     ],
 )
+@pytest.mark.exhaustive
 def test_modernbert_with_a_kernel_equals_modernbert_without(kernel, remat, monkeypatch):
     monkeypatch.setitem(FUSED, kernel, FUSED[kernel]._replace(attend=ANYWHERE[kernel]))
     rate = 0.1 if kernel == "flash" else 0.0

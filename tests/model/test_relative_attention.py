@@ -208,6 +208,7 @@ def test_files_of_microsoft_are_read(tmp_path, tiny_family, tokenizer, written):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_decoder_is_rematerialised_as_other_layers_are(tiny_family):
     config = tiny_family("deberta-v2", enhanced_mask_decoder=True)
     model = HEADS["masked_lm"](config)

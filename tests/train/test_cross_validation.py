@@ -99,6 +99,7 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
 @pytest.mark.parametrize(
     "task", ["qa", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("regress", "tag"))]
 )
+@pytest.mark.exhaustive
 def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
     config = dataclasses.replace(
         config, task=task, train=files[task]["train"], max_length=60, max_steps=1, folds=2,
@@ -109,6 +110,7 @@ def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
     config, files, tmp_path, capsys
 ):

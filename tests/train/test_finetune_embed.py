@@ -164,7 +164,8 @@ def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pooling", "normalize", "loss"), [("mean", True, None), ("cls", False, "cosent")]
+    ("pooling", "normalize", "loss"),
+    [pytest.param("mean", True, None, marks=pytest.mark.exhaustive), ("cls", False, "cosent")],
 )
 def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, normalize, loss):
     """A pair is similar if its sentences begin with the same word."""
@@ -209,7 +210,7 @@ def test_single_texts_are_learned_by_their_dropout_masks(one_layer, sentences, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["margin", "kl"])
+@pytest.mark.parametrize("loss", ["margin", pytest.param("kl", marks=pytest.mark.exhaustive)])
 def test_a_teachers_scores_are_learned(one_layer, sentences, tmp_path, loss):
     """The teacher scores texts by whether they begin with the word of the query."""
     rng = np.random.default_rng(0)

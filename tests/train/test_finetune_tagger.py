@@ -212,6 +212,7 @@ def test_the_flags_are_read():
 
 
 @pytest.mark.parity
+@pytest.mark.exhaustive
 def test_torch_reads_encoder_and_tagger_and_finds_the_same(config, tags, tmp_path):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")

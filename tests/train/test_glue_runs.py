@@ -138,6 +138,7 @@ def test_the_submission_has_the_predictions_of_all_tasks_and_of_the_diagnostic_s
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_interrupted_command_resumes_with_the_same_bytes(flags, whole, tmp_path, monkeypatch):
     """It stops within the second task, at its results, and within the third task."""
     command = [*flags, f"--workdir={tmp_path / 'glue'}"]
@@ -172,6 +173,7 @@ def test_an_interrupted_command_resumes_with_the_same_bytes(flags, whole, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_python_and_seeds(data, one_layer, tmp_path):
     settings = {"init": str(one_layer), "max_length": 48, "max_steps": 1, "unroll": 1}
     only = tmp_path / "data"

@@ -385,6 +385,7 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(
 
 @pytest.mark.slow
 @pytest.mark.parity
+@pytest.mark.exhaustive
 def test_the_adapter_of_an_embedder_has_only_its_encoder(encoder, tmp_path, sentences):
     """The Dense behind the pooling is trained, too, and in the directory of the model."""
     models = pytest.importorskip("sentence_transformers.models")
@@ -405,6 +406,7 @@ def test_the_adapter_of_an_embedder_has_only_its_encoder(encoder, tmp_path, sent
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_thresholds_of_the_dev_split_are_stored_and_predict_the_test_split(
     encoder, files, tmp_path, capsys
 ):

@@ -105,6 +105,7 @@ def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fine_tuning_ends_at_parameters_that_are_not_finite_and_goes_on_without_them(
     encoder, files, tmp_path, monkeypatch
 ):
@@ -162,6 +163,7 @@ def test_a_rollback_leaves_the_bad_batches_out(config, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_looking_for_spikes_changes_no_bit_where_there_is_none(config, whole, tmp_path):
     model = train(config, tmp_path / "run", skip_spikes=6.0)
     assert all((model[name] == whole[0][name]).all() for name in model)

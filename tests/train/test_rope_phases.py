@@ -69,6 +69,7 @@ def test_a_base_without_rotary_positions_or_of_finished_steps_is_refused(config)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_changes_its_base_resumes_and_exports_that_of_its_last_step(
     config, prepared, tokenizer, tmp_path
 ):

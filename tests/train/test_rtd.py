@@ -231,8 +231,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monk
     ("devices", "mesh", "microbatches"),
     [
         pytest.param(1, MeshConfig(), 1, marks=pytest.mark.exhaustive),
-        (1, MeshConfig(), 4),
-        (8, MeshConfig(fsdp=2, tensor=2), 1),
+        pytest.param(1, MeshConfig(), 4, marks=pytest.mark.exhaustive),
+        (8, MeshConfig(fsdp=2, tensor=2), 2),
     ],
 )
 def test_devices_and_microbatches_change_nothing(

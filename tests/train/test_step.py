@@ -177,6 +177,7 @@ def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device,
     "mesh",
     [pytest.param(MeshConfig(), marks=pytest.mark.exhaustive), MeshConfig(tensor=2, fsdp=2)],
 )
+@pytest.mark.exhaustive
 def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(
     tiny, tiny_config, batch, one_device, mesh
 ):
@@ -194,6 +195,7 @@ def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cheaper_keys_repeat_for_the_same_mesh(tiny, tiny_config, batch):
     setup = Setup(tiny_config, 8, accumulation=2, dropout=0.3, dropout_prng="rbg")
     (_, metrics), (_, again) = (setup.run(tiny[1], batch) for _ in range(2))

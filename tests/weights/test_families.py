@@ -40,8 +40,8 @@ RECIPES = {
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 
 
-# Their tokenizers and examples are BERT's, and what they compute is compared with transformers.
-LIKE_BERT = ("distilbert", "electra")
+# Their tokenizers are tested alone, and what they compute is compared with transformers.
+LIKE_BERT = ("distilbert", "electra", "roberta")
 FAMILIES = [
     pytest.param(name, marks=pytest.mark.exhaustive if name in LIKE_BERT else ())
     for name in RECIPES
