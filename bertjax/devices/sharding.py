@@ -36,6 +36,24 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 )
 
 
+def with_whole_words(mesh: Mesh, params: Any) -> Any:
+    """Returns `params` with word embeddings that are whole along "fsdp", for a step that reads them.
+
+    Rows and the columns of the table are sharded over "fsdp". On a mesh of three axes and with few
+    rows per device, XLA moves the gradient of logits between the two shardings in a wrong order of
+    the rows (jaxlib 0.10), unless the table is gathered before.
+    """
+    if min(mesh.shape["fsdp"], mesh.shape["tensor"]) == 1:
+        return params
+
+    def whole(path: Any, leaf: jax.Array) -> jax.Array:
+        if not _name(path).endswith("word_embeddings/embedding"):
+            return leaf
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, P("tensor", None)))
+
+    return jax.tree.map_with_path(whole, params)
+
+
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Creates a mesh with axes ("data", "fsdp", "tensor") over `devices` (default: all devices).
 

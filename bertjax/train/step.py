@@ -323,7 +323,10 @@ def make_train_step(
         dropout_prng: the implementation of the dropout keys; with "rbg", dropout is faster, but the
             masks do depend on how the rows are split.
     """
-    compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
+    def loss_on_mesh(params: Any, *args: Any) -> tuple[jax.Array, Any]:
+        return loss_fn(sharding.with_whole_words(mesh, params), *args)
+
+    compute = _make_compute(_make_row_grads(loss_on_mesh, frozen), mesh, accumulation_steps)
     on_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
 
     def update(grads: Any, norm: Any, opt_state: Any, params: Any, is_good: Any) -> tuple[Any, Any]:
