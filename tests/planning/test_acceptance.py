@@ -34,12 +34,15 @@ SPEED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_collections(monkeypatch):
+    """In the process of the tests, which has many objects, a collection takes half a second."""
+    monkeypatch.setattr(acceptance, "gc", SimpleNamespace(collect=lambda: None))
+
+
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     """Gives the table other rows; returns a function that measures them, and the folder."""
-
-    # In the process of the tests, which has many objects, a collection takes half a second.
-    monkeypatch.setattr(acceptance, "gc", SimpleNamespace(collect=lambda: None))
 
     def measure(rows, minutes=9.0):
         monkeypatch.setattr(Acceptance, "rows", lambda self: rows)
