@@ -323,6 +323,7 @@ def make_train_step(
         dropout_prng: the implementation of the dropout keys; with "rbg", dropout is faster, but the
             masks do depend on how the rows are split.
     """
+
     def loss_on_mesh(params: Any, *args: Any) -> tuple[jax.Array, Any]:
         return loss_fn(sharding.with_whole_words(mesh, params), *args)
 

@@ -215,8 +215,7 @@ CHECKS = (
     *("heads", "attention kernels", "dropout bits", "packed rows", "the same steps twice"),
     *("a loss that is not finite", "save and restore"),
 )
-SOME = (*CHECKS, "bert-base-uncased, 64 tokens", "plan of bert-base-uncased, 64 tokens")
-SOME += ("bert-base-uncased, 32 tokens, fsdp",)
+SOME = tuple(row for row in CHECKS if row != "the same steps twice")  # in processes of its own
 ONLY_SOME = f"""
 import sys
 from bertjax import benchmark
@@ -243,11 +242,10 @@ def accepted(output, *program):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-def test_checks_and_some_figures_pass_on_a_cpu(tmp_path):
+def test_checks_pass_on_a_cpu(tmp_path):
     lines = accepted(tmp_path / "acceptance", "-c", ONLY_SOME)
     assert {line["row"] for line in lines} == set(SOME)
-    assert all(line["checks"] for line in lines if line["row"] in CHECKS)
+    assert all(line["checks"] for line in lines)
 
 
 @pytest.mark.slow
