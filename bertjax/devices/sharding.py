@@ -37,7 +37,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 
 
 def with_whole_words(mesh: Mesh, params: Any) -> Any:
-    """Returns `params` with word embeddings that are whole along "fsdp", for a step that reads them.
+    """Returns `params` with word embeddings that are whole along "fsdp", as a step reads them.
 
     Rows and the columns of the table are sharded over "fsdp". On a mesh of three axes and with few
     rows per device, XLA moves the gradient of logits between the two shardings in a wrong order of

@@ -26,12 +26,16 @@ import optax
 SMALLEST_SQUARE = 1e-12
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     """Computes KL(teacher || student) * T^2 at temperature T from logits [..., C]; returns [...].
 
     The teacher's logits receive no gradient.
     """
+    return _soft_targets(student, teacher, temperature)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     return _soft_targets_forward(student, teacher, temperature)[0]
 
 
@@ -51,7 +55,7 @@ def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
     return temperature * gradient[..., None] * (q - p), None
 
 
-soft_targets_loss.defvjp(_soft_targets_forward, _soft_targets_gradient)
+_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
 
 
 def binary_soft_targets_loss(
