@@ -594,7 +594,7 @@ KINDS: tuple[type[Task], ...] = (
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("task", "label_kind"), str),
     **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), Count),
-    "doc_stride": Count | None,
+    "doc_stride": Count | None,  # type: ignore
     **{"with_impossible": bool, "null_threshold": float, "temperature": Positive},
     **dict.fromkeys(("columns", "thresholds"), dict),
     **{"label_separator": str | None, "pairs": bool | None},

@@ -35,7 +35,8 @@ def init_params(model: BertWithHead, seed: int) -> Any:
 
 def param_shapes(model: BertWithHead) -> dict[str, Any]:
     """Returns {path: shape and dtype} of all parameters of `model` without computing any values."""
-    return dict(_param_shapes(model))
+    hashable: Any = model
+    return dict(_param_shapes(hashable))
 
 
 @functools.lru_cache(maxsize=64)  # tracing takes longer than reading the weights of a small model
