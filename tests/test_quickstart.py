@@ -67,7 +67,8 @@ def test_the_first_step_that_fails_ends_it_with_its_status(tmp_path, monkeypatch
     assert quickstart.main(["--input", "nothing.txt"]) == 1
     output = capsys.readouterr()
     assert "nothing.txt" in output.err and "ended in step 1 (train_tokenizer)" in output.err
-    assert "prepare" not in output.out.partition("1. ")[2]
+    _, began, rest = output.out.partition("1. ")
+    assert began and "prepare" not in rest
 
 
 @pytest.mark.parametrize(

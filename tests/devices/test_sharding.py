@@ -27,13 +27,16 @@ def test_a_mesh_that_does_not_cover_the_devices_is_refused(axes):
 def test_every_matrix_is_split_and_every_norm_is_whole(tiny):
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=4, tensor=2))
     shardings = sharding.state_sharding(mesh, tiny[1])
+    matrices = 0
     for path, where in jax.tree.leaves_with_path(shardings):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         split = not where.is_fully_replicated
         if name.endswith(("kernel", "embedding")) and "seq_relationship" not in name:
             assert split, name
+            matrices += 1
         elif "norm" in name:
             assert not split, name
+    assert matrices == 11
 
 
 # Parameters that stay whole: small ones, and what an axis does not split.

@@ -48,9 +48,9 @@ def test_every_name_of_an_objective_has_its_definition():
 @pytest.mark.parametrize("max_length", [8, 33, 128])
 def test_no_example_is_empty_or_longer_than_allowed(objective, max_length):
     documents = documents_of(np.random.default_rng(0), 300)
-    for a_start, a_end, b_start, b_end, label in examples_of(
-        documents, objective, max_length=max_length
-    ):
+    examples = list(examples_of(documents, objective, max_length=max_length))
+    assert len(examples) >= len(documents)
+    for a_start, a_end, b_start, b_end, label in examples:
         assert a_end > a_start
         if not OBJECTIVES[objective].has_sentence_pairs:
             assert b_start == b_end and label == -1
