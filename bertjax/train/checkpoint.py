@@ -133,7 +133,7 @@ class Checkpointer:
         return self._sign * value - 1e3 * metrics.get("phase", 0)
 
     def _graded(self) -> list[tuple[float, int]]:
-        """Returns (badness, -step) of each checkpoint with a finite metric; the least is the best."""
+        """Returns (badness, -step) of checkpoints with finite metrics; the least is the best."""
         self.wait()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
         graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
