@@ -8,7 +8,6 @@ and both loss curves. An interrupted run resumes.
 """
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ from typing import Any
 from reporting import report
 
 from bertjax import pretrain
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
+from bertjax.record.metrics import read_lines
 from bertjax.tokenization import load_tokenizer
 
 LINES = 50  # points of each curve
@@ -48,7 +49,7 @@ def trained(args: argparse.Namespace, dtype: Any) -> list[dict[str, float]]:
             save_every=max(1, args.steps // 5),
         )
     )
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(workdir / METRICS).lines
 
 
 def main() -> None:

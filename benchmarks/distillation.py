@@ -27,6 +27,7 @@ from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainC
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.train.distillation import student_of_teacher
 from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.throughput import Subject
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Number of alternating blocks, and steps per block.
@@ -97,32 +98,17 @@ def students(
     }
 
 
-class Steps:
-    """Runs and times the steps of a run on its batches."""
-
-    def __init__(self, config: PretrainConfig):
-        run = PretrainingJob(config)
-        self._state, self._batches = run.new_state(), run.batches(0, 0)
-        self._step = run.program.seeded_step(config.phases[0])
-
-    def __call__(self) -> float:
-        """Runs one block and returns the seconds per step."""
-        start = time.perf_counter()
-        metrics: Any = None
-        for _ in range(STEPS_PER_BLOCK):
-            self._state, metrics = self._step(self._state, next(self._batches))
-        jax.block_until_ready(metrics)
-        return (time.perf_counter() - start) / STEPS_PER_BLOCK
-
-
 def seconds_per_step(configs: dict[str, PretrainConfig]) -> dict[str, float]:
     """Returns medians over blocks, without the first block, which compiles.
 
     Both students without distillation run the same program, so it is timed once.
     """
-    taught, alone = Steps(configs["distilled"]), Steps(configs["mlm_from_random"])
-    blocks = [(taught(), alone()) for _ in range(BLOCKS + 1)][1:]
-    medians = [statistics.median(times) for times in zip(*blocks, strict=True)]
+    subjects = [Subject(configs[name], 0) for name in ("distilled", "mlm_from_random")]
+    blocks = [
+        [subject.block(STEPS_PER_BLOCK)["seconds"] for subject in subjects]
+        for _ in range(BLOCKS + 1)
+    ]
+    medians = [statistics.median(times) for times in zip(*blocks[1:], strict=True)]
     return {name: medians[name != "distilled"] for name in configs}
 
 
