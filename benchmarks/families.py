@@ -9,12 +9,12 @@ is trained without a teacher here; see `distillation.py`.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from reporting import report
 
 from bertjax import prepare, pretrain, train_tokenizer
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import (
     OptimizerConfig,
     Phase,
@@ -24,6 +24,7 @@ from bertjax.config import (
 )
 from bertjax.data.metadata import open_prepared
 from bertjax.model import named_config
+from bertjax.record.metrics import read_lines
 
 # Family: released size, kind of tokenizer, objective of the data, further settings of the run.
 RECIPES = {
@@ -94,7 +95,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
             **settings,
         )
     )
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = read_lines(run / METRICS).lines
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     first, last = evaluations[0], evaluations[-1]
     results = {

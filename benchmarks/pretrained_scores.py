@@ -11,7 +11,6 @@ pretraining.
 
 import argparse
 import csv
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -19,7 +18,9 @@ from pathlib import Path
 from reporting import report
 
 from bertjax import finetune
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.record.metrics import read_lines
 from bertjax.weights import init_params, load_model, save_hf
 
 HEAD = "masked_lm"
@@ -36,8 +37,7 @@ def write_random_weights(model: str, folder: Path, seed: int) -> None:
 
 def write_curve(workdir: Path, file: Path) -> None:
     """Writes step and held-out metrics of every evaluation as CSV."""
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    rows = [line for line in lines if CURVE[0] in line]
+    rows = [line for line in read_lines(workdir / METRICS).lines if CURVE[0] in line]
     with file.open("w", encoding="utf-8", newline="") as out:
         table = csv.writer(out)
         table.writerow(["step", *(name.removeprefix("eval/") for name in CURVE)])

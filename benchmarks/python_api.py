@@ -8,8 +8,6 @@ Then all texts are passed at once to `embed`, in a process of its own, beside
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from memory import peak_rss
 from reporting import report
 
 ONE_BY_ONE = 1000
@@ -57,16 +56,6 @@ def programs(model: str, texts: list[str]) -> int:
     return len(compiled)
 
 
-def run(command: list[str]) -> tuple[float, float]:
-    """Runs a command; returns its seconds and its peak memory in MB."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{command} failed")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
-
-
 def main() -> None:
     """Reports the number of programs, and peaks and times of both ways."""
     parser = argparse.ArgumentParser(description="load_pretrained on many texts.")
@@ -95,11 +84,11 @@ def main() -> None:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(args.repeat):
             for name, command in commands.items():
-                found[name].append(run(command))
+                found[name].append(peak_rss(command))
         difference = np.abs(np.load(outputs[0]) - np.load(outputs[1])).max()
     medians = {name: np.median(values, axis=0) for name, values in found.items()}
     for name, (seconds, peak) in medians.items():
-        figures[name] = {"seconds": round(seconds, 1), "peak_mb": round(peak)}
+        figures[name] = {"seconds": round(seconds, 1), "peak_mb": round(peak / 2**20)}
     ratios = medians["embed"] / medians["predict --embed"]
     figures["embed_to_predict"] = {"time": round(ratios[0], 2), "memory": round(ratios[1], 2)}
     report(figures | {"largest_difference": float(difference)}, args.output)
