@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from inference import some_texts
+from inference import some_texts, sorted_by_length
 from reporting import ratios, report, take_turns
 
 from bertjax import load_pretrained
 
-BATCH = 32
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -106,19 +105,12 @@ RUNTIMES = {
 def sorted_embedder(tokenizer: Any, forward: Forward) -> Callable[[list[str]], np.ndarray]:
     """Returns a function from texts to mean-pooled vectors that sorts the texts by length."""
 
-    def embed(texts: list[str]) -> np.ndarray:
-        rows = tokenizer(texts, truncation=True)["input_ids"]
-        order = np.argsort([len(row) for row in rows], kind="stable")
-        vectors = []
-        for start in range(0, len(order), BATCH):
-            chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
-            batch = tokenizer.pad(chosen, return_tensors="np")
-            hidden = forward(batch["input_ids"], batch["attention_mask"])
-            weights = batch["attention_mask"][:, :, None].astype(np.float32)
-            vectors.append((hidden * weights).sum(1) / weights.sum(1))
-        return np.concatenate(vectors)[np.argsort(order, kind="stable")]
+    def embed(batch: Any) -> np.ndarray:
+        hidden = forward(batch["input_ids"], batch["attention_mask"])
+        weights = batch["attention_mask"][:, :, None].astype(np.float32)
+        return (hidden * weights).sum(1) / weights.sum(1)
 
-    return embed
+    return sorted_by_length(tokenizer, embed)
 
 
 def random_base(folder: str) -> str:
