@@ -23,15 +23,13 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from embeddings import WARMUP, adamw, elapsed
+from embeddings import WARMUP, adamw, elapsed, in_process
 from reporting import report
 
 RATE, RERANKER_RATE = 2e-5, 5e-5
@@ -364,13 +362,8 @@ def in_processes(side: str, seed: int, args: argparse.Namespace) -> Iterator[Any
     """Runs the stages of one side, each in a process of its own; yields what they say."""
     with tempfile.TemporaryDirectory() as folder:
         for stage in STAGES:
-            words = [sys.executable, __file__, "--side", side, "--stage", stage]
-            words += ["--folder", folder, "--seeds", str(seed)]
-            for name in SETTINGS:
-                words += [f"--{name}", str(getattr(args, name))]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            last = [line for line in done.stdout.splitlines() if line.startswith('{"stage"')][-1]
-            yield json.loads(last)
+            flags = {"side": side, "stage": stage, "folder": folder, "seeds": seed}
+            yield in_process(__file__, args, SETTINGS, **flags)
 
 
 def main() -> None:
