@@ -10,7 +10,6 @@ weights. ONNX Runtime has no bfloat16 on CPUs. Needs the extra `parity`, and onn
 openvino.
 """
 
-import argparse
 import importlib
 import os
 import statistics
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 import transformers
 from inference import some_texts, sorted_by_length
-from reporting import ratios, report, take_turns
+from reporting import parser_of, ratios, report, take_turns
 
 from bertjax import load_pretrained
 
@@ -136,13 +135,12 @@ def random_base(folder: str) -> str:
 
 def main() -> None:
     """Reports texts per second, and the times of the others as ratios of ours."""
-    parser = argparse.ArgumentParser(description="Compares inference on a CPU.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="a directory; BERT-base with random weights if not given")
     parser.add_argument("--dtype", choices=tuple(PRECISIONS), default="float32")
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--words", type=int, help="words per text; sentences if not given")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file to which the results are appended")
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     folder = tempfile.TemporaryDirectory()

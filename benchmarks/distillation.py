@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
@@ -149,7 +149,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Prints a line of JSON, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares distillation with masked LM alone.")
+    parser = parser_of(__doc__)
     parser.add_argument("--teacher", required=True, help="model directory with an MLM head")
     parser.add_argument("--data", required=True, help="output of bertjax.prepare")
     parser.add_argument("--minutes", type=float, default=30.0, help="training time of each student")
@@ -164,7 +164,6 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--eval_rows", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     use_compilation_cache()
     with tempfile.TemporaryDirectory() as folder:

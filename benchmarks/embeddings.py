@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 RATE, WARMUP = 2e-5, 0.1
 # Flags that both sides get.
@@ -165,7 +165,7 @@ def in_process(
 
 def main() -> None:
     """Prints one line of JSON per side and seed, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares the training of embeddings.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--train", required=True, type=Path)
     parser.add_argument("--dev", required=True, type=Path)
@@ -177,7 +177,6 @@ def main() -> None:
     parser.add_argument("--dev_every", type=int, default=1, help="evaluate every Nth pair alone")
     parser.add_argument("--core", type=int, help="the one core to compute on; all by default")
     parser.add_argument("--side", choices=SIDES, help="run this side alone, with one seed")
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.side:
         args.seed = args.seeds[0]

@@ -11,7 +11,7 @@ is trained without a teacher here; see `distillation.py`.
 import argparse
 from pathlib import Path
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import prepare, pretrain, train_tokenizer
 from bertjax.base.workdir_files import METRICS
@@ -114,13 +114,12 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--families", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--learning_rate", type=float, default=2e-3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
     for family in args.families:

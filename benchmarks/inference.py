@@ -9,17 +9,15 @@ the same batch size, which keeps the order of the texts, is the third contender;
 initialised at random if the model has none. Needs the extra `parity`.
 """
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from reporting import ratios, report, take_turns
+from reporting import parser_of, ratios, report, take_turns
 
 from bertjax import load_pretrained
 from bertjax.data.text.corpus import Corpus
@@ -114,13 +112,12 @@ def classifiers(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
 
 def main() -> None:
     """Reports texts per second of each contender, and their times as ratios of ours."""
-    parser = argparse.ArgumentParser(description="Compares inference with PyTorch.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--task", choices=("embed", "classify"), default="embed")
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--words", type=int, help="words per text; sentences if not given")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file to which the results are appended")
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     sides = (classifiers if args.task == "classify" else embedders)(args.model)

@@ -7,14 +7,12 @@ Prints a line of JSON: rows per second of wall time, and per second of CPU time 
 The input of n rows is hidden if it takes less time than a step, and if there are idle cores.
 """
 
-import argparse
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.batch import Batch
@@ -51,7 +49,7 @@ def masked_batches(
 
 def main() -> None:
     """Reads batches for some seconds and prints the throughput."""
-    parser = argparse.ArgumentParser(description="Throughput of the input pipeline of pretraining.")
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=64)
@@ -59,7 +57,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--whole_word_masking", action="store_true")
     parser.add_argument("--max_ngram", type=int, default=1)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     words = {"whole_word_masking": args.whole_word_masking, "max_ngram": args.max_ngram}
     batches, _, most = masked_batches(

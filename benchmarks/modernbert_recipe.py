@@ -9,14 +9,12 @@ with 15 % of the tokens masked (ModernBERT trains with 30 %), the mean of those 
 median seconds per step.
 """
 
-import argparse
 import dataclasses
 import statistics
 import tempfile
-from pathlib import Path
 
 import jax
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import Phase, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer
@@ -76,11 +74,10 @@ class Contender:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--eval_rows", type=int, default=500)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     contenders = {
         name: Contender(name, args.data, args.steps, args.eval_rows) for name in CONTENDERS

@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
@@ -99,7 +99,7 @@ def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any
 
 def main() -> None:
     """Prints one line of JSON per contender and task."""
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--glue", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
@@ -110,7 +110,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     models = {name: pretrained(name, args) for name in args.contenders}
     for (name, (model, facts)), task in itertools.product(models.items(), TASKS):

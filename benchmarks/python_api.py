@@ -7,7 +7,6 @@ Then all texts are passed at once to `embed`, in a process of its own, beside
 `python -m bertjax.predict --embed` on the same texts; the two take turns.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from memory import peak_rss
-from reporting import report
+from reporting import parser_of, report
 
 ONE_BY_ONE = 1000
 ALL_AT_ONCE = """
@@ -58,11 +57,10 @@ def programs(model: str, texts: list[str]) -> int:
 
 def main() -> None:
     """Reports the number of programs, and peaks and times of both ways."""
-    parser = argparse.ArgumentParser(description="load_pretrained on many texts.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     texts = make_texts(args.texts)
     start = time.perf_counter()

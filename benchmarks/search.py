@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddings import WARMUP, adamw, elapsed, in_process
-from reporting import report
+from reporting import parser_of, report
 
 RATE, RERANKER_RATE = 2e-5, 5e-5
 BEST = 20
@@ -368,7 +368,7 @@ def in_processes(side: str, seed: int, args: argparse.Namespace) -> Iterator[Any
 
 def main() -> None:
     """Prints one line of JSON per side, seed and stage, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares embedders and rerankers.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--squad", type=Path, help="the folder of SQuAD's files")
     parser.add_argument("--data", type=Path, required=True, help="a folder for what is made of it")
@@ -381,7 +381,6 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help="run one stage of this side, with one seed")
     parser.add_argument("--stage", choices=STAGES)
     parser.add_argument("--folder", type=Path, help="where the models of --side are")
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.side:
         args.seed = args.seeds[0]
