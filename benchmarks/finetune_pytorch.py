@@ -385,7 +385,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of PyTorch")
-    parser.add_argument("--note", default=None, help="remark to add to the result")
     parser.add_argument("--output", type=Path, default=None, help="file to append the result to")
     return parser.parse_args()
 
@@ -416,7 +415,6 @@ def main() -> None:
         "steps": sum(epoch.steps for epoch in epochs),
         "attention": args.attention,
         **describe(torch.device(args.device)),
-        **({"note": args.note} if args.note else {}),
     }
     line = json.dumps(result)
     print(line)
