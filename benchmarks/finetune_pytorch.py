@@ -118,11 +118,8 @@ def entity_scores(gold: list[list[str]], predicted: list[list[str]]) -> dict[str
 
 def correlations(gold: list[float], predicted: list[float]) -> dict[str, float]:
     """Correlations of Pearson and Spearman."""
-    ranks = stats.rankdata(gold), stats.rankdata(predicted)
-    return {
-        "pearson": float(np.corrcoef(gold, predicted)[0, 1]),
-        "spearman": float(np.corrcoef(*ranks)[0, 1]),
-    }
+    functions = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
+    return {name: float(function(gold, predicted)[0]) for name, function in functions.items()}
 
 
 @dataclasses.dataclass(frozen=True)

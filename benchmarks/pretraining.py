@@ -42,7 +42,6 @@ from bertjax.weights.families import config_to_hf
 # Environment variables that choose a memory allocator.
 ALLOCATORS = {
     "malloc": {},
-    "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
 }
 
