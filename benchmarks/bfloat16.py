@@ -8,16 +8,17 @@ and both loss curves. An interrupted run resumes.
 """
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import pretrain
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
+from bertjax.record.metrics import read_lines
 from bertjax.tokenization import load_tokenizer
 
 LINES = 50  # points of each curve
@@ -48,12 +49,12 @@ def trained(args: argparse.Namespace, dtype: Any) -> list[dict[str, float]]:
             save_every=max(1, args.steps // 5),
         )
     )
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(workdir / METRICS).lines
 
 
 def main() -> None:
     """Trains in both precisions and prints one line."""
-    parser = argparse.ArgumentParser(description="Compares training in bfloat16 with float32.")
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--workdir", required=True, type=Path)
     parser.add_argument("--model", default="bert-mini")
@@ -61,7 +62,6 @@ def main() -> None:
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=1e-3)
-    parser.add_argument("--output", type=Path, help="file to append the line to")
     args = parser.parse_args()
     curves, last, held_out = {}, {}, {}
     for dtype in ("float32", "bfloat16"):

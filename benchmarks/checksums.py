@@ -8,7 +8,6 @@ continues to train during it. The files are in the page cache when they are read
 JSON: median seconds, and the medians of the ratios with / without.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.model.heads import BertForPreTraining
@@ -26,12 +25,9 @@ from bertjax.weights.fill import param_shapes
 
 
 class WithoutChecksums(Checkpointer):
-    """Neither writes nor compares checksums."""
+    """Writes no checksums, so that `restore` compares none."""
 
     def _seal(self) -> None:
-        pass
-
-    def _check(self, step: int) -> None:
         pass
 
 
@@ -62,10 +58,9 @@ def seconds(kind: type[Checkpointer], state: dict[str, object]) -> dict[str, flo
 
 def main() -> None:
     """Measures in turns and prints one line."""
-    parser = argparse.ArgumentParser(description="Cost of the checksums of checkpoints.")
+    parser = parser_of(__doc__)
     parser.add_argument("--config", default="configs/pretrain/bert_base.py")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     state = random_state(load_config_file(args.config, PretrainConfig) or PretrainConfig())
     kinds = {"with": Checkpointer, "without": WithoutChecksums}

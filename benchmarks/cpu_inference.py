@@ -10,7 +10,6 @@ weights. ONNX Runtime has no bfloat16 on CPUs. Needs the extra `parity`, and onn
 openvino.
 """
 
-import argparse
 import importlib
 import os
 import statistics
@@ -22,12 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from inference import some_texts
-from reporting import ratios, report, take_turns
+from inference import some_texts, sorted_by_length
+from reporting import parser_of, ratios, report, take_turns
 
 from bertjax import load_pretrained
 
-BATCH = 32
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -106,19 +104,12 @@ RUNTIMES = {
 def sorted_embedder(tokenizer: Any, forward: Forward) -> Callable[[list[str]], np.ndarray]:
     """Returns a function from texts to mean-pooled vectors that sorts the texts by length."""
 
-    def embed(texts: list[str]) -> np.ndarray:
-        rows = tokenizer(texts, truncation=True)["input_ids"]
-        order = np.argsort([len(row) for row in rows], kind="stable")
-        vectors = []
-        for start in range(0, len(order), BATCH):
-            chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
-            batch = tokenizer.pad(chosen, return_tensors="np")
-            hidden = forward(batch["input_ids"], batch["attention_mask"])
-            weights = batch["attention_mask"][:, :, None].astype(np.float32)
-            vectors.append((hidden * weights).sum(1) / weights.sum(1))
-        return np.concatenate(vectors)[np.argsort(order, kind="stable")]
+    def embed(batch: Any) -> np.ndarray:
+        hidden = forward(batch["input_ids"], batch["attention_mask"])
+        weights = batch["attention_mask"][:, :, None].astype(np.float32)
+        return (hidden * weights).sum(1) / weights.sum(1)
 
-    return embed
+    return sorted_by_length(tokenizer, embed)
 
 
 def random_base(folder: str) -> str:
@@ -144,13 +135,12 @@ def random_base(folder: str) -> str:
 
 def main() -> None:
     """Reports texts per second, and the times of the others as ratios of ours."""
-    parser = argparse.ArgumentParser(description="Compares inference on a CPU.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="a directory; BERT-base with random weights if not given")
     parser.add_argument("--dtype", choices=tuple(PRECISIONS), default="float32")
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--words", type=int, help="words per text; sentences if not given")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file to which the results are appended")
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     folder = tempfile.TemporaryDirectory()

@@ -10,14 +10,10 @@ import argparse
 import itertools
 
 import numpy as np
+from input import masked_batches
 
-from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
-from bertjax.data.metadata import read_metadata, row_sources
-from bertjax.tokenization import load_tokenizer
-from bertjax.train.program import make_masking
 
 BATCH = 100
 
@@ -76,22 +72,8 @@ def main() -> None:
     parser.add_argument("--whole_word_masking", action="store_true")
     parser.add_argument("--max_ngram", type=int, default=1)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(args.data)
-    phase = Phase(num_steps=1, max_length=args.max_length, batch_size=BATCH)
-    most = read_metadata(args.data).max_sequences
-    config = PretrainConfig(whole_word_masking=args.whole_word_masking, max_ngram=args.max_ngram)
-    masking = make_masking(config, phase, tokenizer, most)
-    batches = train_batches(
-        row_sources(args.data, "train", args.max_length),
-        masking,
-        RowFormat(args.max_length, tokenizer.pad_token_id, most),
-        seed=0,
-        phase=0,
-        batch_size=BATCH,
-        first_row=0,
-        host_rows=np.arange(BATCH),
-        num_threads=2,
-    )
+    words = {"whole_word_masking": args.whole_word_masking, "max_ngram": args.max_ngram}
+    batches, masking, most = masked_batches(args.data, args.max_length, BATCH, 2, **words)
     lengths, labels, became, was, predictions, wanted = [], [], [], [], [], []
     broken = 0
     for batch in itertools.islice(batches, args.rows // BATCH):

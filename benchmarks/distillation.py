@@ -20,13 +20,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.train.distillation import student_of_teacher
 from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.throughput import Subject
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Number of alternating blocks, and steps per block.
@@ -97,32 +98,17 @@ def students(
     }
 
 
-class Steps:
-    """Runs and times the steps of a run on its batches."""
-
-    def __init__(self, config: PretrainConfig):
-        run = PretrainingJob(config)
-        self._state, self._batches = run.new_state(), run.batches(0, 0)
-        self._step = run.program.seeded_step(config.phases[0])
-
-    def __call__(self) -> float:
-        """Runs one block and returns the seconds per step."""
-        start = time.perf_counter()
-        metrics: Any = None
-        for _ in range(STEPS_PER_BLOCK):
-            self._state, metrics = self._step(self._state, next(self._batches))
-        jax.block_until_ready(metrics)
-        return (time.perf_counter() - start) / STEPS_PER_BLOCK
-
-
 def seconds_per_step(configs: dict[str, PretrainConfig]) -> dict[str, float]:
     """Returns medians over blocks, without the first block, which compiles.
 
     Both students without distillation run the same program, so it is timed once.
     """
-    taught, alone = Steps(configs["distilled"]), Steps(configs["mlm_from_random"])
-    blocks = [(taught(), alone()) for _ in range(BLOCKS + 1)][1:]
-    medians = [statistics.median(times) for times in zip(*blocks, strict=True)]
+    subjects = [Subject(configs[name], 0) for name in ("distilled", "mlm_from_random")]
+    blocks = [
+        [subject.block(STEPS_PER_BLOCK)["seconds"] for subject in subjects]
+        for _ in range(BLOCKS + 1)
+    ]
+    medians = [statistics.median(times) for times in zip(*blocks[1:], strict=True)]
     return {name: medians[name != "distilled"] for name in configs}
 
 
@@ -163,7 +149,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Prints a line of JSON, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares distillation with masked LM alone.")
+    parser = parser_of(__doc__)
     parser.add_argument("--teacher", required=True, help="model directory with an MLM head")
     parser.add_argument("--data", required=True, help="output of bertjax.prepare")
     parser.add_argument("--minutes", type=float, default=30.0, help="training time of each student")
@@ -178,7 +164,6 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--eval_rows", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     use_compilation_cache()
     with tempfile.TemporaryDirectory() as folder:

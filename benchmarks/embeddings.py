@@ -20,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 RATE, WARMUP = 2e-5, 0.1
 # Flags that both sides get.
@@ -143,30 +143,29 @@ def train_sentence_transformers(args: argparse.Namespace, folder: str) -> dict[s
     )
     trainer.train()
     times = elapsed(start)
-    return {
-        "spearman": cosines_beside_scores(model.encode, dev),
-        **times,
-    }
+    return {"spearman": cosines_beside_scores(model.encode, dev), **times}
 
 
 SIDES = {"bertjax": train_bertjax, "sentence-transformers": train_sentence_transformers}
 
 
-def in_process(side: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Runs one side in a process of its own; returns what it reports."""
-    words = [sys.executable, __file__, "--side", side, "--seeds", str(seed)]
-    for name in SETTINGS:
-        value = getattr(args, name)
+def in_process(
+    file: str, args: argparse.Namespace, names: Sequence[str], **flags: Any
+) -> dict[str, Any]:
+    """Runs a benchmark in a process of its own; returns the last line of JSON that it prints.
+
+    Its flags are `flags` and those of `args` with these names.
+    """
+    words = [sys.executable, file]
+    for name, value in ({name: getattr(args, name) for name in names} | flags).items():
         words += [] if value is None else [f"--{name}", str(value)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{side} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def main() -> None:
     """Prints one line of JSON per side and seed, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares the training of embeddings.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--train", required=True, type=Path)
     parser.add_argument("--dev", required=True, type=Path)
@@ -178,7 +177,6 @@ def main() -> None:
     parser.add_argument("--dev_every", type=int, default=1, help="evaluate every Nth pair alone")
     parser.add_argument("--core", type=int, help="the one core to compute on; all by default")
     parser.add_argument("--side", choices=SIDES, help="run this side alone, with one seed")
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.side:
         args.seed = args.seeds[0]
@@ -187,10 +185,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(SIDES[args.side](args, folder)))
         return
-    in_process("bertjax", args.seeds[0], args)
+    in_process(__file__, args, SETTINGS, side="bertjax", seeds=args.seeds[0])
     for turn, seed in enumerate(args.seeds):
         for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
-            found = {"side": side, "seed": seed, **in_process(side, seed, args)}
+            found = in_process(__file__, args, SETTINGS, side=side, seeds=seed)
+            found = {"side": side, "seed": seed, **found}
             report(found, args.output, ["torch", "transformers", "sentence-transformers"])
 
 

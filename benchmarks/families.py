@@ -9,12 +9,12 @@ is trained without a teacher here; see `distillation.py`.
 """
 
 import argparse
-import json
 from pathlib import Path
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import prepare, pretrain, train_tokenizer
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import (
     OptimizerConfig,
     Phase,
@@ -24,6 +24,7 @@ from bertjax.config import (
 )
 from bertjax.data.metadata import open_prepared
 from bertjax.model import named_config
+from bertjax.record.metrics import read_lines
 
 # Family: released size, kind of tokenizer, objective of the data, further settings of the run.
 RECIPES = {
@@ -94,7 +95,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
             **settings,
         )
     )
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = read_lines(run / METRICS).lines
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     first, last = evaluations[0], evaluations[-1]
     results = {
@@ -113,13 +114,12 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--families", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--learning_rate", type=float, default=2e-3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
     for family in args.families:

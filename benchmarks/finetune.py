@@ -19,7 +19,7 @@ from typing import Any
 import finetune_pytorch
 import jax
 import transformers
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import FinetuneConfig
 from bertjax.devices.compilation import use_compilation_cache
@@ -104,13 +104,12 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Prints one line of JSON per task, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares the time of fine-tuning with PyTorch.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data_dir", required=True, type=Path)
     parser.add_argument("--tasks", nargs="+", default=["rte"], choices=FOLDERS)
     parser.add_argument("--steps", type=int, default=20, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     use_compilation_cache()
     for name in args.tasks:

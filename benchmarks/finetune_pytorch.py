@@ -118,11 +118,8 @@ def entity_scores(gold: list[list[str]], predicted: list[list[str]]) -> dict[str
 
 def correlations(gold: list[float], predicted: list[float]) -> dict[str, float]:
     """Correlations of Pearson and Spearman."""
-    ranks = stats.rankdata(gold), stats.rankdata(predicted)
-    return {
-        "pearson": float(np.corrcoef(gold, predicted)[0, 1]),
-        "spearman": float(np.corrcoef(*ranks)[0, 1]),
-    }
+    functions = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
+    return {name: float(function(gold, predicted)[0]) for name, function in functions.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,7 +382,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of PyTorch")
-    parser.add_argument("--note", default=None, help="remark to add to the result")
     parser.add_argument("--output", type=Path, default=None, help="file to append the result to")
     return parser.parse_args()
 
@@ -416,7 +412,6 @@ def main() -> None:
         "steps": sum(epoch.steps for epoch in epochs),
         "attention": args.attention,
         **describe(torch.device(args.device)),
-        **({"note": args.note} if args.note else {}),
     }
     line = json.dumps(result)
     print(line)

@@ -9,17 +9,15 @@ the same batch size, which keeps the order of the texts, is the third contender;
 initialised at random if the model has none. Needs the extra `parity`.
 """
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from reporting import ratios, report, take_turns
+from reporting import parser_of, ratios, report, take_turns
 
 from bertjax import load_pretrained
 from bertjax.data.text.corpus import Corpus
@@ -41,28 +39,37 @@ def some_texts(count: int, words: int | None) -> list[str]:
     return texts[:: len(texts) // count][:count]
 
 
-class SortedPyTorch:
-    """Runs a model of transformers in float32 on texts sorted by length; batches are padded."""
+def sorted_by_length(
+    tokenizer: Any, run: Callable[[Any], np.ndarray]
+) -> Callable[[list[str]], np.ndarray]:
+    """Returns a function of texts that calls `run` with padded batches, sorted by length."""
 
-    def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, model: torch.nn.Module):
-        self._tokenizer, self._model = tokenizer, model.eval()
-
-    def __call__(self, texts: list[str]) -> np.ndarray:
-        rows = self._tokenizer(texts, truncation=True)["input_ids"]
+    def of_texts(texts: list[str]) -> np.ndarray:
+        rows = tokenizer(texts, truncation=True)["input_ids"]
         order = np.argsort([len(row) for row in rows], kind="stable")
         results = []
-        with torch.inference_mode():
-            for start in range(0, len(order), BATCH):
-                chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
-                batch = self._tokenizer.pad(chosen, return_tensors="pt")
-                outputs = self._model(**batch)
-                if "logits" in outputs:
-                    results.append(outputs.logits.softmax(-1).numpy())
-                else:
-                    weights = batch["attention_mask"][:, :, None].float()
-                    summed = (outputs.last_hidden_state * weights).sum(1)
-                    results.append((summed / weights.sum(1)).numpy())
+        for start in range(0, len(order), BATCH):
+            chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
+            results.append(run(tokenizer.pad(chosen, return_tensors="np")))
         return np.concatenate(results)[np.argsort(order, kind="stable")]
+
+    return of_texts
+
+
+def in_pytorch(tokenizer: Any, model: torch.nn.Module) -> Callable[[list[str]], np.ndarray]:
+    """Returns the function of texts to probabilities or mean-pooled vectors of a float32 model."""
+    model = model.eval()
+
+    @torch.inference_mode()
+    def run(batch: Any) -> np.ndarray:
+        tensors = {name: torch.from_numpy(x) for name, x in batch.items()}
+        outputs = model(**tensors)
+        if "logits" in outputs:
+            return outputs.logits.softmax(-1).numpy()
+        weights = tensors["attention_mask"][:, :, None].float()
+        return ((outputs.last_hidden_state * weights).sum(1) / weights.sum(1)).numpy()
+
+    return sorted_by_length(tokenizer, run)
 
 
 def embedders(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
@@ -71,9 +78,7 @@ def embedders(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     return {
         "bertjax": lambda texts: ours.embed(texts, pooling="mean", normalize=False),
-        "PyTorch, sorted": SortedPyTorch(
-            tokenizer, transformers.AutoModel.from_pretrained(directory)
-        ),
+        "PyTorch, sorted": in_pytorch(tokenizer, transformers.AutoModel.from_pretrained(directory)),
     }
 
 
@@ -100,20 +105,19 @@ def classifiers(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
 
     return {
         "bertjax": lambda texts: probabilities([x["probabilities"] for x in ours.predict(texts)]),
-        "PyTorch, sorted": SortedPyTorch(tokenizer, model),
+        "PyTorch, sorted": in_pytorch(tokenizer, model),
         "transformers.pipeline": piped,
     }
 
 
 def main() -> None:
     """Reports texts per second of each contender, and their times as ratios of ours."""
-    parser = argparse.ArgumentParser(description="Compares inference with PyTorch.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--task", choices=("embed", "classify"), default="embed")
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--words", type=int, help="words per text; sentences if not given")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file to which the results are appended")
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     sides = (classifiers if args.task == "classify" else embedders)(args.model)

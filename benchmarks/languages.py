@@ -26,7 +26,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 import bertjax
 from bertjax.data.text.corpus import Corpus
@@ -131,12 +131,11 @@ def print_table(results: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--texts")
     parser.add_argument("--workdir")
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--lines", type=int, default=2000)
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--table")
     args = parser.parse_args()
     if args.table:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 import bertjax
 from bertjax import predict
@@ -128,7 +128,7 @@ def first_windows(texts: list[list[Word]], model: Path) -> list[int]:
 
 def main() -> None:
     """Trains the tagger and reports the scores."""
-    parser = argparse.ArgumentParser(description="Tags of long documents.")
+    parser = parser_of(__doc__)
     parser.add_argument("--data_dir", type=Path, required=True)
     parser.add_argument("--init", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
@@ -137,7 +137,6 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--max_steps", type=int, default=80)
     parser.add_argument("--learning_rate", type=float, default=5e-4)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
     model = trained(args)

@@ -36,9 +36,7 @@ def write_inputs(folder: Path, passages: int, queries: int) -> None:
 
 def written(output: Path) -> int:
     """Returns the bytes of the partial files of an output."""
-    return sum(path.stat().st_size for path in output.parent.glob("*.partial")) + sum(
-        path.stat().st_size for path in output.parent.glob(".*.partial")
-    )
+    return sum(path.stat().st_size for path in output.parent.glob("*.partial"))
 
 
 def run(command: list[str], output: Path, until: int | None) -> tuple[int, bool]:

@@ -9,20 +9,17 @@ with 15 % of the tokens masked (ModernBERT trains with 30 %), the mean of those 
 median seconds per step.
 """
 
-import argparse
 import dataclasses
-import itertools
 import statistics
 import tempfile
-import time
-from pathlib import Path
 
 import jax
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import Phase, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.throughput import Subject
 
 CONTENDERS = {"modernbert_tiny": "masked_lm", "bert_tiny": "pretraining"}
 LENGTH, ROWS, TURN = 64, 32, 50
@@ -47,35 +44,24 @@ class Contender:
             optimizer=optimizer,
             eval_rows=eval_rows,
         )
-        run = PretrainingJob(self.config)
-        fifteen = dataclasses.replace(self.config, mlm_probability=0.15)
-        self.evaluation = PretrainingJob(fifteen)
-        (self.phase,) = run.phases
-        self.state, self.step, self.train_step = (
-            run.new_state(),
-            0,
-            run.program.seeded_step(self.phase),
-        )
-        self.batches = run.batches(0, 0)
+        self.subject, self.step = Subject(self.config, 0), 0
+        self.evaluation = PretrainingJob(dataclasses.replace(self.config, mlm_probability=0.15))
         self.losses: dict[int, float] = {}
         self.seconds: list[float] = []
 
     def turn(self) -> None:
         """Trains for some steps, of which the first is not timed, and evaluates."""
-        for steps in (1, TURN - 1):
-            start = time.perf_counter()
-            for batch in itertools.islice(self.batches, steps):
-                self.state, _ = self.train_step(self.state, batch)
-            self.step += steps
-            jax.block_until_ready(self.state)
-        self.seconds.append((time.perf_counter() - start) / (TURN - 1))
-        evaluation = self.evaluation.evaluate(self.state.params, self.phase)
+        self.subject.block(1)
+        self.seconds.append(self.subject.block(TURN - 1)["seconds"])
+        self.step += TURN
+        (phase,) = self.config.phases
+        evaluation = self.evaluation.evaluate(self.subject.state.params, phase)
         self.losses[self.step] = round(evaluation["eval/mlm_loss"], 4)
         self.entropy = evaluation["eval/unigram_entropy"]
 
     def figures(self) -> dict:
         """Returns the results."""
-        sizes = [leaf.size for leaf in jax.tree.leaves(self.state.params)]
+        sizes = [leaf.size for leaf in jax.tree.leaves(self.subject.state.params)]
         return {
             "parameters": sum(sizes),
             "tokens_per_step": ROWS * LENGTH,
@@ -88,11 +74,10 @@ class Contender:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--eval_rows", type=int, default=500)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     contenders = {
         name: Contender(name, args.data, args.steps, args.eval_rows) for name in CONTENDERS

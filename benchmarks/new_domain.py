@@ -14,7 +14,6 @@ it (Kauf and Ivanova 2023), which is the probability of the word. Before the fir
 words are also predicted with embeddings drawn at random instead of means.
 """
 
-import argparse
 import glob
 import random
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from reporting import report
+from reporting import parser_of, report
 
 import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
@@ -194,7 +193,7 @@ def step_0(
 
 def main() -> None:
     """Extends the vocabulary, trains both, and reports the figures of each."""
-    parser = argparse.ArgumentParser(description="New words for a new domain.")
+    parser = parser_of(__doc__)
     for flag in ("--init", "--domain", "--general"):
         parser.add_argument(flag, required=True)
     parser.add_argument("--add", type=int, default=2000)
@@ -202,7 +201,6 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--only", choices=["step_0", "old", "extended", "score"])
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     (domain, domain_held), (general, general_held) = map(split_files, (args.domain, args.general))
     loaded, work = load_model(args.init, "masked_lm"), args.workdir

@@ -13,18 +13,16 @@ Repeated, the command continues where it stopped: W holds the runs.
 import argparse
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
-import jax
-from reporting import report
+from reporting import parser_of, report
 
 import bertjax
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
 from bertjax.pretrain import run
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.throughput import Subject
 
 SIZES = {"num_attention_heads": 4, "intermediate_size": 1024, "initializer_range": 0.05}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -72,18 +70,10 @@ def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) ->
 
 
 def seconds_per_step(config: PretrainConfig) -> float:
-    """Measures the steps of a run, after the first one, with their batches."""
-    job = PretrainingJob(config)
-    state, batches = job.new_state(), job.batches(0, 0)
-    step = job.program.seeded_step(job.phases[0])
-    for batch in itertools.islice(batches, 2):
-        state, _ = step(state, batch)
-    jax.block_until_ready(state)
-    start = time.perf_counter()
-    for batch in itertools.islice(batches, MEASURED):
-        state, _ = step(state, batch)
-    jax.block_until_ready(state)
-    return (time.perf_counter() - start) / MEASURED
+    """Measures the steps of a run, after the first two, with their batches."""
+    subject = Subject(config, 0)
+    subject.block(2)
+    return subject.block(MEASURED)["seconds"]
 
 
 def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
@@ -109,7 +99,7 @@ def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any
 
 def main() -> None:
     """Prints one line of JSON per contender and task."""
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--glue", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
@@ -120,7 +110,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     models = {name: pretrained(name, args) for name in args.contenders}
     for (name, (model, facts)), task in itertools.product(models.items(), TASKS):

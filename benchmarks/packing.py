@@ -12,7 +12,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import prepare
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
@@ -63,7 +63,7 @@ class Contender:
 
 def main() -> None:
     """Prepares the data, measures both kinds of rows, and prints the result."""
-    parser = argparse.ArgumentParser(description="Compares packed with unpacked rows.")
+    parser = parser_of(__doc__)
     parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
@@ -73,7 +73,6 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=4, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file to append the line to")
     args = parser.parse_args()
     packed, unpacked = Contender(args, True), Contender(args, False)
     rounds = [

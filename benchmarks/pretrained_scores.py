@@ -11,15 +11,16 @@ pretraining.
 
 import argparse
 import csv
-import json
 import statistics
 import tempfile
 from pathlib import Path
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import finetune
+from bertjax.base.workdir_files import METRICS
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.record.metrics import read_lines
 from bertjax.weights import init_params, load_model, save_hf
 
 HEAD = "masked_lm"
@@ -36,8 +37,7 @@ def write_random_weights(model: str, folder: Path, seed: int) -> None:
 
 def write_curve(workdir: Path, file: Path) -> None:
     """Writes step and held-out metrics of every evaluation as CSV."""
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    rows = [line for line in lines if CURVE[0] in line]
+    rows = [line for line in read_lines(workdir / METRICS).lines if CURVE[0] in line]
     with file.open("w", encoding="utf-8", newline="") as out:
         table = csv.writer(out)
         table.writerow(["step", *(name.removeprefix("eval/") for name in CURVE)])
@@ -82,7 +82,7 @@ def summary(scores: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Fine-tunes from both kinds of weights for every task."""
-    parser = argparse.ArgumentParser(description="Compares scores with and without pretraining.")
+    parser = parser_of(__doc__)
     parser.add_argument("--workdir", type=Path, required=True, help="of a finished pretraining")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--tasks", nargs="+", default=["sst2", "stsb"])
@@ -90,7 +90,6 @@ def main() -> None:
     parser.add_argument("--learning_rate", type=float, default=2e-4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--curve", type=Path)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.curve:
         write_curve(args.workdir, args.curve)

@@ -19,7 +19,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ import jax.numpy as jnp
 import torch
 from pretraining_pytorch import PyTorchSubject
 from processes import Worker
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
@@ -43,7 +42,6 @@ from bertjax.weights.families import config_to_hf
 # Environment variables that choose a memory allocator.
 ALLOCATORS = {
     "malloc": {},
-    "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
 }
 
@@ -119,7 +117,7 @@ def timed(block: Callable[[int], Any]) -> Block:
 
 def parse() -> argparse.Namespace:
     """Reads the flags."""
-    parser = argparse.ArgumentParser(description="Compares a pretraining step with PyTorch.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="bert-base-uncased")
     parser.add_argument("--changes", type=json.loads, default={}, help="fields of the model, JSON")
     parser.add_argument("--batch_size", type=int, default=8)
@@ -132,7 +130,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path)
     return parser.parse_args()
 
 

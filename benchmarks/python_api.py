@@ -7,9 +7,6 @@ Then all texts are passed at once to `embed`, in a process of its own, beside
 `python -m bertjax.predict --embed` on the same texts; the two take turns.
 """
 
-import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reporting import report
+from memory import peak_rss
+from reporting import parser_of, report
 
 ONE_BY_ONE = 1000
 ALL_AT_ONCE = """
@@ -57,23 +55,12 @@ def programs(model: str, texts: list[str]) -> int:
     return len(compiled)
 
 
-def run(command: list[str]) -> tuple[float, float]:
-    """Runs a command; returns its seconds and its peak memory in MB."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{command} failed")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
-
-
 def main() -> None:
     """Reports the number of programs, and peaks and times of both ways."""
-    parser = argparse.ArgumentParser(description="load_pretrained on many texts.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     texts = make_texts(args.texts)
     start = time.perf_counter()
@@ -95,11 +82,11 @@ def main() -> None:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(args.repeat):
             for name, command in commands.items():
-                found[name].append(run(command))
+                found[name].append(peak_rss(command))
         difference = np.abs(np.load(outputs[0]) - np.load(outputs[1])).max()
     medians = {name: np.median(values, axis=0) for name, values in found.items()}
     for name, (seconds, peak) in medians.items():
-        figures[name] = {"seconds": round(seconds, 1), "peak_mb": round(peak)}
+        figures[name] = {"seconds": round(seconds, 1), "peak_mb": round(peak / 2**20)}
     ratios = medians["embed"] / medians["predict --embed"]
     figures["embed_to_predict"] = {"time": round(ratios[0], 2), "memory": round(ratios[1], 2)}
     report(figures | {"largest_difference": float(difference)}, args.output)

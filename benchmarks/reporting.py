@@ -1,5 +1,6 @@
 """Times contenders in turns; writes results as lines of JSON with device, date and versions."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -14,6 +15,13 @@ from typing import Any
 import jax
 
 Run = Callable[[Any], Any]
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of flags, with --output, that is described by a docstring's first line."""
+    parser = argparse.ArgumentParser(description=doc and doc.partition("\n")[0])
+    parser.add_argument("--output", type=Path, help="file to which the results are appended")
+    return parser
 
 
 def take_turns(sides: Mapping[str, Run], work: Any, rounds: int) -> tuple[dict, dict]:

@@ -7,14 +7,13 @@ predicts it and the tagged file with the same model, and reports the entity-leve
 counted by characters, and how many predicted entities are `text[start:end]`.
 """
 
-import argparse
 import json
 import random
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from reporting import report
+from reporting import parser_of, report
 
 from bertjax import predict
 from bertjax.tasks.definition import TaskOptions
@@ -55,10 +54,9 @@ def f1(found: list[Spans], golds: list[Spans]) -> float:
 
 def main() -> None:
     """Reports both scores."""
-    parser = argparse.ArgumentParser(description="Entities of running text and of words.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data_dir", required=True)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     source: Any = CONLL_TASK.make(TaskOptions(data_dir=args.data_dir)).source
     draw, golds, texts, places = random.Random(0), [], [], []

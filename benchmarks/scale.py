@@ -7,13 +7,14 @@ Markdown table and appends JSON lines. Nothing is run: the times follow from the
 bandwidth of data sheets. Needs libtpu.
 """
 
-import argparse
 import dataclasses
 import datetime
 import importlib.metadata
 import json
-import os
 from pathlib import Path
+
+import jax
+from reporting import parser_of
 
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.plan import as_json
@@ -29,12 +30,11 @@ SLICES = {
 
 
 def main() -> None:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    jax.config.update("jax_platforms", "cpu")  # the devices of this machine are not used
+    parser = parser_of(__doc__)
     parser.add_argument("--configs", nargs="+", required=True)
     parser.add_argument("--chips", nargs="+", default=["v5e"], choices=SLICES)
     parser.add_argument("--rows_a_chip", type=int, default=16)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     print("| config | slice | chips | rows | GB per device | MB sent | matmuls, ms | sending, ms |")
     print("|---|---|---|---|---|---|---|---|")

@@ -23,16 +23,14 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from embeddings import WARMUP, adamw, elapsed
-from reporting import report
+from embeddings import WARMUP, adamw, elapsed, in_process
+from reporting import parser_of, report
 
 RATE, RERANKER_RATE = 2e-5, 5e-5
 BEST = 20
@@ -364,18 +362,13 @@ def in_processes(side: str, seed: int, args: argparse.Namespace) -> Iterator[Any
     """Runs the stages of one side, each in a process of its own; yields what they say."""
     with tempfile.TemporaryDirectory() as folder:
         for stage in STAGES:
-            words = [sys.executable, __file__, "--side", side, "--stage", stage]
-            words += ["--folder", folder, "--seeds", str(seed)]
-            for name in SETTINGS:
-                words += [f"--{name}", str(getattr(args, name))]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            last = [line for line in done.stdout.splitlines() if line.startswith('{"stage"')][-1]
-            yield json.loads(last)
+            flags = {"side": side, "stage": stage, "folder": folder, "seeds": seed}
+            yield in_process(__file__, args, SETTINGS, **flags)
 
 
 def main() -> None:
     """Prints one line of JSON per side, seed and stage, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Compares embedders and rerankers.")
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--squad", type=Path, help="the folder of SQuAD's files")
     parser.add_argument("--data", type=Path, required=True, help="a folder for what is made of it")
@@ -388,7 +381,6 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help="run one stage of this side, with one seed")
     parser.add_argument("--stage", choices=STAGES)
     parser.add_argument("--folder", type=Path, help="where the models of --side are")
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.side:
         args.seed = args.seeds[0]

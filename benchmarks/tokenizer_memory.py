@@ -7,16 +7,15 @@ by random words, so that the number of distinct words grows as in text without r
 """
 
 import argparse
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertjax.data.text.corpus import Corpus, ReadOptions
+from memory import peak_rss
+
+from bertjax.data.text.corpus import Corpus
 from bertjax.data.text.sentences import sentences_of
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -26,7 +25,7 @@ LETTERS = "aabcdeeefghiijklmnnooprrssttuvwyz"
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of the text in an endless loop."""
     while True:
-        for document in Corpus((text,), ReadOptions()).documents():
+        for document in Corpus([text]).documents():
             yield from sentences_of(document)
 
 
@@ -56,16 +55,6 @@ def write(path: Path, text: str, megabytes: int, varied: float) -> tuple[int, in
     raise AssertionError("sentences never end")
 
 
-def peak_rss(command: list[str]) -> int:
-    """Runs a command and returns its peak resident memory in bytes, imports included."""
-    with subprocess.Popen(command) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed with status {process.returncode}.")
-    return usage.ru_maxrss * 1024
-
-
 def main() -> None:
     """Prints peak memory and time for each kind of tokenizer."""
     parser = argparse.ArgumentParser(description="Peak memory of training a tokenizer.")
@@ -81,9 +70,7 @@ def main() -> None:
         for kind in args.kinds:
             command = [sys.executable, "-m", "bertjax.train_tokenizer", f"--input={path}"]
             command += [f"--kind={kind}", f"--output={folder}/{kind}", "--vocab_size=30000"]
-            begin = time.monotonic()
-            peak = peak_rss([*command, "--text_format=lines"])
-            seconds = time.monotonic() - begin
+            seconds, peak = peak_rss([*command, "--text_format=lines"])
             print(f"{kind}: peak RSS {peak / 1e6:,.0f} MB, {seconds:.0f} s", flush=True)
 
 

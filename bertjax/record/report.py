@@ -530,8 +530,7 @@ def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     with contextlib.suppress(TypeError, KeyError):
         ends = itertools.accumulate(phase["num_steps"] for phase in phases)
         return [
-            {"start": end - phase["num_steps"], "end": end}
-            | {name: phase.get(name) for name in ("max_length", "batch_size")}
+            {"start": end - phase["num_steps"], "end": end, "max_length": phase.get("max_length")}
             for phase, end in zip(phases, ends, strict=True)
         ]
     return []
@@ -574,10 +573,8 @@ def _best(
     # Of equally good checkpoints, the last one counts as the best.
     step = (max if higher else min)(reversed(values), key=values.__getitem__)
     equal = list(values.values()).count(values[step])
-    return {
-        **{"metric": name, "value": values[step], "step": step, "higher_is_better": higher},
-        **{"equal": equal, "evaluations": len(values)},
-    }
+    best = {"metric": name, "value": values[step], "step": step, "higher_is_better": higher}
+    return best | {"equal": equal}
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 """The models that come with bertjax, in one folder each: `bertjax:NAME`."""
 
-from bertjax.shipped.shipped_models import PREFIX, shipped_model, shipped_names
+from bertjax.shipped.shipped_models import shipped_model, shipped_names
 
-__all__ = ["PREFIX", "shipped_model", "shipped_names"]
+__all__ = ["shipped_model", "shipped_names"]

@@ -316,9 +316,8 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
         # After an error on one host alone, `close` would wait for the other hosts.
-        if self._watch is None or getattr(error, "on_all_hosts", error is None):
-            self.close()
-        elif not self._watch.announce_error(error):
+        alone = not getattr(error, "on_all_hosts", error is None)
+        if not (alone and self._watch and self._watch.announce_error(error)):
             self.close()
 
 

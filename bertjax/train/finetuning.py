@@ -156,7 +156,9 @@ class FinetuningJob(Job):
         folder, similarity = config.retrieval_dir, getattr(task, "similarity", "")
         if folder is not None and similarity not in ("cosine", "dot"):
             raise ValueError(
-                f"--retrieval_dir {folder}: the model says {similarity}: give --pooling."
+                f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
+                "a collection is searched by 'cosine' or 'dot': give --pooling, with which the "
+                "model has cosines."
             )
         self.collection = None if folder is None else Collection(folder, "dev")
 
