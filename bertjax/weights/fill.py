@@ -40,7 +40,7 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=64)  # tracing takes longer than reading the weights of a small model
-def _param_shapes(model: Any) -> dict[str, Any]:
+def _param_shapes(model: BertWithHead) -> dict[str, Any]:
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
     flat: Any = flatten_dict(tree, sep="/")
     return flat
