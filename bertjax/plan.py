@@ -309,10 +309,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         "phase, and the hours and the price of the whole config. It takes the flags of "
         "bertjax.pretrain that concern the train step. With --config FILE, --help also shows the "
         "flags of its phases.",
-        hidden=(
-            *NO_STEP_FIELDS,
-            *("data", "data_cache", "init", "new_positions", "reader_threads", "peak_tflops"),
-        ),
+        hidden=(*NO_STEP_FIELDS, "data", "data_cache", "reader_threads", "peak_tflops"),
     )
     return config, flags
 

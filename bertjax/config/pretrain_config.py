@@ -433,7 +433,8 @@ class PretrainConfig(TrainingConfig):
 # Fields that change nothing about a single train step.
 NO_STEP_FIELDS = (
     *PretrainConfig.GROUPS["output"].split(),
-    *("eval_data", "max_bad_steps", "rollback_steps", "deterministic", "distributed"),
+    *("eval_data", "init", "new_positions", "max_bad_steps", "rollback_steps", "deterministic"),
+    "distributed",
 )
 
 
