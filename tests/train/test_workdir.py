@@ -158,13 +158,14 @@ def test_a_changed_letter_in_run_json_is_damage_and_not_another_config(tmp_path,
         assert file.read_text() == whole
 
 
-def test_a_run_json_of_an_older_version_has_no_checksum(tmp_path):
+def test_a_run_json_without_a_checksum_is_not_taken_for_damaged(tmp_path, capsys):
     workdir = workdir_of(tmp_path, CONFIG)
     for name in ("run.json", ".run.json"):
         content = json.loads((workdir.path / name).read_text())
         del content["checksum"]
         (workdir.path / name).write_text(json.dumps(content))
     resume(workdir, CONFIG)
+    assert "run.json" not in capsys.readouterr().out
 
 
 def test_without_a_spare_copy_the_run_resumes_and_says_what_was_not_compared(tmp_path, capsys):
