@@ -223,7 +223,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     for name, count in metadata.counts.items():
         print(f"{name}: {count:,}")
     _print_unknown(metadata)
-    if OBJECTIVES[metadata.objective].has_sentence_pairs:
+    if metadata.has_sentence_pairs:
         _print_pairs(metadata)
     _print_copies(metadata)
     if "eval" in metadata.splits:
