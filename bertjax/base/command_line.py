@@ -152,8 +152,7 @@ def _parse(
         root: Any = type_of_flags(configs, hidden)
     types = {name: t for config in configs for name, t in _flag_types(config)}
     argv = _with_values(argv, types)
-    removed = {k: v for c in configs for k, v in getattr(c, "REMOVED", {}).items()}
-    if unknown := [*_unknown_flags(argv, types, hidden, removed)]:
+    if unknown := [*_unknown_flags(argv, types, hidden)]:
         lines = [f"bertjax {command} has no flag {flag}. {hint}".rstrip() for flag, hint in unknown]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
     with printable_output(wanted=False):  # tyro colours what it prints
@@ -279,12 +278,9 @@ def _flag_types(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _unknown_flags(
-    argv: Sequence[str],
-    known: Collection[str],
-    hidden: Collection[str],
-    removed: Mapping[str, str],
+    argv: Sequence[str], known: Collection[str], hidden: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yields (a flag in `argv` that is unknown, a hint at what is meant, or why it is gone)."""
+    """Yields (a flag in `argv` that is unknown, a hint at what is meant)."""
     suggested = sorted(name for name in known if name.partition(".")[0] not in hidden)
     for word in argv:
         flag = word.partition("=")[0]
@@ -294,9 +290,7 @@ def _unknown_flags(
             continue
         # The most frequent mistake is to leave out the name of the nested config.
         nested = [f"--{n}" for n in suggested if n.endswith(f".{name}")]
-        if name in removed:
-            yield flag, removed[name]
-        elif name.startswith("phases.") and not any(n.startswith("phases.") for n in known):
+        if name.startswith("phases.") and not any(n.startswith("phases.") for n in known):
             yield flag, "Flags change the phases of a config: add --config FILE."
         elif nested:
             yield flag, f"Did you mean {' or '.join(nested)}?"

@@ -64,8 +64,6 @@ def _nearest_field(message: str) -> str:
 
 
 def _known_fields(config_class: type[Any], name: str) -> str:
-    if removed := getattr(config_class, "REMOVED", {}).get(name):
-        return removed
     known = [field.name for field in dataclasses.fields(config_class)]
     return f"{did_you_mean(name, known)}Fields of {config_class.__name__}: {', '.join(known)}."
 

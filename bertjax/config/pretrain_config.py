@@ -266,11 +266,6 @@ class PretrainConfig(TrainingConfig):
             with longer rows than the model can read.
     """
 
-    REMOVED: ClassVar[dict[str, str]] = {
-        "untrained_positions": "New positions of longer rows are no longer fitted before the first "
-        "step that reads them: they are trained with the other parameters, as in the BERT paper. "
-        "Leave it out."
-    }
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
         "random_words predict reader_threads",

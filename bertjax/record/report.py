@@ -6,7 +6,6 @@ older versions, are left out of the report, which says so.
 """
 
 import contextlib
-import csv
 import dataclasses
 import itertools
 import json
@@ -396,7 +395,7 @@ def has_run(folder: Path) -> bool:
 def files_of_report(names: Iterable[str]) -> list[str]:
     """Returns those files of a workdir, in a bucket, that its report reads."""
     files = {METRICS, RUN_FILE, SPARE_FILE, PROCESSES, LEDGER, PRESENT, ROLLBACKS, SCORES}
-    endings = (SUFFIX, ".report.json", ".confusion.csv", f"/{BAD_ROWS}", "model/config.json")
+    endings = (SUFFIX, f"/{BAD_ROWS}", "model/config.json")
     return [
         name
         for name in names
@@ -581,28 +580,11 @@ def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
     folder = workdir / PREDICTIONS
     files = folder.glob(f"*{SUFFIX}")
     splits = {path.name.removesuffix(SUFFIX): read_json_or_empty(path) for path in files}
-    for path in folder.glob("*.report.json"):  # written by a version without summaries
-        split = path.name.removesuffix(".report.json")
-        splits[split] = splits.get(split) or _old_summary(folder, split)
     return [
         {"split": split, "step": _step_of(split, content.get("scores", {}), metrics), **content}
         for split, content in sorted(splits.items())
         if content
     ]
-
-
-def _old_summary(folder: Path, split: str) -> dict[str, Any] | None:
-    """Returns what the files of a version without summaries say about the predictions."""
-    classes = read_json_or_empty(folder / f"{split}.report.json", list)
-    if not classes:
-        return None
-    found: dict[str, Any] = {"classes": classes, "class_kind": "class", "scores": {}}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = (folder / f"{split}.confusion.csv").read_text(encoding="utf-8")
-        first, *rows = csv.reader(text.splitlines())
-        counts = [[int(n) for n in row[1:]] for row in rows]
-        found["confusion"] = {"labels": first[1:], "counts": counts}
-    return found
 
 
 def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> int | None:

@@ -48,8 +48,7 @@ MAY_CHANGE = (
     "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
     "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
     "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
-    "push_to_hub push_every hub_private track track_project "
-    "untrained_positions"  # of older versions
+    "push_to_hub push_every hub_private track track_project"
 ).split()
 LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
 

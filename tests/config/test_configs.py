@@ -189,14 +189,6 @@ def test_some_configs_claim_to_be_in_the_grid_of_the_paper():
     assert any(CLAIM in " ".join(path.read_text().split()) for path in TASK_CONFIGS)
 
 
-def test_a_field_that_was_removed_is_named_with_the_reason(capsys):
-    with pytest.raises(SystemExit):
-        pretrain.parse(["--untrained_positions=fit"])
-    assert "are no longer fitted before the first step" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="are no longer fitted before the first step"):
-        config_from(PretrainConfig, None, {"untrained_positions": "keep"})
-
-
 FIELDS: dict[Any, dict[str, Any]] = {
     Phase: {"num_steps": 1, "max_length": 8, "batch_size": 1},
     PrepareConfig: {"input": ("a",), "tokenizer": "t", "output": "o"},
