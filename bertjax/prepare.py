@@ -210,8 +210,6 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 def _print_summary(metadata: "Metadata", directory: Path) -> None:
     from rich.table import Table
 
-    from bertjax.data.preparation.segments import OBJECTIVES
-
     table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "labels")
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():

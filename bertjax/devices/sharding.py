@@ -40,9 +40,9 @@ def with_whole_words(mesh: Mesh, params: Any) -> Any:
     """Returns `params` with word embeddings that are whole along "fsdp", as a step reads them.
 
     Rows and the columns of the table are both sharded over "fsdp". If a step has two encoders, as
-    in distillation and ELECTRA, the mesh three axes, and a device one or two rows, XLA (jaxlib 0.10)
-    moves the gradient of logits from one sharding to the other in a wrong order of the rows, unless
-    the table is gathered before.
+    in distillation and ELECTRA, the mesh has three axes, and a device one or two rows, XLA moves
+    the gradient of logits from one sharding to the other in a wrong order of the rows (jaxlib
+    0.10), unless the table is gathered before.
     """
     if min(mesh.shape["fsdp"], mesh.shape["tensor"]) == 1:
         return params

@@ -15,7 +15,6 @@ from bertjax.config import (
     PrepareConfig,
     PretrainConfig,
     TrainTokenizerConfig,
-    config_from,
     config_names,
     load_config_file,
 )
