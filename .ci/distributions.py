@@ -9,6 +9,9 @@ date of the commit. setuptools takes it for the wheel, but its sdist has the cur
 and the permissions of the checkout, so that the sdist is packed anew. Other versions of Python and
 setuptools can compress in another way, and setuptools writes its version into the wheel.
 
+README.md is also the page of the package on PyPI, which has no other file of the repository. So its
+relative links lead to the files of the release at the address of the project, in pyproject.toml.
+
 Needs `pip install build`.
 """
 
@@ -16,10 +19,13 @@ import argparse
 import gzip
 import io
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +44,23 @@ def date_of_last_commit() -> int:
     """Returns the date of the last commit in seconds since 1970."""
     command = ["git", "log", "-1", "--format=%ct"]
     return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+
+
+def make_links_absolute(source: Path) -> None:
+    """Rewrites the links of README.md in the folder `source`: pictures to their bytes."""
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    package = (source / "bertjax" / "__init__.py").read_text(encoding="utf-8")
+    version = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)[0]
+
+    def absolute(link: re.Match[str]) -> str:
+        image, name, path = link.groups()
+        kind = "raw" if image else "blob"
+        return f"{image}[{name}]({project['urls']['Source']}/{kind}/v{version}/{path})"
+
+    readme = source / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    text = re.sub(r"(!?)\[([^][]*)\]\((?!\w+:|#)([^()\s]+)\)", absolute, text)
+    readme.write_text(text, encoding="utf-8")
 
 
 def pack_anew(sdist: Path, target: Path, date: int) -> None:
@@ -86,12 +109,14 @@ def main() -> None:
     os.umask(0o022)  # the wheel has the permissions of the files that it is built from
     date = int(os.environ.get("SOURCE_DATE_EPOCH") or date_of_last_commit())
     flags = ["--no-isolation"] if given.no_isolation else []
-    if given.source is not None:
-        build(given.source, given.output.absolute(), date, flags)
-        return
-    with tempfile.TemporaryDirectory() as source:
-        last_commit(Path(source))
-        build(Path(source), given.output.absolute(), date, flags)
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work, "sources")
+        if given.source is None:
+            last_commit(source)
+        else:
+            shutil.copytree(given.source, source)
+        make_links_absolute(source)
+        build(source, given.output.absolute(), date, flags)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,24 @@ def test_the_metadata_says_what_the_package_is(built):
 
 
 @pytest.mark.slow
+def test_links_of_the_page_on_pypi_lead_to_the_files_of_the_release(built):
+    """PyPI shows README.md alone, as the description in the metadata."""
+    _, wheel, _ = built
+    with zipfile.ZipFile(wheel) as file:
+        info = f"bertjax-{bertjax.__version__}.dist-info"
+        metadata = email.message_from_bytes(file.read(f"{info}/METADATA"))
+    source = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))["Source"]
+    page = metadata.get_payload(decode=True).decode()
+    links = re.findall(r"\]\(([^#].*?)\)", page)
+    assert len(links) > 50
+    for link in links:
+        place = re.fullmatch(rf"{source}/(blob|raw)/v{bertjax.__version__}/([^#]+)(#.+)?", link)
+        assert place, link
+        assert (ROOT / place[2]).is_file(), link
+        assert (place[1] == "raw") == place[2].endswith(".png"), link
+
+
+@pytest.mark.slow
 def test_the_installed_wheel_works_in_an_empty_folder(built, tmp_path):
     """Dependencies are those of the Python that runs the tests, so that no network is needed."""
     _, wheel, _ = built
