@@ -4,9 +4,10 @@
 
 Encoders of one size train on the same rows for equally long: a BERT by masked LM, an ELECTRA, whose
 generator has a quarter of the width, and a DeBERTa whose generator has half of the layers and
-disentangled embeddings. A short run measures the seconds per step, from which the number of steps
-and so the learning-rate schedule follow; evaluations and checkpoints come on top. Then each is
-fine-tuned on STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per contender and task.
+disentangled embeddings. Short runs measure the seconds per step of each, from which the number of
+steps and so the learning-rate schedule follow; evaluations and checkpoints come on top, and nothing
+else may run until the runs of --minutes begin. Then each is fine-tuned on STS-B, SST-2 and CoLA
+with some seeds. Prints one line of JSON per contender and task.
 Repeated, the command continues where it stopped: W holds the runs.
 """
 
@@ -76,25 +77,27 @@ def seconds_per_step(config: PretrainConfig) -> float:
     return subject.block(MEASURED)["seconds"]
 
 
-def pretrained(name: str, args: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """Trains a contender, or finishes its training; returns its model and what to report of it."""
-    folder = args.workdir / name
-    plan = folder / "plan.json"
+def planned(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Returns {steps, seconds_per_step} of a contender, measured if no earlier call has."""
+    plan = args.workdir / name / "plan.json"
     if not plan.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        seconds = seconds_per_step(config_of(name, args, 1000, folder / "measured"))
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        seconds = seconds_per_step(config_of(name, args, 1000, plan.parent / "measured"))
         steps = round(60 * args.minutes / seconds)
         plan.write_text(json.dumps({"steps": steps, "seconds_per_step": round(seconds, 4)}))
-    facts = json.loads(plan.read_text())
-    config = config_of(name, args, facts["steps"], folder / "run")
-    model = folder / "run" / "model"
-    if not model.is_dir():
-        run(config)
-    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    return json.loads(plan.read_text())
+
+
+def pretrained(name: str, steps: int, args: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """Trains a contender, or finishes its training; returns its model and what to report of it."""
+    workdir = args.workdir / name / "run"
+    if not (workdir / "model").is_dir():
+        run(config_of(name, args, steps, workdir))
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     last = [line for line in lines if "eval/mlm_loss" in line][-1]
-    tokens = facts["steps"] * args.batch_size * args.max_length
     losses = {key: round(x, 4) for key, x in last.items() if key.startswith("eval/")}
-    return model, {**facts, "tokens": tokens, "minutes": args.minutes, **losses}
+    tokens = steps * args.batch_size * args.max_length
+    return workdir / "model", {"tokens": tokens, "minutes": args.minutes, **losses}
 
 
 def main() -> None:
@@ -111,7 +114,8 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     args = parser.parse_args()
-    models = {name: pretrained(name, args) for name in args.contenders}
+    plans = {name: planned(name, args) for name in args.contenders}
+    models = {name: pretrained(name, plan["steps"], args) for name, plan in plans.items()}
     for (name, (model, facts)), task in itertools.product(models.items(), TASKS):
         result = bertjax.finetune(
             task=task,
@@ -123,7 +127,8 @@ def main() -> None:
             **TASKS[task],
         )
         scores = {run: dict(values) for run, values in result.runs.items()}
-        report({"contender": name, "task": task, "scores": scores, **facts}, args.output)
+        found = {"contender": name, "task": task, "scores": scores, **plans[name], **facts}
+        report(found, args.output)
 
 
 if __name__ == "__main__":
