@@ -2,13 +2,14 @@
 
     python benchmarks/objectives.py --data D --glue GLUE --workdir W --minutes 40
 
-Encoders of one size train on the same rows for equally long: a BERT by masked LM, an ELECTRA, whose
-generator has a quarter of the width, and a DeBERTa whose generator has half of the layers and
-disentangled embeddings. Short runs measure the seconds per step of each, from which the number of
-steps and so the learning-rate schedule follow; evaluations and checkpoints come on top, and nothing
-else may run until the runs of --minutes begin. Then each is fine-tuned on STS-B, SST-2 and CoLA
-with some seeds. Prints one line of JSON per contender and task.
-Repeated, the command continues where it stopped: W holds the runs.
+Encoders of the size of configs/pretrain/bert_tiny.py train on the same rows for equally long: a
+BERT by masked LM, an ELECTRA, whose generator has half of the width (as in electra_tiny.py), and a
+DeBERTa whose generator has half of the layers, with disentangled embeddings. D is prepared with
+`--objective full_sentences --max_length 64`. Short runs measure the seconds per step of each, from
+which the number of steps and so the learning-rate schedule follow; evaluations and checkpoints come
+on top, and nothing else may run until the runs of --minutes begin. Then each is fine-tuned on
+STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per contender and task. Repeated, the
+command continues where it stopped: W holds the runs.
 """
 
 import argparse
@@ -25,16 +26,28 @@ from bertjax.pretrain import run
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.throughput import Subject
 
-SIZES = {"num_attention_heads": 4, "intermediate_size": 1024, "initializer_range": 0.05}
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+    "embedding_size": None,
+    "initializer_range": 0.05,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 CONTENDERS: dict[str, dict[str, Any]] = {
-    "bert": {"model": "bert-mini", "head": "masked_lm"},
-    "electra": {"model": "electra-small", "head": "rtd", "rtd": RtdConfig()},
+    "bert": {"model": "bert-tiny", "head": "masked_lm"},
+    "electra": {
+        "model": "electra-small",
+        "head": "rtd",
+        "rtd": RtdConfig(hidden_size=64, num_attention_heads=1),
+    },
     "deberta": {
         "model": "deberta-v3-small",
         "head": "rtd",
         "rtd": RtdConfig(
-            hidden_size=256, num_attention_heads=4, num_hidden_layers=2, sharing="gdes"
+            hidden_size=128, num_attention_heads=2, num_hidden_layers=1, sharing="gdes"
         ),
     },
 }
@@ -46,8 +59,7 @@ def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) ->
     """Returns the config of a contender's run of so many steps."""
     contender = CONTENDERS[name]
     tokenizer = load_tokenizer(args.data)
-    sizes = {"hidden_size": 256, "num_hidden_layers": 4, **SIZES, **NO_DROPOUT}
-    sizes |= {"embedding_size": None, "vocab_size": -(-tokenizer.vocab_size // 64) * 64}
+    sizes = SIZES | {"vocab_size": -(-tokenizer.vocab_size // 64) * 64}
     sizes |= {"pad_token_id": tokenizer.pad_token_id}
     return PretrainConfig(
         data=args.data,
@@ -107,9 +119,9 @@ def main() -> None:
     parser.add_argument("--glue", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=40.0)
-    parser.add_argument("--max_length", type=int, default=128)
+    parser.add_argument("--max_length", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=1e-3)
+    parser.add_argument("--learning_rate", type=float, default=2e-3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
@@ -122,7 +134,7 @@ def main() -> None:
             init=str(model),
             data_dir=args.glue,
             workdir=str(args.workdir / name / task),
-            max_length=64,
+            max_length=args.max_length,
             seeds=args.seeds,
             **TASKS[task],
         )
