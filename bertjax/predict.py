@@ -58,8 +58,8 @@ class PredictConfig:
     """File or folder of examples to predict, in a format of the model's task: CSV, TSV, JSON, JSON
     lines, Parquet, .txt with one text per line, SQuAD's JSON or, in tagging, CoNLL's columns (also
     as .txt). All but Parquet may be compressed. None: the input is that of --text, --task,
-    --fill_mask or --embed; - reads standard input: JSON if it begins with { or [{, else one
-    text per line."""
+    --fill_mask, --embed or --retrieval_dir; - reads standard input: JSON if it begins with { or
+    [{, else one text per line."""
     text: str | None = None
     """Single text to predict (not for multiple choice); for question answering, the question; None:
     the input is that of another flag (see --input)."""
