@@ -7,9 +7,9 @@ BERT by masked LM, an ELECTRA, whose generator has half of the width (as in elec
 DeBERTa whose generator has half of the layers, with disentangled embeddings. D is prepared with
 `--objective full_sentences --max_length 64`. Short runs measure the seconds per step of each, from
 which the number of steps and so the learning-rate schedule follow; evaluations and checkpoints come
-on top, and nothing else may run until the runs of --minutes begin. Then each is fine-tuned on
-STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per contender and task. Repeated, the
-command continues where it stopped: W holds the runs.
+on top, and nothing else may run until the runs of --minutes begin. Then each, and the BERT with
+random weights, is fine-tuned on STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per
+contender and task. Repeated, the command continues where it stopped: W holds the runs.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pretrained_scores import write_random_weights
 from reporting import parser_of, report
 
 import bertjax
@@ -51,7 +52,9 @@ CONTENDERS: dict[str, dict[str, Any]] = {
         ),
     },
 }
-TASKS = {"stsb": {"num_epochs": 4.0}, "sst2": {"max_steps": 2000}, "cola": {"num_epochs": 4.0}}
+RANDOM = "random weights"
+TASKS = {"stsb": {"num_epochs": 4.0}, "sst2": {"max_steps": 1000}, "cola": {"num_epochs": 4.0}}
+FINETUNING_RATE = 2e-4
 MEASURED = 30  # steps
 
 
@@ -128,6 +131,10 @@ def main() -> None:
     args = parser.parse_args()
     plans = {name: planned(name, args) for name in args.contenders}
     models = {name: pretrained(name, plan["steps"], args) for name, plan in plans.items()}
+    if "bert" in models:
+        folder = args.workdir / RANDOM
+        write_random_weights(str(models["bert"][0]), folder, seed=0)
+        models[RANDOM] = folder, {}
     for (name, (model, facts)), task in itertools.product(models.items(), TASKS):
         result = bertjax.finetune(
             task=task,
@@ -136,10 +143,11 @@ def main() -> None:
             workdir=str(args.workdir / name / task),
             max_length=args.max_length,
             seeds=args.seeds,
+            optimizer={"learning_rate": FINETUNING_RATE},
             **TASKS[task],
         )
         scores = {run: dict(values) for run, values in result.runs.items()}
-        found = {"contender": name, "task": task, "scores": scores, **plans[name], **facts}
+        found = {"contender": name, "task": task, "scores": scores, **plans.get(name, {}), **facts}
         report(found, args.output)
 
 
