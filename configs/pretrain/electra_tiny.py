@@ -3,7 +3,10 @@
     python -m bertjax.prepare --input 'text/*' --tokenizer DIR --max_length 64 128 --output D
     python -m bertjax.pretrain --config configs/pretrain/electra_tiny.py --data D --workdir W
 
-Phases, learning rate and initializer_range are those of bert_tiny.py.
+Phases, learning rate and initializer_range are those of bert_tiny.py. Its 10,000 steps are too few
+for a useful model: in a run that was measured for 9,400, the generator did not leave the plateau of
+word frequencies, so that the discriminator detected nothing (docs/results.md). Set more with
+--phases.0.num_steps.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
