@@ -2,17 +2,18 @@
 
     python benchmarks/objectives.py --data D --glue GLUE --workdir W --minutes 40
 
-Encoders of the size of configs/pretrain/bert_tiny.py train on the same rows for equally long: a
-BERT by masked LM, an ELECTRA, whose generator has half of the width (as in electra_tiny.py), and a
-DeBERTa whose generator has half of the layers, with disentangled embeddings. D is prepared with
-`--objective full_sentences --max_length 64`. Short runs measure the seconds per step of each, from
-which the number of steps and so the learning-rate schedule follow; evaluations and checkpoints come
-on top, and nothing else may run until the runs of --minutes begin. Then each, and the BERT with
-random weights, is fine-tuned on STS-B, SST-2 and CoLA with some seeds. Prints one line of JSON per
-contender and task. Repeated, the command continues where it stopped: W holds the runs.
+Encoders of one size train on the same rows for equally long: those of bert_tiny.py and
+electra_tiny.py in configs/pretrain, and a DeBERTa with half of the layers in its generator and
+sharing "gdes". D is prepared with `--objective full_sentences --max_length 64`. Short runs measure
+the seconds per step of each, from which the number of steps and so the learning-rate schedule
+follow; evaluations and checkpoints come on top, and nothing else may run until the runs of
+--minutes begin. Then each, and the BERT with random weights, is fine-tuned on STS-B, SST-2 and CoLA
+with some seeds. Prints one line of JSON per contender and task. Repeated, the command continues
+where it stopped: W holds the runs.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -22,36 +23,17 @@ from pretrained_scores import write_random_weights
 from reporting import parser_of, report
 
 import bertjax
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
+from bertjax.config import Phase, PretrainConfig, RtdConfig, load_config_file, named_config
 from bertjax.pretrain import run
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.throughput import Subject
 
-SIZES = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 512,
-    "embedding_size": None,
-    "initializer_range": 0.05,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-CONTENDERS: dict[str, dict[str, Any]] = {
-    "bert": {"model": "bert-tiny", "head": "masked_lm"},
-    "electra": {
-        "model": "electra-small",
-        "head": "rtd",
-        "rtd": RtdConfig(hidden_size=64, num_attention_heads=1),
-    },
-    "deberta": {
-        "model": "deberta-v3-small",
-        "head": "rtd",
-        "rtd": RtdConfig(
-            hidden_size=128, num_attention_heads=2, num_hidden_layers=1, sharing="gdes"
-        ),
-    },
-}
+CONFIGS = Path(__file__).parent.parent / "configs" / "pretrain"
+CONTENDERS = {"bert": "bert_tiny.py", "electra": "electra_tiny.py", "deberta": "electra_tiny.py"}
+SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("initializer_range", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+)
 RANDOM = "random weights"
 TASKS = {"stsb": {"num_epochs": 4.0}, "sst2": {"max_steps": 1000}, "cola": {"num_epochs": 4.0}}
 FINETUNING_RATE = 2e-4
@@ -60,28 +42,30 @@ MEASURED = 30  # steps
 
 def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) -> PretrainConfig:
     """Returns the config of a contender's run of so many steps."""
-    contender = CONTENDERS[name]
+    config = load_config_file(CONFIGS / CONTENDERS[name], PretrainConfig)
+    model, rtd = config.model, config.rtd
+    if name == "deberta":
+        sizes = {field: getattr(model, field) for field in SIZES}
+        model = named_config("deberta-v3-small", **sizes)
+        rtd = RtdConfig(
+            hidden_size=model.hidden_size,
+            num_hidden_layers=model.num_hidden_layers // 2,
+            sharing="gdes",
+        )
     tokenizer = load_tokenizer(args.data)
-    sizes = SIZES | {"vocab_size": -(-tokenizer.vocab_size // 64) * 64}
-    sizes |= {"pad_token_id": tokenizer.pad_token_id}
-    return PretrainConfig(
+    rows = -(-tokenizer.vocab_size // 64) * 64
+    return dataclasses.replace(
+        config,
         data=args.data,
         workdir=str(workdir),
-        model=named_config(contender["model"], **sizes),
+        model=dataclasses.replace(model, vocab_size=rows, pad_token_id=tokenizer.pad_token_id),
+        rtd=rtd,
         phases=(Phase(num_steps=steps, max_length=args.max_length, batch_size=args.batch_size),),
-        optimizer=OptimizerConfig(
-            recipe="adamw",
-            schedule="hf",
-            learning_rate=args.learning_rate,
-            warmup_steps=steps // 10,
-            b2=0.98,
-        ),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=steps // 10),
         dtype=args.dtype,
         eval_every=max(1, steps // 8),
         eval_rows=500,
         save_every=max(1, steps // 8),
-        log_every=100,
-        **{key: contender[key] for key in ("head", "rtd") if key in contender},
     )
 
 
@@ -124,7 +108,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--max_length", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=2e-3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
