@@ -3,9 +3,9 @@
     python -m bertjax.prepare --input 'text/*' --tokenizer DIR --max_length 64 128 --output D
     python -m bertjax.pretrain --config configs/pretrain/electra_tiny.py --data D --workdir W
 
-Phases, learning rate and initializer_range are those of bert_tiny.py. Its 10,000 steps are too few
-for a useful model: in a run that was measured for 9,400, the generator did not leave the plateau of
-word frequencies, so that the discriminator detected nothing (docs/results.md). Set more with
+Phases, learning rate and initializer_range are those of bert_tiny.py. The generator is as wide as
+the discriminator: one of 64 dimensions, half as wide, predicted only word frequencies for thousands
+of steps. 10,000 steps are still too few for a useful discriminator (docs/results.md); set more with
 --phases.0.num_steps.
 """
 
@@ -24,7 +24,7 @@ config = PretrainConfig(
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     ),
-    rtd=RtdConfig(hidden_size=64, num_attention_heads=1),
+    rtd=RtdConfig(hidden_size=128),
     phases=(
         Phase(num_steps=9_000, max_length=64, batch_size=32),
         Phase(num_steps=1_000, max_length=128, batch_size=32),
