@@ -145,4 +145,5 @@ class Lock:
             lock.release()
 
     def __del__(self) -> None:
-        self.release()
+        if FileLock is not None:  # None while Python shuts down, when the system releases the lock
+            self.release()

@@ -175,3 +175,15 @@ time.sleep(60)
     )
     assert done.returncode == 1
     assert "x is no longer locked by this run (owner-changed)" in done.stderr
+
+
+def test_one_that_outlives_its_module_is_left_to_the_system(tmp_path, monkeypatch):
+    """While Python shuts down, the names of modules are None; an error would be printed."""
+    kept = lock_at(tmp_path)
+    kept.take()
+    with monkeypatch.context() as shutdown:
+        for name in [name for name in vars(lock) if not name.startswith("__")]:
+            shutdown.setattr(lock, name, None)
+        kept.__del__()
+    assert kept.held
+    kept.release()
