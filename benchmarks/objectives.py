@@ -42,7 +42,7 @@ MEASURED = 30  # steps
 
 def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) -> PretrainConfig:
     """Returns the config of a contender's run of so many steps."""
-    config = load_config_file(CONFIGS / CONTENDERS[name], PretrainConfig)
+    config = load_config_file(str(CONFIGS / CONTENDERS[name]), PretrainConfig)
     model, rtd = config.model, config.rtd
     if name == "deberta":
         sizes = {field: getattr(model, field) for field in SIZES}
