@@ -29,7 +29,9 @@ def slowly(self, index):
     return read(self, index)
 
 batches._HostBatches.__getitem__ = slowly
-sys.exit(pretrain.main(sys.argv[1:]))
+status = pretrain.main(sys.argv[1:])
+print("returned at", time.time())
+sys.exit(status)
 """
 
 
@@ -292,14 +294,14 @@ def test_random_kills(prepared, small_run, tmp_path, kills):
         lost.append(done - saved)
     assert process is not None
     output = process.communicate(timeout=300)[0]
-    end = time.time()
     assert process.returncode == 0, output
+    # Python itself takes a second or more to end, which is nobody's activity.
+    end = float(output.rpartition("returned at")[2])
     lines = read_ledger(workdir)
     assert len(lines) == kills + 1
     found = totals(lines)
     print({"wall time": end - begin, "sum": sum(found.values()), "lost": lost, **found})
-    # Python takes about a second to end after the ledger is closed.
-    assert sum(found.values()) == pytest.approx(end - begin, rel=0.01, abs=2.0)
+    assert sum(found.values()) == pytest.approx(end - begin, rel=0.01, abs=1.0)
     assert [line["lost_steps"] for line in lines[:-1]] == lost
     assert lines[-1]["lost_steps"] == 0 and lines[-1]["last_step"] == total
     assert f"{lost and sum(lost)} steps" in output or sum(lost) == 0
