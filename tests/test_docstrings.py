@@ -4,6 +4,7 @@ What a docstring should say stands in CONTRIBUTING.md.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +16,24 @@ PACKAGE = REPO / "bertjax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 Definition = ast.ClassDef | ast.FunctionDef
-CLASSES: dict[str, list[ast.ClassDef]] = {}  # two packages may have a class of the same name
-for source in FILES:
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef):
-            CLASSES.setdefault(node.name, []).append(node)
+
+
+@functools.cache
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """Returns the classes by their names; two packages may have one of the same name."""
+    found: dict[str, list[ast.ClassDef]] = {}
+    for source in FILES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
 
 
 def bases(node: ast.ClassDef) -> Iterator[ast.ClassDef]:
     """Yields the base classes of a class that bertjax defines."""
     for base in node.bases:
         name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
-        for known in CLASSES.get(name, ()):
+        for known in classes().get(name, ()):
             if known is not node:
                 yield known
                 yield from bases(known)
@@ -66,7 +73,7 @@ def test_public_names_have_docstrings_that_describe_what_exists(file):
 
 
 def test_every_field_of_a_config_has_a_help_text():
-    for name, node in ((name, node) for name, nodes in CLASSES.items() for node in nodes):
+    for name, node in ((name, node) for name, nodes in classes().items() for node in nodes):
         if "Config" not in name or not any(
             "dataclass" in ast.unparse(d) for d in node.decorator_list
         ):

@@ -4,6 +4,7 @@ A test process has imported nearly everything, and so hides an import that a mod
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import os
@@ -91,7 +92,9 @@ class Uses(ast.NodeVisitor):
             self.generic_visit(node)
 
 
-USES = [use for file in FILES for use in Uses(file).found]
+@functools.cache
+def uses() -> list[Use]:
+    return [use for file in FILES for use in Uses(file).found]
 
 
 def missing(use: Use, names: dict[str, object]) -> str:
@@ -111,7 +114,7 @@ def missing(use: Use, names: dict[str, object]) -> str:
 def test_every_name_of_another_package_exists():
     # Also in functions that no other test may call with the installed versions.
     faults = []
-    for use in USES:
+    for use in uses():
         if use.package in EXTRAS and importlib.util.find_spec(use.package) is None:
             continue
         names: dict[str, object] = {}
@@ -151,7 +154,7 @@ def is_submodule(use: Use) -> bool:
 @pytest.mark.slow
 def test_modules_in_packages_are_imported_by_those_who_use_them():
     codes: dict[str, set[str]] = {}
-    for use in USES:
+    for use in uses():
         if use.package not in EXTRAS and is_submodule(use):
             module, part = use.name.split(".")[:2]
             codes.setdefault("\n".join(use.imports), set()).add(f"{module}.{part}")

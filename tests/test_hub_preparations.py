@@ -50,6 +50,7 @@ def local_copy_of(files, folder):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_goes_on_with_its_commit(hub, tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer")
     name, files = unique(), shards_of_text(1.2, 3)

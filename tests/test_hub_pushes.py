@@ -141,6 +141,7 @@ def run_of(prepared, workdir, name, model):
     )
 
 
+@pytest.mark.slow
 def test_a_run_pushes_its_steps_and_its_model(hub, prepared, one_layer_config, tmp_path, capsys):
     name = unique("run")
     config = run_of(prepared, tmp_path / "run", name, one_layer_config)

@@ -275,6 +275,7 @@ def started(config, whole, tmp_path_factory):
     return start
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_the_model_of_another(started, whole):
     first = next(line for line in lines_of(Path(started.workdir)) if "train/mlm_loss" in line)
     last = lines_of(whole)[-1]["eval/mlm_loss"]

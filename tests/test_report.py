@@ -67,6 +67,7 @@ def tuned(one_layer, files, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_report_while_it_goes_on(pretrained):
     folder, pages = pretrained
     states = [data_of(page)["runs"][0]["status"] for page in pages]
@@ -97,6 +98,7 @@ def test_the_first_page_of_a_run_shows_what_it_has(pretrained, tmp_path):
     assert "Point at a chart" not in seen["text"] and "log_every" in seen["text"]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):
     run = data_of((tuned / "report.html").read_text())["runs"][0]
     scores = json.loads((tuned / "scores.json").read_text())

@@ -341,7 +341,9 @@ class Acceptance:
         for name, chip in hardware.CHIPS.items():
             shapes = chip.examples if chip.kind in (kind, f"{kind}p") else ()
             numbers = {x: math.prod(map(int, x.split("x"))) * chip.devices for x in shapes}
-            sizes |= {f"{name}:{x}": chip.hbm_gib for x, number in numbers.items() if number == n}
+            sizes |= {
+                f"{name}:{x}": chip.memory_gib for x, number in numbers.items() if number == n
+            }
         memory = self._memory("bytes_limit") / hardware.GIB
         return min(sizes, key=lambda name: abs(sizes[name] - memory), default=kind)
 

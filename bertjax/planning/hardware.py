@@ -215,6 +215,7 @@ class Chip(NamedTuple):
 
     Attributes:
         devices: the number of jax devices per chip.
+        memory_gib: the memory per device that libtpu 0.0.42 leaves to a program.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
         examples: shapes of slices that exist, as the number of chips along each dimension.
@@ -223,7 +224,7 @@ class Chip(NamedTuple):
 
     kind: str
     devices: int
-    hbm_gib: float
+    memory_gib: float
     hbm_gb_per_s: int
     ici_gb_per_s: float
     megacore: bool
@@ -232,15 +233,17 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v2": Chip("TPU v2", 2, 16, 700, 248, False, ("2x2", "4x4", "8x8", "16x16")),
-    "v3": Chip("TPU v3", 2, 32, 900, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32"), 262),
+    "v2": Chip("TPU v2", 2, 7.48, 700, 248, False, ("2x2", "4x4", "8x8", "16x16")),
+    "v3": Chip("TPU v3", 2, 15.48, 900, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32"), 262),
     "v4": Chip(
-        "TPU v4", 1, 32, 1200, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8"), 192
+        "TPU v4", 1, 30.75, 1200, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8"), 192
     ),
-    "v5e": Chip("TPU v5e", 1, 16, 819, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "v5p": Chip("TPU v5p", 1, 95, 2765, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
-    "v6e": Chip("TPU v6e", 1, 32, 1638, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "tpu7x": Chip("TPU7x", 2, 192, 7380, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
+    "v5e": Chip("TPU v5e", 1, 15.75, 819, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "v5p": Chip(
+        "TPU v5p", 1, 95.74, 2765, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")
+    ),
+    "v6e": Chip("TPU v6e", 1, 31.25, 1638, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "tpu7x": Chip("TPU7x", 2, 94.75, 7380, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
 }
 
 
@@ -288,7 +291,7 @@ def tpu_slice(name: str) -> Topology:
         kind=chip.kind,
         devices=found.devices,
         num_chips=num_chips,
-        memory_bytes=int(chip.hbm_gib * GIB) // chip.devices,
+        memory_bytes=int(chip.memory_gib * GIB),
         link_bytes_per_s=chip.ici_gb_per_s * 1e9 / chip.devices,
         tflops=PEAK_TFLOPS[chip.kind],
         memory_bytes_per_s=chip.hbm_gb_per_s * 1e9 / chip.devices,

@@ -56,6 +56,7 @@ def on_mnli(one_layer, mnli):
     return train(one_layer, mnli.parent / "run", task="mnli", data_dir=str(mnli))
 
 
+@pytest.mark.slow
 def test_an_official_task_has_the_scores_of_the_run(on_mnli, mnli):
     scores = bertjax.evaluate(on_mnli.directory, "mnli", data_dir=mnli)
     assert scores == pytest.approx(on_mnli.scores)

@@ -161,6 +161,7 @@ def test_a_replaced_run_without_checkpoints_is_a_new_run_in_the_tracker(tmp_path
         state.write_text("{}")
 
 
+@pytest.mark.slow
 def test_a_run_is_tracked_over_a_resume(prepared, one_layer_config, tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.train.run.check_installed", lambda _: None)
     config = PretrainConfig(

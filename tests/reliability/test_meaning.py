@@ -2,13 +2,16 @@
 
 import pytest
 
-pytest.importorskip("sentence_transformers", reason="the extra `parity` is not installed")
-pytest.importorskip("torch", reason="the extra `parity` is not installed")
-
-from bertjax import convert  # noqa: E402
-from tests.reliability import meaning  # noqa: E402
+from bertjax import convert
+from tests.reliability import meaning
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.exhaustive]
+
+
+@pytest.fixture(autouse=True)
+def _libraries():
+    pytest.importorskip("sentence_transformers", reason="the extra `parity` is not installed")
+    pytest.importorskip("torch", reason="the extra `parity` is not installed")
 
 
 def test_no_change_is_dropped_in_silence(tmp_path):

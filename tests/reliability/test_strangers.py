@@ -20,6 +20,7 @@ def harness(tmp_path_factory):
         yield Harness(tmp_path_factory.mktemp("strangers"), hub)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_of_a_stranger_does_no_harm(harness):
     assert harness("escapes", "files of a run").problems == []
 

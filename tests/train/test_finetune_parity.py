@@ -105,6 +105,7 @@ def compare(torch, transformers, config, folder, steps):
     return np.array(ours), np.array(their_losses(torch, theirs, chosen, run))
 
 
+@pytest.mark.slow
 def test_losses_of_a_small_run_equal_pytorch(
     torch, transformers, tmp_path, tiny_config, tokenizer, written, sentences
 ):

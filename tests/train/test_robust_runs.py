@@ -283,6 +283,7 @@ signals.leave(status)
 COMPILING, PYTHON = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "time.sleep(60)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "work, number, step, text",
     [

@@ -109,6 +109,7 @@ def test_no_row_is_parsed_twice_but_the_first_ones(has_dev, tmp_path, tokenizer,
         assert rows["dev"] <= SPLITS["dev"] + 1 + 1
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_does_not_open_its_data_after_its_first_step(
     encoder, files, tmp_path, monkeypatch
 ):
