@@ -41,10 +41,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
-
-import numpy as np  # noqa: E402
+import numpy as np
 
 TOLERANCE = 1e-5
 SECONDS = 120
@@ -618,6 +615,8 @@ def judge(kind: Kind, folder: Path, whole: dict, change: Change) -> dict[str, An
 
 def _work(pipe: Any, base: str, seed: int) -> None:
     """Judges the changes whose (directory, index) come through the pipe."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
     import transformers
 
     def alarm(*_: Any) -> None:
