@@ -482,8 +482,10 @@ def _name_generic_class(folder: Path) -> None:
 def _their_answer(config: Any, logits: Any) -> dict[str, float]:
     """The probabilities by label, as the pipeline for text classification gives them."""
     multiple = config.problem_type == "multi_label_classification"
-    if config.problem_type == "regression" or (not config.problem_type and len(logits) == 1):
-        return {"score": logits.tolist()[0]} if len(logits) == 1 else {}
+    if config.problem_type == "regression":
+        return {"score": logits.item()} if len(logits) == 1 else {}
+    if len(logits) == 1 and not config.problem_type:
+        return {"score": logits.sigmoid().item()}
     probabilities = logits.sigmoid() if multiple or len(logits) == 1 else logits.softmax(-1)
     names = [config.id2label[i] for i in range(len(logits))]
     names = [name if isinstance(name, str) else json.dumps(name) for name in names]
