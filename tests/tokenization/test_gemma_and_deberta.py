@@ -481,6 +481,7 @@ def real_lines(shared) -> list[str]:
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ["deberta", "deberta, lower, split", "mmbert", "no bytes", "bpe"])
 def test_lines_of_eight_languages_get_the_ids_of_transformers(real_lines, tmp_path, name):

@@ -71,6 +71,7 @@ def test_composed_and_decomposed_characters_are_one_text(kinds):
 @pytest.mark.real
 @pytest.mark.parity
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lines_of_wikipedia_get_the_ids_of_transformers(shared, tmp_path):
     """10,000 lines, with a vocabulary of ModernBERT's kind that is learnt from them."""
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")

@@ -78,6 +78,7 @@ def reference(transformers, tokenizer: Tokenizer, directory, **settings):
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parity
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_lines_of_wikipedia_get_the_ids_of_transformers(shared, lines, tmp_path, name):
