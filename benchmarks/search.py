@@ -13,17 +13,18 @@ paragraph, with the same losses, batch size, optimizer and number of epochs:
 
 After each, the questions of the dev set search all paragraphs of the dev set. Each side trains,
 mines and evaluates with its own code. SQUAD has SQuAD's files, train*.json and dev-v1.1.json. The
-sides run in turns, and each stage in a process of its own, as commands do; seconds include imports
-and compilation, which bertjax finds in its cache from the second seed on. An allocator that keeps
-pages makes both faster (`LD_PRELOAD=libtcmalloc_minimal.so.4`). Needs the extra `parity`,
-sentence-transformers, datasets and accelerate.
+sides take turns in each stage, and each stage runs in a process of its own, as commands do; seconds
+include imports and compilation, which bertjax finds in its cache from the second seed on. An
+allocator that keeps pages makes both faster (`LD_PRELOAD=libtcmalloc_minimal.so.4`). The models
+stay in DATA, and the same command again goes on after the last line of --output. Needs the extra
+`parity`, sentence-transformers, datasets and accelerate.
 """
 
 import argparse
+import itertools
 import json
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ QRELS = "qrels/test.tsv"
 RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
 RANKS = 50
 SETTINGS = ("model", "data", "batch_size", "max_length", "dtype")
+SIZES = ("dtype", "questions", "dev_questions")  # what each line of --output says of the run
 
 
 def write_data(squad: Path, data: Path, questions: int, dev_questions: int) -> None:
@@ -358,12 +360,16 @@ def run_stage(args: argparse.Namespace) -> None:
     print(json.dumps({"stage": args.stage, **elapsed(start), **found}), flush=True)
 
 
-def in_processes(side: str, seed: int, args: argparse.Namespace) -> Iterator[Any]:
-    """Runs the stages of one side, each in a process of its own; yields what they say."""
-    with tempfile.TemporaryDirectory() as folder:
-        for stage in STAGES:
-            flags = {"side": side, "stage": stage, "folder": folder, "seeds": seed}
-            yield in_process(__file__, args, SETTINGS, **flags)
+def finished(args: argparse.Namespace) -> set[tuple[Any, ...]]:
+    """Returns the side, seed and stage of each line of --output that has the sizes of `args`."""
+    if args.output is None or not args.output.exists():
+        return set()
+    lines = read_rows(args.output)
+    return {
+        (line["side"], line["seed"], line["stage"])
+        for line in lines
+        if all(line.get(name) == getattr(args, name) for name in SIZES)
+    }
 
 
 def main() -> None:
@@ -389,11 +395,18 @@ def main() -> None:
     if args.squad:
         args.data.mkdir(parents=True, exist_ok=True)
         write_data(args.squad, args.data, args.questions, args.dev_questions)
-    for turn, seed in enumerate(args.seeds):
-        for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
-            for stage in in_processes(side, seed, args):
-                found = {"side": side, "seed": seed, "dtype": args.dtype, **stage}
-                report(found, args.output, ["torch", "transformers", "sentence-transformers"])
+    sizes = {name: getattr(args, name) for name in SIZES}
+    done = finished(args)
+    for seed, (turn, stage) in itertools.product(args.seeds, enumerate(STAGES)):
+        for side in list(SIDES)[:: 1 if (seed + turn) % 2 == 0 else -1]:
+            if (side, seed, stage) in done:
+                continue
+            folder = args.data / f"{side}_{seed}"
+            folder.mkdir(exist_ok=True)
+            flags = {"side": side, "stage": stage, "folder": folder, "seeds": seed}
+            found = in_process(__file__, args, SETTINGS, **flags)
+            figures = {"side": side, "seed": seed, **sizes, **found}
+            report(figures, args.output, ["torch", "transformers", "sentence-transformers"])
 
 
 if __name__ == "__main__":
