@@ -35,8 +35,9 @@ class MineConfig(Checked):
     """JSON lines to write: query, positive, negatives, and scores, of the positive and of each
     negative. A killed command continues when it is run again."""
     corpus: str | None = None
-    """Passages: a table with a column text and perhaps title, such as BEIR's corpus.jsonl, or a
-    .txt file with one per line; None: the positives alone, which are always among them."""
+    """Passages: a table with a column text and perhaps title, such as BEIR's corpus.jsonl, a .txt
+    file with one per line, or a folder of such files, also in a bucket (gs://, s3://) or on the Hub
+    (hf:OWNER/NAME), as --queries; None: the positives alone, which are always among them."""
     text_column: str | None = None
     """Column of the queries; None: guessed, and the guess is printed."""
     pair_column: str | None = None
@@ -73,6 +74,7 @@ def run(config: MineConfig) -> None:
         ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
     from bertjax.base.progress import progress
+    from bertjax.cloud.hub import local_data
     from bertjax.inference import output_files as files
     from bertjax.inference.embed import write_vectors
     from bertjax.inference.pretrained import load_pretrained
@@ -82,12 +84,13 @@ def run(config: MineConfig) -> None:
 
     output, named = Path(config.output), Columns(text=config.text_column, pair=config.pair_column)
     files.check_output(output, config.queries)
-    source = TableSource("embed", test=config.queries, columns=named, keep=False)
+    table, corpus = (path and local_data(path) for path in (config.queries, config.corpus))
+    source = TableSource("embed", test=table, columns=named, keep=False)
     print(source.note)
     if source.columns.label is not None:
         raise ValueError(f"{config.queries} has pairs with scores: give queries with positives.")
     numbers: dict[str, int] = {}  # of the distinct texts
-    for _, text in read_texts(Path(config.corpus)) if config.corpus else ():
+    for _, text in read_texts(Path(corpus)) if corpus else ():
         numbers.setdefault(text, len(numbers))
     positives: dict[str, dict[int, None]] = {}  # query -> the numbers of its positives, in order
     for example in source.examples("test"):
@@ -126,7 +129,7 @@ def run(config: MineConfig) -> None:
         "config": dataclasses.asdict(config),
         "settings": [embedder.settings for embedder in embed.values()],
         "models": [model.identity, reranker and reranker.identity],
-        "files": [files.file_identity(path) for path in (config.queries, config.corpus) if path],
+        "files": [files.file_identity(path) for path in (table, corpus) if path],
     }
     opened = functools.partial(files.PartialVectors, size=embed["document"].size)
     kept = output.with_name(f".{output.name}.vectors")  # until all is written

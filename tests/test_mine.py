@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import bertjax
 from bertjax import mine
 from bertjax.inference import embed, output_files, retrieval
 from bertjax.mine import MineConfig, run
+from tests.hub_server import unique
 from tests.inference.test_retrieval import with_modules
 
 WORDS = "ab bc cde def ef fgh gh hij ia jab ca dab".split()
@@ -205,6 +207,24 @@ def test_prompts_of_the_directory_are_put_before_queries_and_passages(config, tm
     texts = [prompts["document"] + text for text in (line["positive"], *line["negatives"])]
     y = plain.embed(texts, pooling="mean", normalize=True)
     np.testing.assert_allclose(line["scores"], y @ x[0], atol=1e-5)
+
+
+def test_a_dataset_of_the_hub_and_a_folder_give_the_negatives_of_their_files(
+    config, hub, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = mined(config)
+    name, folder = unique(), tmp_path / "corpus"
+    lines = Path(config.corpus).read_bytes().splitlines(keepends=True)
+    halves = (b"".join(lines[:30]), b"".join(lines[30:]))
+    shards = {f"data/train-0000{i}-of-00002.jsonl": half for i, half in enumerate(halves)}
+    hub.dataset(name, shards)
+    folder.mkdir()
+    for path, content in shards.items():
+        (folder / Path(path).name).write_bytes(content)
+    for corpus in (f"hf:{name}", str(folder)):
+        Path(config.output).unlink()
+        assert mined(config, corpus=corpus) == expected
 
 
 def test_pairs_with_scores_and_rows_without_a_positive_are_refused(config, tmp_path):

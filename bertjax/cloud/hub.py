@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from bertjax.base.addresses import repeated
 from bertjax.base.files import brief, cache_folder, did_you_mean, listed, naming_read_errors
 from bertjax.base.progress import BYTES, progress
-from bertjax.cloud.copies import glob_matcher
+from bertjax.cloud.copies import glob_matcher, local_copy
 
 HUB_PREFIX = "hf:"
 MAIN, CONVERTED = "main", "refs/convert/parquet"
@@ -316,6 +316,14 @@ def local_split(name: str) -> Path:
             new.symlink_to(path)
             new.replace(link)
     return folder
+
+
+def local_data(name: str) -> str:
+    """Returns the local path of data: a copy of what is in a bucket or on the Hub.
+
+    Raises the errors of `local_split` and `local_copy`.
+    """
+    return str(local_split(name) if is_hub_dataset(name) else local_copy(name))
 
 
 @contextlib.contextmanager

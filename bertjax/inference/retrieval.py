@@ -23,6 +23,7 @@ from bertjax.inference.embed import Embedder, windows
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
+from bertjax.tasks.sources.own_files import data_files
 from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
 from bertjax.weights import LoadedModel
 
@@ -98,12 +99,14 @@ def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
 def read_texts(path: Path) -> Iterator[tuple[str, str]]:
     """Yields (id, title and text) of each row of a table with the columns _id, title and text.
 
-    There need not be a title; without an id, it is the index of the row, from 0.
+    There need not be a title; without an id, it is the index of the row, from 0. In a folder, all
+    tables are read.
     """
-    for index, (number, row) in enumerate(Table(path).rows()):
+    rows = ((file, *row) for file in data_files(path, "embed") for row in Table(file).rows())
+    for index, (file, number, row) in enumerate(rows):
         parts = [row.get("title") or "", row.get("text")]
         if not all(isinstance(part, str) for part in parts):
-            raise ValueError(f"{row_name(path, number)} has no text: give _id, title and text.")
+            raise ValueError(f"{row_name(file, number)} has no text: give _id, title and text.")
         yield str(row.get("_id", index)), " ".join(parts).strip()
 
 

@@ -29,8 +29,7 @@ import numpy as np
 from bertjax.base.files import is_remote, listed, read_json, replacing_folder, write_json, writing
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
-from bertjax.cloud.copies import local_copy
-from bertjax.cloud.hub import is_hub_dataset, local_split, push_folder
+from bertjax.cloud.hub import local_data, push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences
 from bertjax.config.finetune_config import LAST
 from bertjax.data.batches.batch import decode_feature
@@ -319,7 +318,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
     if dev_fraction is None and not config.folds and TASKS[config.task].own_files:
         dev_fraction = DEV_FRACTION
     files: dict[str, Any] = {
-        split: str(local_split(path) if is_hub_dataset(path) else local_copy(path))
+        split: local_data(path)
         for split in ("train", "dev", "test")
         if (path := getattr(config, split)) is not None
     }
