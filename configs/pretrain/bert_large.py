@@ -1,7 +1,7 @@
 """BERT-large, uncased, by the paper's recipe (Devlin et al. 2018, A.2).
 
     python -m bertjax.prepare --input 'text/*' --tokenizer bert-base-uncased --output D \\
-        --max_length 128 512 --dupe_factor 10
+        --max_length 128 512
     python -m bertjax.pretrain --config configs/pretrain/bert_large.py --data D --workdir W
 
 The run has 1M steps of 256 sequences, nine tenths of them at 128 tokens, which took 4 days on 64

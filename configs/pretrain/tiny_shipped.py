@@ -5,7 +5,8 @@
     python -m bertjax.pretrain --config configs/pretrain/tiny_shipped.py --data D --workdir W
 
 The settings are those of quickstart.py, with one more layer, four heads, which give attention maps
-more to show, and a last phase on rows of 128 tokens, which trains all positions.
+more to show, twice as many steps, in bfloat16, and a last phase on rows of 128 tokens, which trains
+all positions.
 """
 
 from bertjax.config import BertConfig, OptimizerConfig, Phase, PretrainConfig
