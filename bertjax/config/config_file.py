@@ -168,8 +168,9 @@ def differences(
             first or the last component of the name.
         defaults: the default config, which fills in the fields that an older version did not save.
     """
-    new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
-    known = _flatten(json.loads(json.dumps(defaults or {})))
+    new, old, known = (
+        _flatten(json.loads(json.dumps(fields))) for fields in (config, saved, defaults or {})
+    )
     old = {key: value for key, value in known.items() if key in new} | old
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"

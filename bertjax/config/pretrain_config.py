@@ -71,6 +71,13 @@ class RtdConfig(Checked):
     The model to be trained is the discriminator; the generator, a masked LM, is smaller.
     """
 
+    SIZES: ClassVar[tuple[str, ...]] = (
+        *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    )
+
+    init: str | None = None
+    """Generator to start from if --init is a discriminator: a masked LM of the same family, such as
+    the folder generator of a pretrained model; it determines the sizes; None: random weights."""
     hidden_size: Size | None = None
     """Dimension of the hidden states of the generator; None: a quarter of that of --model (in the
     paper, a quarter, or a third for the base size)."""
@@ -149,9 +156,9 @@ class Phase(Checked):
     has batch_size rows."""
     max_predictions: Count | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up.
-    Packed rows have max_sequences / 2 more (the sum is rounded down), because the number is rounded
-    for each of their sequences; max_sequences is the --max_sequences with which bertjax.prepare
-    packed the rows. Must be None with predict next_token."""
+    Packed rows have max_sequences / 2 more than either (the sum is rounded down), because the
+    number is rounded for each of their sequences; max_sequences is the --max_sequences with which
+    bertjax.prepare packed the rows. Must be None with predict next_token."""
     global_rope_theta: Positive | None = None
     """Base of the rotary positions of layers with global attention in this phase, which replaces
     the model's base; a phase of longer rows has a larger one, so that distant tokens keep distinct
@@ -368,6 +375,11 @@ class PretrainConfig(TrainingConfig):
                 "the teacher for each layer of the student."
             )
         self._check_predict()
+        if self.rtd.init is not None and self.init is None:
+            raise ValueError(
+                f"rtd.init={self.rtd.init!r} is a generator to go on with: give its discriminator "
+                "as --init."
+            )
         if self.head == "rtd":
             self.rtd.generator_of(self.model)
         else:

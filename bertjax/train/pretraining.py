@@ -21,12 +21,12 @@ import jax
 import numpy as np
 
 from bertjax.base.addresses import place
-from bertjax.base.files import is_remote
+from bertjax.base.files import is_remote, listed
 from bertjax.base.workdir_files import PENDING
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
-from bertjax.config import Phase, PretrainConfig, differences, model_at
+from bertjax.config import Phase, PretrainConfig, RtdConfig, differences, model_at
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.masking import Masking, unspaced_tokens
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, Rows, train_batches
@@ -87,15 +87,21 @@ class PretrainingJob(Job):
         config = with_head(config, self.metadata.has_sentence_pairs)
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
-        model = config.model
+        model, rtd = config.model, config.rtd
         if config.init is not None and resumes:
-            model = BertConfig.from_dict(workdir.read()["config"]["model"])
+            saved = workdir.read()["config"]
+            model = BertConfig.from_dict(saved["model"])
+            if rtd.init is not None:
+                sizes = {name: saved["rtd"][name] for name in rtd.SIZES}
+                rtd = dataclasses.replace(rtd, **sizes)
         elif config.init is not None:
             with self._explained_head():
                 self.initial = initial_model(config, tokenizer)
+            if rtd.init is not None:
+                self.initial, rtd = with_generator(self.initial, config, tokenizer)
             model = architecture_of_run(config, self.initial.config)
         model = with_pad_token(model, tokenizer.pad_token_id)
-        self.config = config = dataclasses.replace(config, model=model)
+        self.config = config = dataclasses.replace(config, model=model, rtd=rtd)
         config_to_hf(model)  # a model that cannot be exported is refused before the training
         for index in range(len(config.phases)):
             config.check_rope(index)
@@ -203,7 +209,8 @@ class PretrainingJob(Job):
         if initial is None:
             return None
         source = self.config.init or self.config.distillation.teacher
-        for part in (*initial.absent, *self.program.model.training_parts):
+        lacking = [x for x in self.program.model.training_parts if x not in initial.params]
+        for part in (*initial.absent, *lacking):
             hosts.say(f"{source} has no {part}: it is initialised at random")
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
@@ -379,9 +386,6 @@ DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cl
 def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
 
-    Words that the tokenizer of the data has beyond the model's get embeddings, and so do positions
-    for longer rows. What is extended is printed.
-
     Raises:
         MissingHead: transformers lacks the head for the model's family.
         FileNotFoundError: there is no model.
@@ -394,14 +398,62 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             f"--init {config.init} is a generator: it has a masked LM head and none that detects "
             "replaced tokens. Give the discriminator."
         )
+    return extended(loaded, config, tokenizer, "--init", str(config.init))
+
+
+def with_generator(
+    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer
+) -> tuple[LoadedModel, RtdConfig]:
+    """Adds the parameters of the generator `config.rtd.init` to a discriminator.
+
+    Returns both, and `config.rtd` with the sizes of the generator. Raises the errors of
+    `initial_model`, and ValueError if the generator is not one of this discriminator.
+    """
+    name, rtd = str(config.rtd.init), config.rtd
+    generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--rtd.init", name)
+    if generator.absent:
+        raise ValueError(
+            f"--rtd.init {name} has no {listed(generator.absent)}, as a generator, a masked LM, "
+            "must have."
+        )
+    rtd = dataclasses.replace(rtd, **{x: getattr(generator.config, x) for x in rtd.SIZES})
+    found, expected = map(dataclasses.asdict, (generator.config, rtd.generator_of(loaded.config)))
+    if changes := differences(found, expected, (*DROPOUT_OF_THE_RUN, "initializer_range")):
+        raise ValueError(
+            f"--rtd.init {name} is no generator of --init {config.init}: they differ in "
+            f"{listed(changes)}."
+        )
+    params = loaded.params | {"generator": generator.params}
+    model: Any = loaded.model
+    model = model.with_generator(rtd)
+    shared = model.joined(model.stored(params))["generator"] if rtd.sharing == "es" else None
+    if shared and not jax.tree.all(jax.tree.map(np.array_equal, shared, generator.params)):
+        raise ValueError(
+            f"--rtd.init {name} and --init {config.init} have other embeddings, which cannot be "
+            "shared: add --rtd.sharing gdes or none."
+        )
+    return loaded._replace(params=params), rtd
+
+
+def extended(
+    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer, flag: str, name: str
+) -> LoadedModel:
+    """Extends the model `name` of a flag by the words of the tokenizer and the positions of rows.
+
+    Words that the tokenizer of the data has beyond the model's get embeddings, and so do positions
+    for longer rows. What is extended is printed.
+
+    Raises:
+        ValueError: the tokenizer is neither the model's nor an extension of it.
+    """
     old = loaded.tokenizer
     if old.fingerprint != tokenizer.fingerprint:
         if difference := tokenizer.difference_from(old):
             raise ValueError(
-                f"The tokenizer of --init {config.init} is not the one that {config.data} was "
-                f"prepared with, nor has that one only further entries ({difference}): prepare the "
-                f"data with --tokenizer {config.init}, or with the --output of "
-                f"bertjax.train_tokenizer --extend {config.init}."
+                f"The tokenizer of {flag} {name} is not the one that {config.data} was prepared "
+                f"with, nor has that one only further entries ({difference}): prepare the data "
+                f"with --tokenizer {name}, or with the --output of bertjax.train_tokenizer "
+                f"--extend {name}."
             )
         loaded = with_new_words(loaded, tokenizer, config.seed)
         hosts.say(

@@ -68,13 +68,14 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Returns `params` with newly initialised parameters under the keys `model.training_parts`.
+    """Returns `params` with new parameters under the keys `model.training_parts` that it lacks.
 
-    They exist only during training, so loaded parameters lack them.
+    They exist only during training, so loaded parameters may lack them.
     """
-    if not model.training_parts:
+    lacking = {*model.training_parts} - params.keys()
+    if not lacking:
         return params
-    paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
+    paths = (path for path in param_shapes(model) if path.split("/")[0] in lacking)
     return params | unflatten_dict(fresh(model, frozenset(paths), seed), sep="/")
 
 

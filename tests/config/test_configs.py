@@ -16,6 +16,7 @@ from bertjax.config import (
     PretrainConfig,
     TrainTokenizerConfig,
     config_names,
+    differences,
     load_config_file,
 )
 from bertjax.model import BertConfig, named_config
@@ -32,6 +33,15 @@ def test_every_config_loads_and_has_a_schedule(path):
     assert float(make_schedule(config.optimizer, config.phases)(config.num_steps)) == 0.0
     assert len(path.read_text().splitlines()) <= 60
     assert f"--config configs/pretrain/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "deberta-v3-small"])
+def test_a_config_differs_from_others_alone(name):
+    fields, others = (
+        dataclasses.asdict(named_config(name, num_hidden_layers=layers)) for layers in (2, 3)
+    )
+    assert differences(fields, fields) == []
+    assert differences(fields, others) == ["num_hidden_layers: 3 -> 2"]
 
 
 @pytest.mark.parametrize(

@@ -305,12 +305,40 @@ def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer,
 
 
 @pytest.mark.slow
-def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys):
-    init = str(whole / "run" / "model")
-    phases = (dataclasses.replace(config.phases[0], num_steps=1),)
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kept, monkeypatch):
+    model = whole / "run" / "model"
+    phases = (dataclasses.replace(config.phases[0], num_steps=2),)
     still = dataclasses.replace(config.optimizer, learning_rate=1e-9, warmup_steps=0)
-    pretrain.run(in_folder(config, tmp_path, init=init, phases=phases, optimizer=still))
-    assert "has no generator: it is initialised at random" in capsys.readouterr().out
-    found, expected = (parameters(folder)["d"] for folder in (tmp_path, whole))
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    rtd = RtdConfig(init=str(model / "generator"), sharing="gdes") if kept else config.rtd
+    changes = {"init": str(model), "phases": phases, "optimizer": still, "rtd": rtd}
+    run_until(1, lambda: pretrain.run(in_folder(config, tmp_path, **changes)), monkeypatch)
+    pretrain.run(in_folder(config, tmp_path, **changes))
+    new = "has no generator: it is initialised at random" in capsys.readouterr().out
+    assert new == (not kept)
+    found, expected = (parameters(folder) for folder in (tmp_path, whole))
+    for part in ("d", "g") if kept else ("d",):
+        trees = (jax.tree.leaves(tree[part]) for tree in (found, expected))
+        for a, b in zip(*trees, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_generator_that_is_not_that_of_the_discriminator_is_refused(
+    config, tmp_path, tiny, tokenizer, written
+):
+    with pytest.raises(ValueError, match="rtd.init='g' is a generator .* as --init"):
+        dataclasses.replace(config, rtd=RtdConfig(init="g"))
+    small = dataclasses.replace(tiny, vocab_size=tokenizer.vocab_size)
+    init = str(written(tmp_path / "d", small, "rtd", tokenizer))
+
+    def refused(name, match, **settings):
+        rtd = RtdConfig(init=name, **settings)
+        with pytest.raises(ValueError, match=match):
+            pretrain.run(in_folder(config, tmp_path, init=init, rtd=rtd))
+
+    refused(init, "has no .*, as a generator, a masked LM, must have")
+    relu = dataclasses.replace(small, hidden_act="relu")
+    other = written(tmp_path / "relu", relu, "masked_lm", tokenizer)
+    refused(str(other), "is no generator of --init .*: they differ in hidden_act: 'gelu' -> 'relu'")
+    generator = written(tmp_path / "g", small, "masked_lm", tokenizer, seed=1)
+    refused(str(generator), "have other embeddings, .*: add --rtd.sharing gdes or none")
