@@ -210,10 +210,13 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 def _print_summary(metadata: "Metadata", directory: Path) -> None:
     from rich.table import Table
 
-    table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "labels")
+    from bertjax.data.preparation.segments import OBJECTIVES
+
+    table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "pairs")
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
-            labels = " ".join(f"{label}: {count:,}" for label, count in content.labels.items())
+            pairs = enumerate(OBJECTIVES[metadata.objective].pairs)
+            labels = ", ".join(f"{content.labels.get(str(i), 0):,} {name}" for i, name in pairs)
             numbers = (summary.documents, summary.sentences, content.sequences, content.tokens)
             table.add_row(split, length, *(f"{number:,}" for number in numbers), labels)
     printable.console().print(table)

@@ -194,8 +194,9 @@ class TrainingConfig(Checked):
     masks as xla; splash (TPU v5 and later) and cudnn (NVIDIA GPUs, bfloat16) are fused kernels
     without attention dropout, which xla replaces if the model has attention dropout, as it replaces
     cudnn in layers with local attention; a kernel that does not support the device is an error;
-    auto is xla if all rows of the run have fewer than 512 tokens, else splash or, with attention
-    dropout or on GPUs, flash where it is supported."""
+    auto is xla if all rows of the run have fewer than 512 tokens, if a length is no multiple of
+    128, or if the model has relative positions, else splash or, with attention dropout or on GPUs,
+    flash where it is supported."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on

@@ -219,24 +219,29 @@ class Objective:
     Attributes:
         make_examples: function of the documents, the `ExampleOptions` and a NumPy random generator
             that returns an iterator of examples.
-        has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
-            example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
+        pairs: names of the labels 0 and 1 of an example, a `Pair`; empty if an example is a list of
+            segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
         needs_second_document: whether the input must have at least two documents, as for NSP.
     """
 
     make_examples: Callable[..., Iterator[Any]]
-    has_sentence_pairs: bool = False
+    pairs: tuple[str, ...] = ()
     needs_second_document: bool = False
+
+    @property
+    def has_sentence_pairs(self) -> bool:
+        """Whether an example is a `Pair` with a label to predict."""
+        return bool(self.pairs)
 
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
     "nsp": Objective(
         functools.partial(sentence_pairs, negatives="random"),
-        has_sentence_pairs=True,
+        pairs=("consecutive", "random"),
         needs_second_document=True,
     ),
     "sop": Objective(
-        functools.partial(sentence_pairs, negatives="swapped"), has_sentence_pairs=True
+        functools.partial(sentence_pairs, negatives="swapped"), pairs=("in order", "swapped")
     ),
     "mlm": Objective(single_segments),
     "full_sentences": Objective(full_sentences),

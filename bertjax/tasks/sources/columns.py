@@ -305,15 +305,15 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
     texts = [name for name in unused if _holds_texts(table, name)]
     if texts:
         first, other = columns.text, texts[0]
-        if not pairs:
-            raise ValueError(
-                f"{table.path}: the columns {brief(str(first), 60)!r} and {brief(other, 60)!r} "
-                "both hold texts: name one with --text_column."
-            )
+        remedy = (
+            f"to use one, give --text_column {first!r}; for pairs of both, add --pair_column "
+            f"{other!r}."
+            if pairs
+            else "name one with --text_column."
+        )
         raise ValueError(
-            f"{table.path}: the column {brief(other, 60)!r} holds texts as well. Is it the second "
-            f"text of a pair? Then give --text_column {first!r} --pair_column {other!r}; to use "
-            f"only {brief(first, 60)!r}, give --text_column {first!r}."
+            f"{table.path}: the columns {brief(str(first), 60)!r} and {brief(other, 60)!r} both "
+            f"hold texts: {remedy}"
         )
 
 

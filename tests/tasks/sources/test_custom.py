@@ -93,7 +93,7 @@ def test_columns_are_guessed_by_name_then_by_place_and_said(write, header, found
 def test_a_second_column_of_texts_is_asked_about_and_not_dropped(write):
     rows = [f"the first text {i},another long text {i},{i % 2}\n" for i in range(20)]
     path = write("t.csv", "review,reply,label\n" + "".join(rows))
-    with pytest.raises(ValueError, match="--text_column 'review' --pair_column 'reply'; to use"):
+    with pytest.raises(ValueError, match="'review'; for pairs of both, add --pair_column 'reply'"):
         TableSource("classify", train=path)
     assert TableSource("classify", train=path, columns=Columns(text="review")).columns.pair is None
     columns = Columns(text="review", pair="reply")
@@ -293,7 +293,7 @@ def test_a_column_of_texts_is_the_text_and_another_one_is_asked_about(write):
     assert source.columns == Columns(text="what", label="sentiment")
     for names in ("first sentence,second sentence", "q1,q2", "title,body"):
         rows = "".join(f"{texts[i % 3]} {i % 25},{texts[i % 2]} {i % 23},1\n" for i in range(60))
-        with pytest.raises(ValueError, match="holds texts as well. Is it the second"):
+        with pytest.raises(ValueError, match="both hold texts: to use one, give --text_column"):
             TableSource("regress", train=write("a.csv", f"{names},score\n{rows}"))
 
 
@@ -555,7 +555,7 @@ def test_a_spreadsheet_with_another_suffix_is_named(tmp_path):
 
 def test_a_second_text_that_repeats_is_asked_about(write):
     rows = "\n".join(f"question {i} about it,What is a refund {i % 4} ?,no" for i in range(60))
-    with pytest.raises(ValueError, match="'q_right' holds texts as well"):
+    with pytest.raises(ValueError, match="'q_left' and 'q_right' both hold texts"):
         TableSource("classify", train=write("a.csv", f"q_left,q_right,is_dup\n{rows}\n"))
     # Names of classes with several words are no texts.
     rows = "\n".join(f"the film {i} is good,very good film,yes" for i in range(60))
