@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining.py [--model bert-base-uncased] [--batch_size 8] [--max_length 128]
         [--mode step|forward] [--ours float32 bfloat16] [--theirs sdpa-float32 sdpa-autocast]
-        [--allocators malloc tcmalloc]
+        [--allocators malloc huge_pages tcmalloc]
 
 Rows are random and full. Steps have dropout (`float32-undropped`: none), the MLM head at the masked
 positions only, AdamW and clipping. Parameters are in float32; for forward passes `bfloat16-stored`
@@ -42,6 +42,7 @@ from bertjax.weights.families import config_to_hf
 # Environment variables that choose a memory allocator.
 ALLOCATORS = {
     "malloc": {},
+    "huge_pages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},  # glibc 2.35 and later
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
 }
 
