@@ -14,10 +14,10 @@ paragraph, with the same losses, batch size, optimizer and number of epochs:
 After each, the questions of the dev set search all paragraphs of the dev set. Each side trains,
 mines and evaluates with its own code. SQUAD has SQuAD's files, train*.json and dev-v1.1.json. The
 sides take turns in each stage, and each stage runs in a process of its own, as commands do; seconds
-include imports and compilation, which bertjax finds in its cache from the second seed on;
-huge pages make both faster (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`); tcmalloc, which keeps memory
-for each shape of a batch, needs more than 24 GB for the stages with negatives. The models stay in
-DATA, and the same command again goes on after the last line of --output. Needs the extra `parity`,
+include imports and compilation, which bertjax finds in its cache from the second seed on. Huge
+pages make both faster (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`); with tcmalloc, which keeps memory
+for each shape of a batch, the stages with negatives need more than 24 GB. The models stay in DATA,
+and the same command again goes on after the last line of --output. Needs the extra `parity`,
 sentence-transformers, datasets and accelerate.
 """
 

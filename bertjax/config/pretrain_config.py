@@ -75,9 +75,6 @@ class RtdConfig(Checked):
         *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     )
 
-    init: str | None = None
-    """Generator to start from if --init is a discriminator: a masked LM of the same family, such as
-    the folder generator of a pretrained model; it determines the sizes; None: random weights."""
     hidden_size: Size | None = None
     """Dimension of the hidden states of the generator; None: a quarter of that of --model (in the
     paper, a quarter, or a third for the base size)."""
@@ -276,7 +273,7 @@ class PretrainConfig(TrainingConfig):
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
         "random_words predict reader_threads",
-        "model": "init new_positions head model",
+        "model": "init generator_init new_positions head model",
         "training": "phases optimizer distillation rtd seed max_bad_steps skip_spikes "
         "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
@@ -303,6 +300,10 @@ class PretrainConfig(TrainingConfig):
     sets, and a max_position_embeddings above 512 and above the model's own. If the tokenizer of the
     data is the model's with further entries (bertjax.train_tokenizer --extend), these get
     the mean of the embeddings of their old pieces. None: random weights."""
+    generator_init: str | None = None
+    """Generator to start from if --init is a discriminator (--head rtd): its own, such as the
+    folder generator of a pretrained model; it determines the sizes in --rtd; None: random
+    weights."""
     new_positions: Literal["tile", "interpolate"] = "tile"
     """Position embeddings if rows or --model.max_position_embeddings are longer than the model of
     --init can read: tile keeps the model's and repeats them for new positions, as in
@@ -375,15 +376,17 @@ class PretrainConfig(TrainingConfig):
                 "the teacher for each layer of the student."
             )
         self._check_predict()
-        if self.rtd.init is not None and self.init is None:
+        if self.generator_init is not None and self.init is None:
             raise ValueError(
-                f"rtd.init={self.rtd.init!r} is a generator to go on with: give its discriminator "
-                "as --init."
+                f"generator_init={self.generator_init!r} is a generator to go on with: give its "
+                "discriminator as --init."
             )
         if self.head == "rtd":
             self.rtd.generator_of(self.model)
         else:
-            self.refuse_idle("rtd", "without replaced-token detection: add --head rtd.")
+            self.refuse_idle(
+                "rtd generator_init", "without replaced-token detection: add --head rtd."
+            )
         for index, phase in enumerate(self.phases):
             if phase.decay_steps and self.optimizer.schedule != "trapezoidal":
                 raise ValueError(
@@ -440,8 +443,8 @@ class PretrainConfig(TrainingConfig):
 # Fields that change nothing about a single train step.
 NO_STEP_FIELDS = (
     *PretrainConfig.GROUPS["output"].split(),
-    *("eval_data", "init", "new_positions", "max_bad_steps", "rollback_steps", "deterministic"),
-    "distributed",
+    *("eval_data", "init", "generator_init", "new_positions", "max_bad_steps", "rollback_steps"),
+    *("deterministic", "distributed"),
 )
 
 

@@ -91,13 +91,13 @@ class PretrainingJob(Job):
         if config.init is not None and resumes:
             saved = workdir.read()["config"]
             model = BertConfig.from_dict(saved["model"])
-            if rtd.init is not None:
+            if config.generator_init is not None:
                 sizes = {name: saved["rtd"][name] for name in rtd.SIZES}
                 rtd = dataclasses.replace(rtd, **sizes)
         elif config.init is not None:
             with self._explained_head():
                 self.initial = initial_model(config, tokenizer)
-            if rtd.init is not None:
+            if config.generator_init is not None:
                 self.initial, rtd = with_generator(self.initial, config, tokenizer)
             model = architecture_of_run(config, self.initial.config)
         model = with_pad_token(model, tokenizer.pad_token_id)
@@ -404,24 +404,24 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
 def with_generator(
     loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer
 ) -> tuple[LoadedModel, RtdConfig]:
-    """Adds the parameters of the generator `config.rtd.init` to a discriminator.
+    """Adds the parameters of the generator `config.generator_init` to a discriminator.
 
     Returns both, and `config.rtd` with the sizes of the generator. Raises the errors of
     `initial_model`, and ValueError if the generator is not one of this discriminator.
     """
-    name, rtd = str(config.rtd.init), config.rtd
-    generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--rtd.init", name)
+    name, rtd = str(config.generator_init), config.rtd
+    generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--generator_init", name)
     if generator.absent:
         raise ValueError(
-            f"--rtd.init {name} has no {listed(generator.absent)}, as a generator, a masked LM, "
-            "must have."
+            f"--generator_init {name} has no {listed(generator.absent)}, so it is no masked LM: "
+            "give the generator that was trained with the discriminator."
         )
     rtd = dataclasses.replace(rtd, **{x: getattr(generator.config, x) for x in rtd.SIZES})
     found, expected = map(dataclasses.asdict, (generator.config, rtd.generator_of(loaded.config)))
     if changes := differences(found, expected, (*DROPOUT_OF_THE_RUN, "initializer_range")):
         raise ValueError(
-            f"--rtd.init {name} is no generator of --init {config.init}: they differ in "
-            f"{listed(changes)}."
+            f"--generator_init {name} is no generator of --init {config.init}: they differ in "
+            f"{listed(changes)}. Give the generator that was trained with the discriminator."
         )
     params = loaded.params | {"generator": generator.params}
     model: Any = loaded.model
@@ -429,8 +429,8 @@ def with_generator(
     shared = model.joined(model.stored(params))["generator"] if rtd.sharing == "es" else None
     if shared and not jax.tree.all(jax.tree.map(np.array_equal, shared, generator.params)):
         raise ValueError(
-            f"--rtd.init {name} and --init {config.init} have other embeddings, which cannot be "
-            "shared: add --rtd.sharing gdes or none."
+            f"--generator_init {name} and --init {config.init} have other embeddings, which cannot "
+            "be shared: add --rtd.sharing gdes or none."
         )
     return loaded._replace(params=params), rtd
 

@@ -305,13 +305,14 @@ def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kept", [True, False])
 def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kept, monkeypatch):
     model = whole / "run" / "model"
     phases = (dataclasses.replace(config.phases[0], num_steps=2),)
     still = dataclasses.replace(config.optimizer, learning_rate=1e-9, warmup_steps=0)
-    rtd = RtdConfig(init=str(model / "generator"), sharing="gdes") if kept else config.rtd
-    changes = {"init": str(model), "phases": phases, "optimizer": still, "rtd": rtd}
+    changes = {"init": str(model), "phases": phases, "optimizer": still}
+    if kept:  # which determines the sizes
+        changes |= {"generator_init": str(model / "generator"), "rtd": RtdConfig(sharing="gdes")}
     run_until(1, lambda: pretrain.run(in_folder(config, tmp_path, **changes)), monkeypatch)
     pretrain.run(in_folder(config, tmp_path, **changes))
     new = "has no generator: it is initialised at random" in capsys.readouterr().out
@@ -326,19 +327,21 @@ def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kep
 def test_a_generator_that_is_not_that_of_the_discriminator_is_refused(
     config, tmp_path, tiny, tokenizer, written
 ):
-    with pytest.raises(ValueError, match="rtd.init='g' is a generator .* as --init"):
-        dataclasses.replace(config, rtd=RtdConfig(init="g"))
+    with pytest.raises(ValueError, match="generator_init='g' is a generator .* as --init"):
+        dataclasses.replace(config, generator_init="g")
+    with pytest.raises(ValueError, match="generator_init='g' has no effect without replaced-token"):
+        dataclasses.replace(config, generator_init="g", init="d", head="masked_lm", rtd=RtdConfig())
     small = dataclasses.replace(tiny, vocab_size=tokenizer.vocab_size)
     init = str(written(tmp_path / "d", small, "rtd", tokenizer))
 
-    def refused(name, match, **settings):
-        rtd = RtdConfig(init=name, **settings)
+    def refused(name, match):
+        changes = {"init": init, "generator_init": str(name), "rtd": RtdConfig()}
         with pytest.raises(ValueError, match=match):
-            pretrain.run(in_folder(config, tmp_path, init=init, rtd=rtd))
+            pretrain.run(in_folder(config, tmp_path, **changes))
 
-    refused(init, "has no .*, as a generator, a masked LM, must have")
+    refused(init, "has no .*, so it is no masked LM: give the generator")
     relu = dataclasses.replace(small, hidden_act="relu")
     other = written(tmp_path / "relu", relu, "masked_lm", tokenizer)
-    refused(str(other), "is no generator of --init .*: they differ in hidden_act: 'gelu' -> 'relu'")
+    refused(other, "is no generator of --init .*: they differ in hidden_act: 'gelu' -> 'relu'")
     generator = written(tmp_path / "g", small, "masked_lm", tokenizer, seed=1)
-    refused(str(generator), "have other embeddings, .*: add --rtd.sharing gdes or none")
+    refused(generator, "have other embeddings, .*: add --rtd.sharing gdes or none")
