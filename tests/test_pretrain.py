@@ -310,14 +310,19 @@ def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_
         pretrain.export(str(tmp_path / "run"))
 
 
-def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout(
+def test_the_model_of_init_decides_on_the_architecture_and_on_dropout_that_is_not_given(
     config, whole, tmp_path, capsys
 ):
     other = dataclasses.replace(config.model, hidden_size=64, hidden_dropout_prob=0.0)
     start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
-    model = PretrainingJob(start).config.model
-    assert (model.hidden_size, model.hidden_dropout_prob) == (32, 0.0)
+    own = config.model.hidden_dropout_prob
+    for rate, expected in ((None, own), (0.25, 0.25), (0.0, 0.0)):
+        model = PretrainingJob(dataclasses.replace(start, dropout=rate)).config.model
+        rates = {model.hidden_dropout_prob, model.attention_probs_dropout_prob}
+        assert (model.hidden_size, rates) == (32, {expected})
     assert "hidden_size: 64 -> 32" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"dropout=0.25 has no effect without --init"):
+        dataclasses.replace(config, dropout=0.25)
 
 
 def test_a_resumed_run_does_not_need_the_model_that_it_started_from(started):

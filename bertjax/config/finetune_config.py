@@ -278,8 +278,6 @@ class FinetuneConfig(TrainingConfig):
         warmup_proportion=0.1,
     )
     """Optimizer and learning-rate schedule."""
-    dropout: Rate | None = None
-    """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Loss weight of each class, in the order of the class ids (id2label in config.json). For files
     of your own, the ids are sorted: numbers by value, other labels alphabetically, tags as O, B-X,

@@ -277,6 +277,18 @@ class BertConfig(Checked):
         """The maximum sequence length in tokens that the position embedding allows."""
         return self.max_position_embeddings - self.position_offset
 
+    def with_dropout(self, rate: float | None) -> "BertConfig":
+        """Returns the config with `rate` as its dropout rates; None: with its own.
+
+        Where a model family has no dropout, such as after DistilBERT's attention, none is added.
+        """
+        if rate is None:
+            return self
+        names = [name for name in DROPOUT_FIELDS if getattr(self, name)]
+        names += ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        rates: dict[str, Any] = dict.fromkeys(names, rate) | {"classifier_dropout": None}
+        return dataclasses.replace(self, **rates)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
         """Returns a config made from the content of a BERT `config.json`; ignores unknown keys.

@@ -273,7 +273,7 @@ class PretrainConfig(TrainingConfig):
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
         "random_words predict reader_threads",
-        "model": "init generator_init new_positions head model",
+        "model": "init generator_init dropout new_positions head model",
         "training": "phases optimizer distillation rtd seed max_bad_steps skip_spikes "
         "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
@@ -296,10 +296,9 @@ class PretrainConfig(TrainingConfig):
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture replaces all --model.* flags
-    except hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which this run
-    sets, and a max_position_embeddings above 512 and above the model's own. If the tokenizer of the
-    data is the model's with further entries (bertjax.train_tokenizer --extend), these get
-    the mean of the embeddings of their old pieces. None: random weights."""
+    except a max_position_embeddings above 512 and above the model's own. If the tokenizer of the
+    data is the model's with further entries (bertjax.train_tokenizer --extend), these get the mean
+    of the embeddings of their old pieces. None: random weights."""
     generator_init: str | None = None
     """Generator to start from if --init is a discriminator (--head rtd): its own, such as the
     folder generator of a pretrained model; it determines the sizes in --rtd; None: random
@@ -376,6 +375,8 @@ class PretrainConfig(TrainingConfig):
                 "the teacher for each layer of the student."
             )
         self._check_predict()
+        if self.init is None:
+            self.refuse_idle("dropout", "without --init: set the rates in --model.")
         if self.generator_init is not None and self.init is None:
             raise ValueError(
                 f"generator_init={self.generator_init!r} is a generator to go on with: give its "
@@ -440,11 +441,11 @@ class PretrainConfig(TrainingConfig):
         return sum(phase.num_steps for phase in self.phases)
 
 
-# Fields that change nothing about a single train step.
+# Fields that change nothing about a single train step, or only where --init is given.
 NO_STEP_FIELDS = (
     *PretrainConfig.GROUPS["output"].split(),
-    *("eval_data", "init", "generator_init", "new_positions", "max_bad_steps", "rollback_steps"),
-    *("deterministic", "distributed"),
+    *("eval_data", "init", "generator_init", "dropout", "new_positions", "max_bad_steps"),
+    *("rollback_steps", "deterministic", "distributed"),
 )
 
 

@@ -172,6 +172,9 @@ class TrainingConfig(Checked):
     """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the activations; parameters and optimizer state are always float32."""
+    dropout: Rate | None = None
+    """Dropout rate of hidden states, attention and classifier, instead of those of the model of
+    --init; None: as in the model's config."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and learning-rate schedule."""
     mesh: MeshConfig = MeshConfig()

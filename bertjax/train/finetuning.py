@@ -18,7 +18,6 @@ from bertjax.base.files import naming_write_errors, read_json, write_json
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
-from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.inference.retrieval import Collection, embedders
@@ -435,12 +434,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
     check_length(config, task, config.init, loaded)
-    if config.dropout is not None:
-        # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
-        names = [name for name in DROPOUT_FIELDS if getattr(loaded.config, name)]
-        names += ["hidden_dropout_prob", "attention_probs_dropout_prob"]
-        rates: dict[str, Any] = dict.fromkeys(names, config.dropout) | {"classifier_dropout": None}
-        loaded = loaded._replace(config=dataclasses.replace(loaded.config, **rates))
+    loaded = loaded._replace(config=loaded.config.with_dropout(config.dropout))
     config_to_hf(loaded.config)  # what could not be saved is refused before the training
     return loaded
 

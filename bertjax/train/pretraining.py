@@ -27,7 +27,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
 from bertjax.config import Phase, PretrainConfig, RtdConfig, differences, model_at
-from bertjax.config.model import BertConfig
+from bertjax.config.model import DROPOUT_FIELDS, BertConfig
 from bertjax.data.batches.masking import Masking, unspaced_tokens
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, Rows, train_batches
 from bertjax.data.metadata import Metadata, RowSource, row_sources, unigram_entropy
@@ -378,11 +378,6 @@ def export(
     return target
 
 
-# The run's config sets these dropout rates even if --init determines the architecture. The other
-# dropout rates distinguish model families, so --init determines them.
-DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-
-
 def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
 
@@ -418,7 +413,7 @@ def with_generator(
         )
     rtd = dataclasses.replace(rtd, **{x: getattr(generator.config, x) for x in rtd.SIZES})
     found, expected = map(dataclasses.asdict, (generator.config, rtd.generator_of(loaded.config)))
-    if changes := differences(found, expected, (*DROPOUT_OF_THE_RUN, "initializer_range")):
+    if changes := differences(found, expected, (*DROPOUT_FIELDS, "initializer_range")):
         raise ValueError(
             f"--generator_init {name} is no generator of --init {config.init}: they differ in "
             f"{listed(changes)}. Give the generator that was trained with the discriminator."
@@ -475,15 +470,10 @@ def extended(
 
 
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
-    """Returns the architecture of --init with the dropout rates of the run; prints differences."""
-    dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
-    for name, rate in dropout.items():
-        if rate != getattr(model, name):
-            hosts.say(f"model.{name}={rate}; {config.init} was saved with {getattr(model, name)}")
-    model = dataclasses.replace(model, **dropout)
+    """Returns the architecture of --init with the dropout of the run; prints differences."""
     for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
         hosts.say(f"--init {config.init} determines the architecture: {change}")
-    return model
+    return model.with_dropout(config.dropout)
 
 
 def write_model(
