@@ -3,9 +3,11 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+import zstandard
 from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax.base.files import cache_folder
@@ -28,10 +30,32 @@ def use_deterministic_operations(deterministic: bool) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder."""
+    """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder.
+
+    Programs there that a kill or a full disk has cut off are deleted: jax would not replace them,
+    and warn of them in each process.
+    """
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
-        config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+        folder = cache_folder() / "xla"
+        with contextlib.suppress(OSError):  # nothing is written to a folder that is read-only
+            _delete_damaged(folder)
+        config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _delete_damaged(folder: Path) -> None:
+    """Deletes what zstd cannot read of the programs that were written since the last call."""
+    checked, checking = folder / "checked", folder / "checking"
+    folder.mkdir(parents=True, exist_ok=True)
+    checking.touch()
+    since = checked.stat().st_mtime_ns if checked.exists() else 0
+    for path in folder.glob("*-cache"):
+        if path.stat().st_mtime_ns >= since:
+            try:
+                zstandard.ZstdDecompressor().decompress(path.read_bytes())
+            except zstandard.ZstdError:
+                path.unlink()
+    checking.replace(checked)
 
 
 @contextlib.contextmanager
