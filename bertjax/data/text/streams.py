@@ -14,6 +14,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import sys
 import tarfile
 import zlib
@@ -600,6 +601,10 @@ def _decoded_blocks(
         counts["replaced_characters"] += replaced
 
 
+# What a word has around its first letter that is not ASCII.
+_NOT_ASCII = re.compile(r"\S{0,6}[^\x00-\x7f]\S{0,11}")
+
+
 def _remedy(block: bytes) -> str:
     """Says in which encodings `block` may be; "" if most of it is UTF-8 or none is likely."""
     text = block.decode("utf-8", "replace")
@@ -613,8 +618,8 @@ def _remedy(block: bytes) -> str:
     end = lines.rfind(b"\n", 0, SAMPLED_BYTES)
     for match in list(from_bytes(lines[: SAMPLED_BYTES if end < 0 else end]))[:3]:
         usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
-        example = next((word for word in str(match).split() if not word.isascii()), "")
-        likely.append(f"{usual} ({brief(example, 30)!r})")
+        example = _NOT_ASCII.search(str(match))
+        likely.append(f"{usual} ({(example[0] if example else '')!r})")
     if not likely:
         return ""
     return (
