@@ -90,7 +90,8 @@ class RtdConfig(Checked):
     """What the embeddings have in common: es shares the embeddings of words, positions and token
     types and their LayerNorm, as in ELECTRA; gdes, of DeBERTa-v3 (He et al. 2021, 3.2), adds to the
     generator's embeddings of words and positions a difference that the discriminator trains, and
-    gives the generator no gradient of the discriminator; none shares nothing."""
+    gives the generator no gradient of the discriminator; none shares nothing. Except with es, the
+    gradient of each model is clipped by its own norm, as in Microsoft's code."""
     weight: Positive = 50.0
     """Weight of the discriminator's loss; the weight of the generator's masked LM loss is 1."""
     masked: Annotated[float, "(0, 1]"] = 1.0

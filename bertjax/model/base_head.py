@@ -112,6 +112,11 @@ class BertWithHead(nn.Module):
         return any(getattr(self.config, rate) for rate in DROPOUT_FIELDS)
 
     @property
+    def clipped_apart(self) -> tuple[str, ...]:
+        """Top-level keys of parameters whose gradients are clipped by norms of their own."""
+        return ()
+
+    @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
         """(config of the encoder, whether it has an MLM head) for each encoder, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)

@@ -192,6 +192,10 @@ class BertForReplacedTokenDetection(TokenHead):
         return self.generator_config is not None or super().is_random
 
     @property
+    def clipped_apart(self) -> tuple[str, ...]:
+        return () if self.generator_config is None or self.sharing == "es" else ("generator",)
+
+    @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
         generator = self.generator_config
         return ((self.config, False), *([(generator, True)] if generator else []))

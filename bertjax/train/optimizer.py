@@ -11,7 +11,7 @@ stacked along axis 0: each layer has its own trust ratio and RMS.
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -156,18 +156,27 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
     return "/encoder/layers/" in f"/{jax.tree_util.keystr(path, simple=True, separator='/')}/"
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
+def clip_by_global_norm(
+    max_norm: float, apart: Collection[str] = ()
+) -> optax.GradientTransformationExtraArgs:
     """Returns the multiplication of gradients by min(1, max_norm / their global norm).
 
-    The norm may be given to `update` as `norm`. Unlike `optax.clip_by_global_norm`, this divides
-    once and not each element, so that compilers fuse the product with Adam.
+    Gradients at the top-level keys `apart` have norms of their own. Without such keys, the norm may
+    be given to `update` as `norm`. Unlike `optax.clip_by_global_norm`, this divides once and not
+    each element, so that compilers fuse the product with Adam.
     """
+
+    def clipped(updates: Any, norm: Any = None) -> Any:
+        norm = optax.tree.norm(updates) if norm is None else norm
+        factor = jnp.where(norm < max_norm, 1.0, max_norm / norm)
+        return jax.tree.map(lambda grad: grad * factor, updates)
 
     def update(updates: Any, state: Any, params: Any = None, *, norm: Any = None, **_: Any):
         del params
-        norm = optax.tree.norm(updates) if norm is None else norm
-        factor = jnp.where(norm < max_norm, 1.0, max_norm / norm)
-        return jax.tree.map(lambda grad: grad * factor, updates), state
+        if not apart:
+            return clipped(updates, norm), state
+        others = clipped({name: x for name, x in updates.items() if name not in apart})
+        return others | {name: clipped(updates[name]) for name in apart}, state
 
     return optax.GradientTransformationExtraArgs(optax.identity().init, update)
 
@@ -260,6 +269,7 @@ def make_optimizer(
     schedule: Schedule,
     peak: Schedule | None = None,
     *more: optax.GradientTransformation,
+    apart: Collection[str] = (),
 ) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
@@ -268,9 +278,10 @@ def make_optimizer(
     al. 2019) or divided by the RMS of StableAdamW (Wortsman et al. 2023), and multiplied by the
     learning rate. `peak` is a function step -> peak of the learning rate, by which the weight decay
     is divided if `config.fully_decoupled_decay` is set; None: the peak of `config` in all steps.
-    `more` transformations follow.
+    `more` transformations follow. Gradients at the top-level keys `apart` are clipped by norms of
+    their own.
     """
-    clip = clip_by_global_norm(config.max_grad_norm)
+    clip = clip_by_global_norm(config.max_grad_norm, apart)
     mask = None if config.decay_all else decay_mask
     is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
     if config.fully_decoupled_decay:

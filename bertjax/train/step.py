@@ -181,7 +181,8 @@ class Program:
         )
         self.schedule = make_schedule(config.optimizer, phases)
         peak = make_peak(config.optimizer, phases)
-        self.tx = make_optimizer(config.optimizer, self.schedule, peak, *self.recipe.transforms)
+        more, apart = self.recipe.transforms, model.clipped_apart
+        self.tx = make_optimizer(config.optimizer, self.schedule, peak, *more, apart=apart)
         # In-batch negatives: the loss spans all devices.
         self._examples = max(phase.batch_size for phase in phases)
         self.loss_fn = self.recipe.loss_fn(

@@ -75,6 +75,12 @@ def test_gradients_are_clipped_by_their_global_norm():
     small = jax.tree.map(lambda grad: grad / 8, grads)
     _, state = tx.update(small, tx.init(params), params)
     jax.tree.map(np.testing.assert_array_equal, state[1].mu, small)
+    tx = make_optimizer(config, lambda step: jnp.asarray(1.0), apart=("b",))
+    _, state = tx.update(
+        grads | {"b": grads["b"] / 8}, tx.init(params), params, norm=jnp.asarray(9)
+    )
+    np.testing.assert_allclose(state[1].mu["a"], [1.0, 0.0], rtol=1e-6)
+    np.testing.assert_array_equal(state[1].mu["b"], [0.0, 0.5])
 
 
 def rates(schedule, steps):

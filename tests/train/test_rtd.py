@@ -227,6 +227,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monk
 
 
 @pytest.mark.slow
+def test_a_generator_learns_the_same_whatever_the_discriminator_does(whole, config, tmp_path):
+    """The embeddings of gdes have no gradient of the discriminator, nor has its norm an effect."""
+    pretrain.run(in_folder(config, tmp_path, rtd=dataclasses.replace(config.rtd, weight=1e-3)))
+    found, expected = parameters(tmp_path), parameters(whole)
+    for a, b in zip(jax.tree.leaves(found["g"]), jax.tree.leaves(expected["g"]), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert np.abs(jax.tree.leaves(found["d"])[-1] - jax.tree.leaves(expected["d"])[-1]).max() > 1e-4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "mesh", "microbatches"),
     [
