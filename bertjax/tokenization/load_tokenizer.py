@@ -361,6 +361,11 @@ def _unigram(source: _Source) -> Tokenizer:
         normalizers, words = ([*map(state, x)] for x in steps_of_deberta(**given))
         source.json["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
         source.json["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": words}
+    if model.get("unk_id") is None and not model.get("byte_fallback"):
+        raise ValueError(
+            f"{source.file} has no unk_id, so that the library cannot encode a text with a "
+            "character that no piece has: give the index of the piece for unknown characters."
+        )
     unk = None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
     tokenizer = _wrapped(source, UnigramTokenizer, LAYOUTS[name], unk, tokenizer_class=name)
     tokenizer.model_file = model_file

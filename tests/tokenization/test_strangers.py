@@ -471,15 +471,17 @@ def test_another_arrangement_is_that_of_the_class_or_refused(kinds, tmp_path, na
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["bpe", "gemma"])
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        (model(dropout=0.1), "at random, with dropout=0.1"),
-        (model(continuing_subword_prefix="##"), "lacks the continuing_subword_prefix='##'"),
+        ("bpe", model(dropout=0.1), "at random, with dropout=0.1"),
+        ("gemma", model(dropout=0.1), "at random, with dropout=0.1"),
+        ("bpe", model(continuing_subword_prefix="##"), "lacks the continuing_subword_prefix='##'"),
+        ("gemma", model(continuing_subword_prefix="##"), "lacks the continuing_subword_prefix"),
+        ("xlm-roberta", model(unk_id=None), r"tokenizer\.json has no unk_id, .*give the index"),
     ],
 )
-def test_a_bpe_that_is_random_or_contradicts_itself_is_refused(
+def test_a_model_that_is_random_or_contradicts_itself_is_refused(
     kinds, tmp_path, name, change, message
 ):
     saved(kinds, name, tmp_path)

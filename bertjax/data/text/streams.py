@@ -619,7 +619,7 @@ def _remedy(block: bytes) -> str:
     for match in list(from_bytes(lines[: SAMPLED_BYTES if end < 0 else end]))[:3]:
         usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
         example = _NOT_ASCII.search(str(match))
-        likely.append(f"{usual} ({(example[0] if example else '')!r})")
+        likely.append(f"{usual} ({brief(example[0] if example else '')!r})")
     if not likely:
         return ""
     return (

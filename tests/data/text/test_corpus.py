@@ -242,6 +242,10 @@ def test_text_in_another_encoding_is_named_and_read(tmp_path, encoding):
     ):
         read(write(tmp_path / "utf16.txt", ("ascii and " + text).encode("utf-16-le") * 9))
     assert read(tmp_path / "utf16.txt", encoding="utf-16-le")
+    between = 900 * b"x" + text.split()[0].encode(encoding) + 30 * b"\0"
+    with pytest.raises(ValueError, match="not UTF-8") as error:
+        read(write(tmp_path / "a", 50 * between))
+    assert len(str(error.value).replace(str(tmp_path), "")) < 360
 
 
 def test_few_replaced_characters_are_counted(tmp_path):
