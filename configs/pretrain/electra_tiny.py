@@ -5,8 +5,9 @@
 
 Phases, learning rate and initializer_range are those of bert_tiny.py. The generator is as wide as
 the discriminator: one of 64 dimensions, half as wide, predicted only word frequencies for thousands
-of steps. 10,000 steps are still too few for a useful discriminator (docs/results.md); set more with
---phases.0.num_steps.
+of steps. Embeddings are shared as in DeBERTa-v3, where the discriminator does not slow the
+generator down, as it does with "es" of ELECTRA's paper. 10,000 steps are still too few for a useful
+discriminator (docs/results.md); set more with --phases.0.num_steps.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, RtdConfig, named_config
@@ -24,7 +25,7 @@ config = PretrainConfig(
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     ),
-    rtd=RtdConfig(hidden_size=128),
+    rtd=RtdConfig(hidden_size=128, sharing="gdes"),
     phases=(
         Phase(num_steps=9_000, max_length=64, batch_size=32),
         Phase(num_steps=1_000, max_length=128, batch_size=32),
