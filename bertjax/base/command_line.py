@@ -223,7 +223,10 @@ def type_of_flags(configs: Sequence[Any], hidden: Collection[str]) -> type[_Grou
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
     grouped: dict[str, list[StructFieldSpec]] = {name: [] for name in GROUPS}
     for config, config_class in zip(configs, classes, strict=True):
-        for field in _fields_of(config):
+        # The order is that of GROUPS: a dataclass has the fields of its base class first.
+        names = " ".join(getattr(config_class, "GROUPS", {}).values()).split()
+        place = {name: index for index, name in enumerate(names)}
+        for field in sorted(_fields_of(config), key=lambda field: place.get(field.name, -1)):
             group = group_of(config_class, field.name)
             if group is None:
                 ungrouped.append(field)

@@ -101,6 +101,9 @@ def test_help_has_the_groups_in_order_and_every_flag(capsys):
     text = capsys.readouterr().out
     places = [text.index(f"{name} options") for name in command_line.GROUPS]
     assert places == sorted(places)
+    # In a group, the flags are in the order of GROUPS: not first those of the base class.
+    flags = [text.index(f" --{name} ") for name in PretrainConfig.GROUPS["data"].split()]
+    assert flags == sorted(flags)
     for flag in ("--config", "--export", "--data", "--phases.1.num_steps", "--model.hidden_size"):
         assert flag in text
     assert "900000" in text  # the defaults are those of the file
