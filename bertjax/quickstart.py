@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Checked, Count
 from bertjax.base.files import naming_write_errors
+from bertjax.devices.activity import Clock
 
 # Texts whose masks the checks fill. A model that ignores context fills all with the same words.
 SENTENCES = (
@@ -128,6 +129,7 @@ def run(config: QuickstartConfig) -> int:
             print(f"{step.output.parent} exists already: nothing to do.")
             continue
         name, *flags = step.command
+        Clock.begin_command()
         # Commands do not import each other: this one starts others as `bertjax COMMAND` does.
         status = importlib.import_module(f"bertjax.{name}").main(flags)
         if status:

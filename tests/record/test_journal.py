@@ -69,6 +69,15 @@ def test_time_belongs_to_the_innermost_activity(clock):
     assert sum(seconds.values()) == clock.now - record.start
 
 
+def test_start_up_begins_with_the_command_in_a_process_of_several(clock, monkeypatch):
+    monkeypatch.setattr(activity.Clock, "_command_began", None)
+    monkeypatch.setattr(activity, "_age_of_process", lambda: 60.0)
+    assert activity.Clock.of_process().seconds()[activity.START_UP] == 60
+    activity.Clock.begin_command()
+    clock.now += 2
+    assert activity.Clock.of_process().seconds()[activity.START_UP] == 2
+
+
 def steps(clock, ledger, first, last, *, save_every=4):
     with clock.activities.doing(activity.STEPPING):
         for step in range(first, last + 1):
