@@ -119,7 +119,7 @@ class Progress:
         """Returns a line of text about the finished work."""
         amount = self.note or (f"{self.done:,.0f} {self.unit}" if self.unit else "")
         if self.unit == BYTES and not self.note:
-            amount = file_size(self.done)
+            amount = file_size(self.done) if self.done else ""
         return f"{self.what}: {amount + ' in ' if amount else ''}{duration(self.seconds)}"
 
 

@@ -60,6 +60,12 @@ def test_a_log_gets_plain_lines_on_stderr_with_share_speed_and_time_left(quick, 
     assert not re.search(r"[^\x20-\x7e\n]", err)
 
 
+def test_work_whose_amount_was_not_counted_ends_with_its_time_alone(quick, capsys):
+    with progress.progress("counting", None, progress.BYTES):
+        time.sleep(0.1)
+    assert capsys.readouterr().err.splitlines()[-1] == "counting: 0:00:00"
+
+
 def test_failed_work_is_not_called_finished(quick, capsys):
     with pytest.raises(ValueError), progress.progress("compiling"):
         time.sleep(0.1)
