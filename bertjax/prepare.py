@@ -222,14 +222,17 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     printable.console().print(table)
     _print_sources(metadata)
     for name, count in metadata.counts.items():
-        print(f"{name}: {count:,}")
+        print(f"{name.replace('_', ' ')}: {count:,}")
     _print_unknown(metadata)
     if metadata.has_sentence_pairs:
         _print_pairs(metadata)
     _print_copies(metadata)
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats
-        print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")
+        print(
+            "unigram entropy of the held-out text, the least loss of a model that ignores context: "
+            f"{entropy:.3f} nats per token"
+        )
     elif metadata.settings["eval_fraction"]:
         print(
             "No document is held out for evaluation: the input is a single document. If it holds "
