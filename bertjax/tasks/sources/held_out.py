@@ -196,15 +196,18 @@ def _hold_out(
     source.hold_out(held_out)
     message = (
         f"{len(held_out):,} of the {total:,} examples in {path.name or path.resolve().name} are "
-        "not trained on, but evaluated"
+        "not trained on, but held out for evaluation"
     )
     if fold is not None:
         message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."
     else:
         message = (
-            f"There is no --dev file: {message} (chosen {choice.words}; --dev_fraction "
-            f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+            f"There is no --dev file: {message} (--dev_fraction {fraction:g}: {choice.words}; "
+            "--dev_fraction 0 trains on all, without evaluation)."
         )
     if copies := total - len(keys):
-        message += f" {copies:,} examples with a text that occurs before stay with it."
+        message += (
+            f" {copies:,} examples repeat the text of an earlier one: of each text, all examples "
+            "are held out, or none."
+        )
     print(message)

@@ -119,4 +119,4 @@ def test_rare_entity_types_are_held_out_in_proportion(tmp_path, capsys):
     task = make_task("tag", TaskOptions(train=str(tmp_path / "a.jsonl"), dev_fraction=0.2))
     dev = [e.label for e in task.source.examples("dev")]
     assert Counter(dev) == {("O", "O"): 38, ("O", "B-RARE"): 2}
-    assert "chosen the same share of every label" in capsys.readouterr().out
+    assert ": the same share of every label; " in capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_copies_of_a_text_are_not_evaluated_with_a_model_that_saw_them(tmp_path,
     texts = {split: [e.text for e in task.source.examples(split)] for split in ("train", "dev")}
     assert len(texts["dev"]) == 30 and len(texts["train"]) == 270
     assert set(texts["dev"]).isdisjoint(texts["train"])
-    assert "240 examples with a text that occurs before stay with it" in capsys.readouterr().out
+    assert "240 examples repeat the text of an earlier one: " in capsys.readouterr().out
 
 
 def test_examples_of_the_dev_file_that_are_trained_on_are_counted(options, tmp_path, capsys):
