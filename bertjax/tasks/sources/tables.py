@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from bertjax.base.files import brief
+from bertjax.base.files import brief, did_you_mean
 from bertjax.data.text.streams import decompressed
 from bertjax.data.text.tables import open_parquet, parquet_batches
 
@@ -338,7 +338,8 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         raise ValueError(
             f"{row_name(path, row)} is not UTF-8: byte 0x{code - 0xDC00:02x} at character "
             f"{error.start + 1}. Save the file as UTF-8, or convert it: iconv -f WINDOWS-1252 -t "
-            "UTF-8, if it comes from a Windows program of Western Europe or America."
+            "UTF-8 FILE > NEW_FILE, if it comes from a Windows program of Western Europe or "
+            "America."
         ) from error
 
 
@@ -378,7 +379,7 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
         if encoding := _utf16(stream.peek(256)):
             raise ValueError(
                 f"{path} is {encoding}, but must be UTF-8: convert it with iconv -f {encoding} -t "
-                "UTF-8."
+                "UTF-8 FILE > NEW_FILE."
             )
     except BaseException:
         file.close()
@@ -444,7 +445,7 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
     """
     if not path.is_dir():
         if not path.is_file():
-            raise FileNotFoundError(f"There is no file {path}: check its name.")
+            raise FileNotFoundError(_no_file(path))
         return [path]
     files = sorted(
         file
@@ -456,6 +457,13 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
             f"The folder {path} has no data files ({', '.join(suffixes)}): check its name."
         )
     return files
+
+
+def _no_file(path: Path) -> str:
+    """Returns the message for a file that does not exist, with the most similar name beside it."""
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, beside)
+    return f"There is no file {path}: check its name. {hint}".rstrip()
 
 
 def unread_files(path: Path, read: Sequence[Path]) -> str:
@@ -498,7 +506,7 @@ class Table:
         self.path = Path(path).expanduser()
         suffix = suffix_of(self.path)
         if not self.path.is_file():
-            raise FileNotFoundError(f"There is no file {self.path}: check its name.")
+            raise FileNotFoundError(_no_file(self.path))
         if suffix in EXCEL_SUFFIXES:
             raise ValueError(
                 f"{self.path} is a spreadsheet: save it as CSV in UTF-8, or convert it "

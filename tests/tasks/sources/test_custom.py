@@ -190,6 +190,9 @@ def test_an_absent_file_or_none_at_all_is_said(tmp_path):
         read(tmp_path / "a.csv")
     with pytest.raises(FileNotFoundError, match="There is no file .*a.conll"):
         read(tmp_path / "a.conll", "tag")
+    (tmp_path / "tickets.csv").write_text("text,label\n")
+    with pytest.raises(FileNotFoundError, match=r"ticket.csv.* Did you mean 'tickets.csv'\?"):
+        read(tmp_path / "ticket.csv")
     with pytest.raises(ValueError, match="give --train, --dev or --test"):
         TableSource("regress")
 
