@@ -422,7 +422,12 @@ def check_task(name: str, *others: str) -> str:
     """
     known = (*TASKS, *others)
     if not name:
-        raise ValueError(f"No task is set: give --task, one of {', '.join(known)}.")
+        own = [task for task in TASKS if TASKS[task].own_files]
+        rest = [task for task in known if task not in own]
+        raise ValueError(
+            f"No task is set: give --task, for files of your own one of {', '.join(own)}, and else "
+            f"the name of a benchmark, {', '.join(rest)}."
+        )
     if name.lower() not in known:
         hint = did_you_mean(name, known)
         raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(known)}.")
