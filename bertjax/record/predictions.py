@@ -249,7 +249,7 @@ class ClassReport:
         """
         rows, console = self.scores(), printable.console(width=WIDTH)
         kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
-        table = _table((kind,), ("precision", "recall", "F1", "labels"), title)
+        table = _table((kind,), ("precision", "recall", "F1", "support"), title)
         table.caption = _rest(len(rows), MOST_CLASSES)
         shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
         for row in shown[:MOST_CLASSES]:
