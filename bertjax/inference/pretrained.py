@@ -115,8 +115,8 @@ def load_pretrained(
         print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
     if loaded.left_out:
         print(
-            f"{path_or_name} is loaded without its head {loaded.left_out}, which `save` keeps: "
-            f'give head="{loaded.left_out}" for its logits'
+            f"{path_or_name} is loaded without its head {loaded.left_out}: it gives hidden states. "
+            f'Give head="{loaded.left_out}" for its logits; `save` keeps the head in any case'
         )
     return Pretrained(loaded)
 
