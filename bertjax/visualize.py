@@ -35,7 +35,7 @@ class VisualizeConfig:
     text: Annotated[str, tyro.conf.Positional]
     """Text to look at; a [MASK] in it is filled."""
     pair: Annotated[str | None, tyro.conf.Positional] = None
-    """Second text of a pair; None: --text is a single text."""
+    """Second text of a pair; None: TEXT is a single text."""
     model: str = "bertjax:tiny"
     """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
     checkpoint or a hub name; bertjax:tiny is a small model that comes with bertjax."""
