@@ -179,6 +179,7 @@ def _hold_out(
         digests.append(text_digest(example))
         keys.setdefault(digests[-1], key(example))
     total, path = len(digests), source.path("train")
+    name = path.name or path.resolve().name
     if fold is not None:
         folds = choice.folds([*keys.values()], fold.count, fold.seed)
         if len(np.unique(folds)) < fold.count:
@@ -192,11 +193,16 @@ def _hold_out(
     texts = {digest for index, digest in enumerate(keys) if index in chosen}
     held_out = frozenset(i for i, digest in enumerate(digests) if digest in texts)
     if not 0 < len(held_out) < total:
+        print(
+            f"warning: there is no --dev file, and none of the {total:,} examples in {name}, with "
+            f"{len(keys):,} different texts, can be held out ({choice.words}), so that the model "
+            "is not evaluated: check the column of the texts, or give --dev."
+        )
         return
     source.hold_out(held_out)
     message = (
-        f"{len(held_out):,} of the {total:,} examples in {path.name or path.resolve().name} are "
-        "not trained on, but held out for evaluation"
+        f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but held out "
+        "for evaluation"
     )
     if fold is not None:
         message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."

@@ -74,6 +74,16 @@ def test_copies_of_a_text_are_not_evaluated_with_a_model_that_saw_them(tmp_path,
     assert "240 examples repeat the text of an earlier one: " in capsys.readouterr().out
 
 
+def test_it_is_said_if_no_example_can_be_held_out(tmp_path, capsys):
+    # The columns are swapped: the classes are taken for the texts.
+    rows = [f"{'ab'[i % 2]},class {i % 10}\n" for i in range(40)]
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
+    task = make_task("classify", TaskOptions(train=str(tmp_path / "a.csv"), dev_fraction=0.1))
+    assert "dev" not in task.source.splits
+    printed = capsys.readouterr().out
+    assert "none of the 40 examples in a.csv, with 2 different texts, can be held out" in printed
+
+
 def test_examples_of_the_dev_file_that_are_trained_on_are_counted(options, tmp_path, capsys):
     (tmp_path / "dev.csv").write_text("text,label\ntext 3,usual\ntext 4,rare\nnew,rare\n")
     make_task("classify", TaskOptions(train=options.train, dev=str(tmp_path / "dev.csv")))
