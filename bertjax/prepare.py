@@ -212,14 +212,19 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
 
     from bertjax.data.preparation.segments import OBJECTIVES
 
-    table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "pairs")
+    table = Table("split", "length", "documents", "sentences", "sequences", "tokens")
+    pairs = []
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
-            pairs = enumerate(OBJECTIVES[metadata.objective].pairs)
-            labels = ", ".join(f"{content.labels.get(str(i), 0):,} {name}" for i, name in pairs)
             numbers = (summary.documents, summary.sentences, content.sequences, content.tokens)
-            table.add_row(split, length, *(f"{number:,}" for number in numbers), labels)
+            table.add_row(split, length, *(f"{number:,}" for number in numbers))
+            kinds = enumerate(OBJECTIVES[metadata.objective].pairs)
+            labels = ", ".join(f"{content.labels.get(str(i), 0):,} {name}" for i, name in kinds)
+            if labels:
+                pairs.append(f"{split} pairs of length {length}: {labels}")
     printable.console().print(table)
+    for line in pairs:
+        print(line)
     _print_sources(metadata)
     for name, count in metadata.counts.items():
         print(f"{name.replace('_', ' ')}: {count:,}")
