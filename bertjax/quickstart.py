@@ -104,9 +104,9 @@ def next_commands(config: QuickstartConfig) -> list[tuple[str, list[str]]]:
     run = str(Path(config.output) / "run")
     return [
         ("look at the attention of the model", ["visualize", "--model", run, SENTENCES[0]]),
-        ("compare texts by their embeddings",
+        ("compare your texts, one in a line, by their embeddings",
          ["predict", "--model", run, "--embed", "texts.txt", "--output", "vectors.npy"]),
-        ("fine-tune it on texts with labels",
+        ("fine-tune it on your texts with labels, in two columns",
          ["finetune", "--task", "classify", "--init", run, "--train", "labelled.csv"]),
         ("see all commands", ["--help"]),
     ]  # fmt: skip
