@@ -296,10 +296,10 @@ class PretrainConfig(TrainingConfig):
     folders; prepared with the same tokenizer as --data."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
-    run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture replaces all --model.* flags
-    except a max_position_embeddings above 512 and above the model's own. If the tokenizer of the
-    data is the model's with further entries (bertjax.train_tokenizer --extend), these get the mean
-    of the embeddings of their old pieces. None: random weights."""
+    run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture and dropout replace all
+    --model.* flags except a max_position_embeddings above 512 and above the model's own. If the
+    tokenizer of the data is the model's with further entries (bertjax.train_tokenizer --extend),
+    these get the mean of the embeddings of their old pieces. None: random weights."""
     generator_init: str | None = None
     """Generator to start from if --init is a discriminator (--head rtd): its own, such as the
     folder generator of a pretrained model; it determines the sizes in --rtd; None: random
@@ -377,7 +377,8 @@ class PretrainConfig(TrainingConfig):
             )
         self._check_predict()
         if self.init is None:
-            self.refuse_idle("dropout", "without --init: set the rates in --model.")
+            self.refuse_idle("dropout", "without --init: set --model.hidden_dropout_prob and "
+                "--model.attention_probs_dropout_prob.")
         if self.generator_init is not None and self.init is None:
             raise ValueError(
                 f"generator_init={self.generator_init!r} is a generator to go on with: give its "
