@@ -118,8 +118,8 @@ def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str
     shares = " before, ".join(f"{share:.2%}" for share in extension.unknown)
     if any(extension.unknown):
         print(
-            f"Characters that the vocabulary lacked: {extension.characters:,}. Characters of the "
-            f"text in unknown tokens: {shares} now."
+            f"Characters added that the vocabulary lacked: {extension.characters:,}. Characters of "
+            f"the text in unknown tokens: {shares} now."
         )
     if extension.unknown[1] > 0.01:
         print(
