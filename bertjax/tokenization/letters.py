@@ -22,6 +22,8 @@ _MARKED = regex.compile(
 )
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
 _DECOMPOSED_SHARE, _SAMPLED = 0.01, 300_000
+_RARE_SHARE = 0.0005
+"""Texts in Latin script alone have fewer letters with marks of other scripts, in quotations."""
 
 
 def marked_share(words: Mapping[str, int]) -> float:
@@ -37,6 +39,10 @@ def marked_share(words: Mapping[str, int]) -> float:
     return marked / max(letters, 1)
 
 
+def _is_marked(word: str) -> bool:
+    return _MARKED.search(unicodedata.normalize("NFD", word)) is not None
+
+
 def strip_by_default(
     words: Counter[str], split: Callable[[str], Iterable[str]], report: Report | None
 ) -> tuple[bool, Counter[str]]:
@@ -46,6 +52,13 @@ def strip_by_default(
     """
     share = marked_share(words)
     if share <= MARKED_SHARE:
+        if report and share > _RARE_SHARE:
+            word = max(filter(_is_marked, words), key=words.__getitem__)
+            report(
+                f"warning: {share:.2%} of the letters have marks outside of Latin, Greek and "
+                "Cyrillic, such as vowel signs, or are syllables of Hangul, which lower-casing "
+                f"strips or splits, as in {word!r}: --no_strip_accents keeps them."
+            )
         stripped: Counter[str] = Counter()
         for word, count in words.items():
             for part in split(word):

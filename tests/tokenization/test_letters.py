@@ -137,6 +137,22 @@ def test_what_is_done_to_letters_is_said(tmp_path, capsys, flags, text, line):
     )
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+@pytest.mark.parametrize(("repeats", "is_said"), [(40, True), (4_000, False)])
+def test_marks_of_a_rare_script_that_are_stripped_are_said(
+    tmp_path, capsys, kind, repeats, is_said
+):
+    texts = [MARKED["Hindi"], *["the cat sat on a mat with cats"] * repeats]
+    tokenizer = trained(tmp_path, texts, f"--kind={kind}", "--vocab_size=60")
+    said = capsys.readouterr().out
+    assert tokenizer.normalise("\u0915\u094d").strip() == "\u0915"
+    assert ("of the letters have marks" in said) == is_said
+    if is_said:
+        assert "splits, as in 'हिन्दी': --no_strip_accents keeps them" in said
+        trained(tmp_path, texts, f"--kind={kind}", "--vocab_size=60", "--no_strip_accents")
+        assert "of the letters have marks" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("kind", "script"),
     [
