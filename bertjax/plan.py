@@ -210,7 +210,7 @@ def describe(plan: "Plan") -> str:
     lines = [
         f"{plan.topology}: {plan.devices} devices {plan.device}{chips} ({mesh}); "
         f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
-        f"{plan.accumulation_steps} microbatches, remat {plan.remat}, attention by "
+        f"accumulation_steps {plan.accumulation_steps}, remat {plan.remat}, attention by "
         f"{plan.attention}"
     ]
     if not plan.fits:
