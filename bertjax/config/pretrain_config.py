@@ -377,8 +377,11 @@ class PretrainConfig(TrainingConfig):
             )
         self._check_predict()
         if self.init is None:
-            self.refuse_idle("dropout", "without --init: set --model.hidden_dropout_prob and "
-                "--model.attention_probs_dropout_prob.")
+            self.refuse_idle(
+                "dropout",
+                "without --init: set --model.hidden_dropout_prob and "
+                "--model.attention_probs_dropout_prob.",
+            )
         if self.generator_init is not None and self.init is None:
             raise ValueError(
                 f"generator_init={self.generator_init!r} is a generator to go on with: give its "
