@@ -50,6 +50,7 @@ from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
+from bertjax.weights.fill import part_in_words
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
 from bertjax.weights.sentence_transformers import (
@@ -112,7 +113,10 @@ def load_pretrained(
         tokenizer_required=False,
     )
     for part in loaded.absent:
-        print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
+        print(
+            f"{path_or_name} has no {part_in_words(part)}: it is initialised at random; train it "
+            "before use"
+        )
     if loaded.left_out:
         print(
             f"{path_or_name} is loaded without its head {loaded.left_out}: it gives hidden states. "

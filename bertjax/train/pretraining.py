@@ -46,7 +46,7 @@ from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
-from bertjax.weights.fill import with_training_parts
+from bertjax.weights.fill import part_in_words, with_training_parts
 from bertjax.weights.hf import model_card, training_facts
 from bertjax.weights.load import with_new_words, with_positions
 
@@ -211,7 +211,7 @@ class PretrainingJob(Job):
         source = self.config.init or self.config.distillation.teacher
         lacking = [x for x in self.program.model.training_parts if x not in initial.params]
         for part in (*initial.absent, *lacking):
-            hosts.say(f"{source} has no {part}: it is initialised at random")
+            hosts.say(f"{source} has no {part_in_words(part)}: it is initialised at random")
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, index: int, first_batch: int) -> Iterator[Any]:

@@ -190,6 +190,12 @@ def _check_layers(
         )
 
 
+def part_in_words(part: str) -> str:
+    """Returns how messages call a part of `Filled.absent`."""
+    words = {"predictions": "masked LM head", "seq_relationship": "sentence-pair head"}
+    return words.get(part, part)
+
+
 def _part(path: str) -> str | None:
     """Returns the part that a source may lack, "bert/pooler" or a layer of the head; or None."""
     first, _, rest = path.partition("/")
@@ -208,7 +214,8 @@ def _place(
     shape = like.shape if layer is None else like.shape[1:]
     tensor = target.part_of(tensor)
     if tensor.size != int(np.prod(shape)):
-        return f"has shape {tensor.shape}, but the model has {shape}"
+        wanted = target.rule.transform.to_hf(np.empty(shape, np.float32), config).shape
+        return f"has shape {tensor.shape}, but the model has {wanted}"
     if layer is not None and layer >= like.shape[0]:
         return f"belongs to layer {layer}, but the model has {like.shape[0]} layers"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):

@@ -121,6 +121,15 @@ def test_heads_that_the_file_lacks_are_named_and_initialised(saved, tiny):
     assert np.isfinite(loaded.params["predictions"]["transform"]["kernel"]).all()
 
 
+@pytest.mark.parametrize("name", ["self.key", "output.dense"])
+def test_the_shape_that_a_tensor_should_have_is_that_of_transformers(saved, name):
+    tensor = f"bert.encoder.layer.0.attention.{name}.weight"
+    rewrite(saved, lambda tensors: tensors | {tensor: np.zeros((32, 5), np.float32)})
+    match = rf"{tensor} has shape \(32, 5\), but the model has \(32, 32\)\."
+    with pytest.raises(ValueError, match=match):
+        load_model(saved)
+
+
 def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
     def damage(tensors):
         del tensors["bert.encoder.layer.1.output.dense.bias"]
