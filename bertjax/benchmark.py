@@ -112,7 +112,7 @@ def _print(results: dict[str, Any]) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkFlags]:
     """Parses `argv` into the pretraining config and the benchmark's own flags."""
-    flags, config = command_line.parse_both(
+    return command_line.parse_both(
         BenchmarkFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
@@ -123,7 +123,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
         "other flags than --output, --minutes and --size.",
         hidden=NO_STEP_FIELDS,
     )
-    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

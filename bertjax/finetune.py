@@ -124,7 +124,7 @@ def parse(argv: Sequence[str] | None = None, task: str | None = None) -> Finetun
         argv,
         command="finetune",
         description=description.strip(),
-    )[1]
+    )[0]
     return _with_effect(config, defaults)
 
 

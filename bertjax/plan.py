@@ -299,7 +299,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
     """Parses the command line; returns the config of the pretraining run, and the `PlanFlags`."""
-    flags, config = command_line.parse_both(
+    return command_line.parse_both(
         PlanFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
@@ -311,7 +311,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         "flags of its phases.",
         hidden=(*NO_STEP_FIELDS, "data", "data_cache", "reader_threads", "peak_tflops"),
     )
-    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -64,7 +64,7 @@ class PretrainFlags(command_line.ConfigFlags):
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
     """Parses the command line; returns (config, flags). Flags override the config file --config."""
-    flags, config = command_line.parse_both(
+    return command_line.parse_both(
         PretrainFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
@@ -72,7 +72,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFl
         description="Pretrains an encoder; repeating the command resumes the run. With "
         "--config FILE, --help also shows the flags of its phases.",
     )
-    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

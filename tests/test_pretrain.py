@@ -323,7 +323,7 @@ def test_the_model_of_init_decides_on_the_architecture_and_on_dropout_that_is_no
         said = capsys.readouterr().out
         assert f"--init {whole} determines the architecture: hidden_size: 64 -> 32" in said
         # The rate of the model is said only where the run has it.
-        change = f"the dropout, without --dropout: hidden_dropout_prob: 0.0 -> {own}"
+        change = f"determines the architecture: hidden_dropout_prob: 0.0 -> {own}"
         assert (change in said) == (rate is None) and said.count("dropout_prob") == (rate is None)
     match = r"dropout=0.25 has no effect without --init: set --model.hidden_dropout_prob and"
     with pytest.raises(ValueError, match=match):

@@ -118,14 +118,14 @@ def parse_both(
     command: str,
     description: str,
     hidden: Collection[str] = (),
-) -> tuple[Flags, Config]:
+) -> tuple[Config, Flags]:
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
     `flags` and `config` must not have a field of the same name; `--help` does not list the fields
     of `config` in `hidden`. Other arguments and errors are as in `parse`.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
-    return first, second
+    return second, first
 
 
 def _parse(

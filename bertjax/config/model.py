@@ -284,8 +284,7 @@ class BertConfig(Checked):
         """
         if rate is None:
             return self
-        names = [name for name in DROPOUT_FIELDS if getattr(self, name)]
-        names += ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        names = [name for name in DROPOUT_FIELDS if getattr(self, name) or name.endswith("_prob")]
         rates: dict[str, Any] = dict.fromkeys(names, rate) | {"classifier_dropout": None}
         return dataclasses.replace(self, **rates)
 

@@ -171,12 +171,10 @@ class HostWatch:
             self._announced_by = threading.get_ident()
             self.over.set()
             self.is_watching = message != _FINISHED
-            try:
+            with contextlib.suppress(Exception):  # the service has ended, and so have the others
                 coordination_client().key_value_set(
                     f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
                 )
-            except Exception:  # the coordination service has ended, and so have the others
-                pass
 
     def stay(self, *, is_stop: bool) -> None:
         """Waits, on the first host, until the others have read the message from this process."""

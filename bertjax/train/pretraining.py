@@ -472,12 +472,8 @@ def extended(
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
     """Returns the architecture of --init with the dropout of the run; prints differences."""
     new, old = dataclasses.asdict(model), dataclasses.asdict(config.model)
-    for change in differences(new, old, DROPOUT_FIELDS):
+    for change in differences(new, old, () if config.dropout is None else DROPOUT_FIELDS):
         hosts.say(f"--init {config.init} determines the architecture: {change}")
-    if config.dropout is None:
-        new, old = ({name: fields[name] for name in DROPOUT_FIELDS} for fields in (new, old))
-        for change in differences(new, old):
-            hosts.say(f"--init {config.init} determines the dropout, without --dropout: {change}")
     return model.with_dropout(config.dropout)
 
 
