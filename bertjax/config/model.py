@@ -284,7 +284,8 @@ class BertConfig(Checked):
         """
         if rate is None:
             return self
-        names = [name for name in DROPOUT_FIELDS if getattr(self, name) or name.endswith("_prob")]
+        everywhere = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        names = [name for name in DROPOUT_FIELDS if getattr(self, name) or name in everywhere]
         rates: dict[str, Any] = dict.fromkeys(names, rate) | {"classifier_dropout": None}
         return dataclasses.replace(self, **rates)
 

@@ -382,11 +382,7 @@ class PretrainConfig(TrainingConfig):
                 "without --init: set --model.hidden_dropout_prob and "
                 "--model.attention_probs_dropout_prob.",
             )
-        if self.generator_init is not None and self.init is None:
-            raise ValueError(
-                f"generator_init={self.generator_init!r} is a generator to go on with: give its "
-                "discriminator as --init."
-            )
+            self.refuse_idle("generator_init", "without --init: give its discriminator.")
         if self.head == "rtd":
             self.rtd.generator_of(self.model)
         else:

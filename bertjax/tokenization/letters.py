@@ -39,10 +39,6 @@ def marked_share(words: Mapping[str, int]) -> float:
     return marked / max(letters, 1)
 
 
-def _is_marked(word: str) -> bool:
-    return _MARKED.search(unicodedata.normalize("NFD", word)) is not None
-
-
 def strip_by_default(
     words: Counter[str], split: Callable[[str], Iterable[str]], report: Report | None
 ) -> tuple[bool, Counter[str]]:
@@ -53,7 +49,7 @@ def strip_by_default(
     share = marked_share(words)
     if share <= MARKED_SHARE:
         if report and share > _RARE_SHARE:
-            word = max(filter(_is_marked, words), key=words.__getitem__)
+            word = max((x for x in words if marked_share({x: 1})), key=words.__getitem__)
             report(
                 f"warning: {share:.2%} of the letters have marks outside of Latin, Greek and "
                 "Cyrillic, such as vowel signs, or are syllables of Hangul, which lower-casing "
