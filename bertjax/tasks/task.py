@@ -243,7 +243,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         if row:  # which names the question, too
             text = re.sub(r"^,? ?question \S+:? ", "", text[row.end() :])
         # Without a row number, the numbers in the text may tell the place.
-        kind = re.sub(_VALUES if row else r'"[^"]*"', _without_value, text)
+        values = _VALUES if row else r'"[^"]*"'
+        kind = re.sub(values, lambda found: found[0] if found[0][0] == "'" else '""', text)
         groups.setdefault(kind, []).append((row[1] if row else "", text))
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
@@ -273,11 +274,6 @@ def _listed(numbers: Sequence[str]) -> str:
         if len(text) <= ROWS_LENGTH:
             return text
     return brief(", ".join(numbers), ROWS_LENGTH)
-
-
-def _without_value(found: re.Match[str]) -> str:
-    """Replaces a match of `_VALUES` by quotes, unless it is the name of a column."""
-    return found[0] if found[0].startswith("'") else '""'
 
 
 def text_digest(example: Example) -> bytes:

@@ -175,8 +175,9 @@ class TableSource(Source):
         self._classes: KnownClasses | None = None
         self._cut: dict[str, str] = {}  # split -> why entities are changed, with the first row
         self._parts = {split: data_files(path, kind) for split, path in files.items()}
+        can_be_conll = kind == "tag" and conll is not False
         self._tables = {
-            split: [Table(part) for part in parts if not self._is_conll(part, conll)]
+            split: [Table(x) for x in parts if not can_be_conll or suffix_of(x) in NAMED_COLUMNS]
             for split, parts in self._parts.items()
         }
         tables = [table for tables in self._tables.values() for table in tables]
@@ -238,9 +239,6 @@ class TableSource(Source):
         columns = self._columns[split]
         optional = {columns.id, columns.label if split == "test" else None}
         return tuple(name for name in columns.named() if name not in optional)
-
-    def _is_conll(self, path: Path, conll: bool | None) -> bool:
-        return self.kind == "tag" and conll is not False and suffix_of(path) not in NAMED_COLUMNS
 
     @property
     def description(self) -> dict[str, Any]:
