@@ -63,6 +63,7 @@ def test_pretraining_reads_data_and_model_from_a_bucket(
 
 @first_with("gs")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sentences, tmp_path):
     files = tmp_path / "files"
     files.mkdir()

@@ -221,6 +221,7 @@ def test_a_run_in_a_bucket_is_finished_repaired_or_replaced(bucket, config, caps
 
 @first_with("s3")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)
@@ -241,6 +242,7 @@ def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys
 
 @first_with("s3")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fine_tuning_in_a_bucket(bucket, one_layer, files, tmp_path):
     fields = {
         "task": "classify",

@@ -134,7 +134,14 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"bert", *OF_OTHERS} | {"modernbert"}))
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(x, marks=() if x in ("deberta-v2", "modernbert") else pytest.mark.slow)
+        for x in FAMILIES
+        if x == "modernbert" or x not in ("bert", *OF_OTHERS)
+    ],
+)
 def test_verify_knows_other_families(family, tmp_path, tiny_family, tokenizer, capsys, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     config = tiny_family(family)

@@ -64,13 +64,17 @@ def of_task(config, kind, given, workdir):
     ("kind", "metric", "floor", "head"),
     [
         pytest.param(
-            "regress", "pearson_spearman", 0.6, "sequence_classification", marks=pytest.mark.slow
+            *("regress", "pearson_spearman", 0.6, "sequence_classification"),
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
         ),
         pytest.param(
             *("multi", "micro_f1", 0.7, "sequence_classification"),
             marks=[pytest.mark.slow, pytest.mark.exhaustive],
         ),
-        pytest.param("tag", "f1", 0.5, "token_classification", marks=pytest.mark.slow),
+        pytest.param(
+            *("tag", "f1", 0.5, "token_classification"),
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+        ),
         pytest.param(
             *("choice", "accuracy", 0.8, "multiple_choice"),
             marks=[pytest.mark.slow, pytest.mark.exhaustive],
@@ -125,9 +129,10 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 
 
 # An epoch has eight updates, after which the model is evaluated; a line of metrics is of two.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop_after",
-    [*(pytest.param(i, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for i in (3, 8)), 11],
+    [*(pytest.param(i, marks=pytest.mark.exhaustive) for i in (3, 8)), 11],
 )
 def test_resume_equals_an_uninterrupted_run(
     config, whole, tmp_path, monkeypatch, capsys, stop_after
@@ -240,6 +245,7 @@ def test_the_features_of_a_batch_are_counted_through_the_epochs():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     config, tmp_path, monkeypatch, capsys
 ):

@@ -75,6 +75,7 @@ def test_only_weights_and_tokenization_know_families_by_name(file):
             assert not any(isinstance(p, ast.Constant) and p.value in names for p in parts)
 
 
+@pytest.mark.slow
 def test_training_and_prediction_work_where_torch_and_tensorflow_cannot_be_imported():
     # Blocked, not looked for afterwards: tensorboardX loads torch by itself where it finds it.
     code = """

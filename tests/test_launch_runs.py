@@ -19,7 +19,7 @@ from tests.bucket_servers import upload
 from tests.launch_commands import ROOT, executes, replaced
 
 STAND_INS = Path(__file__).parent / "launch_stand_ins"
-STEPS = 200
+STEPS = 80
 BASE = ("create", "install", "run", "watch", "stop", "delete")
 LARGE = ("create", "install", "run")
 
@@ -79,10 +79,10 @@ def wait_for_steps(workdir, steps, kept=None):
 @executes("launch/tpu_vm.sh keep")
 @pytest.mark.slow
 def test_a_slice_is_kept_until_the_run_ends(cloud, bucket, small_run, tmp_path):
-    config, workdir = small_run(STEPS, save_every=40), f"{bucket}/base"
+    config, workdir = small_run(STEPS, save_every=20), f"{bucket}/base"
     changes = {"configs/pretrain/bert_base.py": str(config), "gs://BUCKET": bucket}
     kept = start(replaced("launch/tpu_vm.sh keep", changes), cloud)
-    wait_for_steps(workdir, 40, kept)
+    wait_for_steps(workdir, 20, kept)
     preempt = [STAND_INS / "gcloud", "compute", "tpus", "tpu-vm", "preempt", "bert-base"]
     subprocess.run(preempt, env=cloud, check=True)
     said = kept.communicate(timeout=300)[0]

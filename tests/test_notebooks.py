@@ -82,6 +82,7 @@ def test_how_bert_works(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_finetune_your_csv(tmp_path):
     pytest.importorskip("matplotlib")
     output = execute("finetune_your_csv", tmp_path, rows="16")

@@ -55,7 +55,7 @@ def predicted(directory, tmp_path, **given):
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["classify", "multi"])
+@pytest.mark.parametrize("kind", ["classify", pytest.param("multi", marks=pytest.mark.exhaustive)])
 def test_classes_and_probabilities_are_the_pipelines(
     kind, directory_of, transformers, files, tmp_path, sentences
 ):

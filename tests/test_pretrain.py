@@ -98,7 +98,7 @@ def check_equal(config, workdir, whole):
 # phase ends at 12, after more than an epoch; 16 and 17 are in the second phase.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stop_after", [7, 12, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in (1, 5, 16, 17))]
+    "stop_after", [7, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in (1, 5, 12, 16, 17))]
 )
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
@@ -418,6 +418,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_data_without_sentence_pairs_trains_with_finite_losses(
     config, tmp_path, sentences, tokenizer
 ):

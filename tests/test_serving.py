@@ -74,6 +74,7 @@ for folder in folders:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parity
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # OpenVINO forks
 def test_onnx_runtime_and_openvino_give_the_outputs_of_bertjax(models, tmp_path, monkeypatch):

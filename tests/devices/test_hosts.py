@@ -402,6 +402,7 @@ def test_a_run_killed_on_8_then_2_x_2_then_1_device_and_ended_on_8_sees_the_same
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_failing_process_is_named_by_the_others_with_its_error(job, tmp_path):
     texts = outputs(job(tmp_path / "run", 2, 1, command=DAMAGED), status=1)
     said = "Input/output error: 'train-32-00000.array_record'"

@@ -51,6 +51,7 @@ def test_what_would_undo_remat_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_remat_saves_memory(tiny_config):
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = dataclasses.replace(tiny_config, num_hidden_layers=8, **rates)

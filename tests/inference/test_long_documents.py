@@ -138,6 +138,7 @@ def test_predictions_of_long_documents_go_on_after_a_kill_with_the_same_bytes(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fine_tuning_on_documents_learns_their_last_words_and_keeps_the_stride(
     one_layer, sentences, tmp_path
 ):

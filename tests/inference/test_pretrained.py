@@ -439,6 +439,7 @@ def random_calls(vocab_size, count, longest):
         yield rng.integers(5, vocab_size, (rng.integers(1, 25), rng.integers(1, longest + 1)))
 
 
+@pytest.mark.slow
 def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
     tmp_path, one_layer_config, tokenizer, written
 ):

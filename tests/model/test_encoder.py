@@ -23,6 +23,7 @@ def params():
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
 
 
+@pytest.mark.slow
 def test_biases_that_are_passed_from_layer_to_layer_change_nothing(params, monkeypatch):
     model = Encoder(CONFIG, remat="selective")
     rngs = {"dropout": jax.random.key(1)}

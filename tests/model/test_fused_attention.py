@@ -72,7 +72,7 @@ def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
     assert sown["intermediates"]["attention_probs"][0].shape == (ROWS, 6, LENGTH, LENGTH)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", FUSED)
 def test_outputs_and_gradients_are_those_of_the_compilers_attention(
     packed, causal, kernel, monkeypatch
@@ -338,12 +338,11 @@ CASES = [
     *((*kernel, "bfloat16", 512, 128) for kernel in RATES.items()),
     *((kernel, 0.0, "float32", 512, 128) for kernel in FLASH),
 ]
-# Each kernel, each kind of window, a data type and a rate of its own.
+# Each kernel and each kind of window; a data type and a rate of their own.
 COVERING = [
-    *(("gpu", 0.3, "float32", *sizes) for sizes in ((384, 40), (256, 1), (128, 1000))),
-    *(("tpu", 0.3, "float32", *sizes) for sizes in ((512, 128), (256, 200))),
-    *(("splash", 0.0, "float32", *sizes) for sizes in ((384, 40), (512, 300))),
-    *(("gpu", 0.3, "bfloat16", 512, 128), ("tpu", 0.0, "float32", 512, 128)),
+    *(("gpu", 0.3, "float32", *sizes) for sizes in ((256, 1), (128, 1000))),
+    *(("tpu", 0.3, "float32", 256, 200), ("splash", 0.0, "float32", 384, 40)),
+    ("gpu", 0.3, "bfloat16", 512, 128),
 ]
 
 

@@ -31,11 +31,17 @@ ODD = {
     "narrow embeddings": {"embedding_size": 16},
 }
 QUICK = ("own projections", "groups")
+REPEATED = ("no position scores", "many buckets", "no relative positions", "narrow embeddings")
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    "change", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in ODD]
+    "change",
+    [
+        *QUICK,
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ODD if x not in (*QUICK, *REPEATED)),
+        *(pytest.param(x, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for x in REPEATED),
+    ],
 )
 def test_odd_debertas_equal_transformers(change, tmp_path, tiny_family, tokenizer, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")

@@ -242,6 +242,7 @@ def accepted(output, *program):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_checks_pass_on_a_cpu(tmp_path):
     lines = accepted(tmp_path / "acceptance", "-c", ONLY_SOME)
     assert {line["row"] for line in lines} == set(SOME)

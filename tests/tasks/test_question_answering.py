@@ -339,10 +339,10 @@ def test_a_model_that_says_nan_is_answered_without_a_crash(task, tokenizer, long
 @pytest.mark.parametrize(
     ("version", "name"),
     [
-        ("1.1", "bert-base-uncased"),
         ("2.0", "bert-base-uncased"),
-        ("1.1", "roberta-base"),
-        ("2.0", "albert-base-v2"),
+        pytest.param("1.1", "bert-base-uncased", marks=pytest.mark.slow),
+        pytest.param("1.1", "roberta-base", marks=pytest.mark.slow),
+        pytest.param("2.0", "albert-base-v2", marks=pytest.mark.slow),
     ],
 )
 def test_labels_of_real_passages_give_the_answers_back(shared, version, name):

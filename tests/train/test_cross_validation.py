@@ -139,6 +139,7 @@ def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_calibrated_model_predicts_the_same_classes_with_scaled_probabilities(
     config, files, tmp_path, capsys
 ):

@@ -82,6 +82,7 @@ def test_a_taught_student_comes_nearer_to_its_teacher_and_says_so(whole, config)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, monkeypatch):
     # The teacher may have moved meanwhile: it is known by its weights.
     moved = shutil.copytree(config.distillation.teacher, tmp_path / "moved")

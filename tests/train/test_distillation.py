@@ -86,7 +86,7 @@ def test_the_gradient_of_soft_targets_is_pytorchs(temperature):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("on", ["all", "masked"])
+@pytest.mark.parametrize("on", [pytest.param("all", marks=pytest.mark.slow), "masked"])
 def test_the_loss_of_pretraining_is_that_of_pytorchs_formulas(on):
     torch = pytest.importorskip("torch")
     f = torch.nn.functional
@@ -178,7 +178,10 @@ def soft_losses_of_torch(torch, kind, student, teacher, temperature):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(
+    "kind",
+    ["classes", *(pytest.param(x, marks=pytest.mark.slow) for x in SHAPES if x != "classes")],
+)
 def test_the_loss_of_a_task_is_that_of_pytorchs_formulas(kind):
     torch = pytest.importorskip("torch")
     outputs, batch = task_outputs(kind, np.random.default_rng(1))

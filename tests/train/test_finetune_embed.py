@@ -137,6 +137,7 @@ def test_pairs_with_scores_are_evaluated(result, sentences):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
     result, config, tmp_path, monkeypatch
 ):
@@ -163,9 +164,9 @@ def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("pooling", "normalize", "loss"),
-    [pytest.param("mean", True, None, marks=pytest.mark.exhaustive), ("cls", False, "cosent")],
+    ("pooling", "normalize", "loss"), [("mean", True, None), ("cls", False, "cosent")]
 )
 def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, normalize, loss):
     """A pair is similar if its sentences begin with the same word."""
@@ -197,6 +198,7 @@ def test_scored_pairs_are_learned(one_layer, sentences, tmp_path, pooling, norma
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_single_texts_are_learned_by_their_dropout_masks(one_layer, sentences, tmp_path):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in sentences[:60]))
     settings = {"task": "embed", "train": str(tmp_path / "texts.txt"), "init": str(one_layer)}
@@ -210,7 +212,8 @@ def test_single_texts_are_learned_by_their_dropout_masks(one_layer, sentences, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["margin", pytest.param("kl", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("loss", ["margin", "kl"])
 def test_a_teachers_scores_are_learned(one_layer, sentences, tmp_path, loss):
     """The teacher scores texts by whether they begin with the word of the query."""
     rng = np.random.default_rng(0)

@@ -173,6 +173,7 @@ def test_scores_in_cross_encoder_are_ours(loss, config, result, sentences, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_labels_of_passages_are_learned_from_a_reranker(result, sentences, tmp_path):
     """A further training keeps the activation of the reranker that it starts from."""
     pairs = [

@@ -87,6 +87,7 @@ def answered(model, file, tmp_path):
     return json_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_a_bilstm_learns_what_a_linear_layer_cannot_see(config, whole, tmp_path):
     linear = dataclasses.replace(
         config, tagger="linear", tagger_size=768, num_epochs=3, workdir=str(tmp_path / "run")
@@ -129,6 +130,7 @@ def test_the_directory_is_an_encoder_that_tells_of_the_tagger(whole, encoder, tm
         assert jax.tree.all(jax.tree.map(np.array_equal, params, source.params))
 
 
+@pytest.mark.exhaustive
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir))

@@ -148,6 +148,7 @@ def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
     before = PretrainingJob(config).evaluate(run.new_state().params, config.phases[0])

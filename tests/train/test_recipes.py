@@ -229,9 +229,10 @@ def test_the_average_has_the_weights_of_its_formula_and_skips_what_is_skipped(cl
 
 @pytest.mark.parametrize(
     "settings",
-    [{**LORA, "average_decay": 0.9}, pytest.param(FREEZE, marks=pytest.mark.exhaustive)],
+    [{**LORA, "average_decay": 0.9}, FREEZE],
 )
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_devices_and_two_microbatches_equal_one(classifier, settings):
     found = []
     for devices, steps in ((1, 1), (8, 2)):
@@ -359,7 +360,8 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["lora", pytest.param("frozen", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("recipe", ["lora", "frozen"])
 def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(
     recipe, one_layer, encoder, files, tmp_path, monkeypatch, capsys
 ):

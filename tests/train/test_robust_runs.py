@@ -195,6 +195,7 @@ def test_what_is_not_finite_is_neither_saved_nor_exported():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     config,
     tmp_path,

@@ -126,7 +126,9 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
             assert np.abs(ours[name] - gradient).max() <= limit, name
 
 
-@pytest.mark.parametrize("size", [50, 128, 300])
+@pytest.mark.parametrize(
+    "size", [50, *(pytest.param(x, marks=pytest.mark.slow) for x in (128, 300))]
+)
 def test_words_are_sampled_with_the_frequencies_of_the_softmax(size):
     logits = jnp.asarray(np.random.default_rng(0).normal(0, 2, size), jnp.float32)
     draws, rows = 100_000, jnp.arange(100)

@@ -69,6 +69,7 @@ def lines_of(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
     small_chunks, sentences, one_layer_config, tokenizer, tmp_path, monkeypatch, capfd
 ):

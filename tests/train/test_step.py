@@ -165,6 +165,7 @@ def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device,
     assert_close(Setup(tiny_config, 8, mesh, dropout=0.3).run(tiny[1], batch), one_device(0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=REPEATED), 8])
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=REPEATED), 0.3])
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):

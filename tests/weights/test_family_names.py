@@ -42,6 +42,7 @@ def test_roberta_base_with_its_lm_head_has_the_published_number_of_parameters():
     assert count(named_config("roberta-base"), "masked_lm") == 124_697_433
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("name", RELATIVES)
 def test_released_models_have_as_many_parameters_as_in_transformers(name):
@@ -104,6 +105,7 @@ def test_heads_that_a_family_lacks_are_named(tmp_path, tiny_family, tokenizer, w
         bertjax.load_pretrained(folder, "next_sentence")
 
 
+@pytest.mark.slow
 def test_files_of_an_encoder_alone_go_without_the_prefix(tmp_path, tiny_family, tokenizer, written):
     from safetensors.numpy import load_file, save_file
 

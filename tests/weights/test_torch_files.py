@@ -438,7 +438,13 @@ def test_pickles_that_hold_no_state_dict_are_refused(tmp_path, body, legacy):
 
 
 @BOTH
-@pytest.mark.parametrize("body", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(x, id=name, marks=pytest.mark.slow if len(x) > 1_000_000 else ())
+        for name, x in BOMBS.items()
+    ],
+)
 def test_bombs_are_refused_in_little_memory(tmp_path, body, legacy):
     path = write(tmp_path / "model.bin", body, legacy=legacy)
     before = peak_memory()
