@@ -5,7 +5,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,8 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
             "name the column that holds the labels with --label_column."
         )
     numbers = {label: read_number(label) for label in seen}
-    measured = len(seen) > MOST_DECIMALS and _are_decimals(numbers.values())
+    known = [number for number in numbers.values() if number is not None]
+    measured = len(known) == len(seen) > MOST_DECIMALS and any(number % 1 for number in known)
     rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
     if (rare or measured) and not several:
         raise ValueError(
@@ -111,13 +112,9 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
             f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
             "column holds the labels, name it with --label_column."
         )
-    if None in numbers.values():
+    if len(known) < len(seen):
         return tuple(sorted(seen))
     return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
-
-
-def _are_decimals(numbers: Collection[float | None]) -> bool:
-    return None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
 def _make(kind: OwnKind, options: TaskOptions) -> Task:

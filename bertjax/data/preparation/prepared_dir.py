@@ -26,6 +26,7 @@ from typing import Any
 from bertjax.base.addresses import place, read_locally, written_locally
 from bertjax.base.files import (
     is_remote,
+    listed,
     naming_write_errors,
     read_json,
     read_json_or_empty,
@@ -238,9 +239,9 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
             ]
             differences.append(f"weighted sources were {weights[0]}, now {weights[1]}")
         elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
-            gone = [entry for entry in old if entry not in new]
-            added = [entry for entry in new if entry not in old]
-            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size, hash)")
+            gone = listed([str(entry)[1:-1] for entry in old if entry not in new], 150)
+            added = listed([str(entry)[1:-1] for entry in new if entry not in old], 150)
+            differences.append(f"inputs were {gone}, now {added} (name, size, hash)")
         else:
             differences.append(f"{name} was {old!r}, now {new!r}")
     return differences
