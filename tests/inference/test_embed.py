@@ -31,7 +31,10 @@ def texts(sentences):
     return [*sentences[:150], "", "x", " ".join(sentences)]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max+lasttoken"])
+@pytest.mark.parametrize(
+    "pooling",
+    ["mean", *(pytest.param(x, marks=pytest.mark.slow) for x in ("cls", "max+lasttoken"))],
+)
 def test_a_text_gets_the_vector_that_it_gets_alone(loaded, texts, pooling):
     embedder = Embedder(loaded, pooling)
     together = embedder(texts)

@@ -167,7 +167,7 @@ def outputs(model, params, *, split: bool):
 
 
 @pytest.mark.parametrize("shared", [False, True])  # as in BERT and in ALBERT
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_outputs_are_equal(tiny_config, random_params, shared, dtype):
     changes = {"num_hidden_layers": 4, "num_hidden_groups": 2} if shared else {}
     config = dataclasses.replace(tiny_config, **changes)

@@ -105,6 +105,7 @@ def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
     np.testing.assert_allclose(selected, take_positions(everywhere, positions), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"unroll": 2}, *({"remat": policy} for policy in REMAT_POLICIES if policy != "none")],

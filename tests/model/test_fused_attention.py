@@ -145,6 +145,7 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
     assert_close_trees(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", FLASH)
 @pytest.mark.parametrize("length", [pytest.param(128, marks=REPEATED), 512])
 def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):

@@ -40,6 +40,7 @@ def test_the_loss_is_the_sum_of_two_means():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sums_of_parts_add_up_to_the_sums_of_the_whole():
     outputs, batch = random_outputs_and_batch()
     whole = PRETRAINING.sums(outputs, batch)

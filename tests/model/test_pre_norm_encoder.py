@@ -212,6 +212,7 @@ def test_unrolling_and_rematerialisation_change_nothing_but_rounding(unroll, rem
         np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, np.abs(b).max()))
 
 
+@pytest.mark.slow
 def test_initial_weights_have_the_deviations_of_the_recipe():
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
     config = named_config(

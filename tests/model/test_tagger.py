@@ -106,6 +106,7 @@ def test_the_bilstm_is_what_lets_a_token_of_layer_0_see_others(tagger, tiny_conf
         assert (np.abs(found[0, :-1]).max() > 1e-4) == (kind == "bilstm")
 
 
+@pytest.mark.slow
 def test_the_encoder_has_neither_dropout_nor_gradients(tagger, tiny_config):
     config = dataclasses.replace(tiny_config, hidden_dropout_prob=0.5, classifier_dropout=0.0)
     model, params = tagger(config, layers=EVERY, kind="bilstm")

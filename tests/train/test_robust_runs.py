@@ -170,6 +170,7 @@ def test_looking_for_spikes_changes_no_bit_where_there_is_none(config, whole, tm
     assert lines_of(tmp_path / "run") == whole[1]
 
 
+@pytest.mark.slow
 def test_a_spike_is_what_numpy_calls_one():
     rng = np.random.default_rng(0)
     losses, norms = rng.normal(3, 0.1, 300), rng.normal(1, 0.2, 300)

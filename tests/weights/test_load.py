@@ -22,7 +22,11 @@ IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
 REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 # Those of other families are RoBERTa's or BERT's under another prefix.
 RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
-OF_FAMILIES = [pytest.param(x, marks=REPEATED if x in RENAMED else ()) for x in FAMILIES]
+QUICK = ("bert", "deberta-v2", "modernbert")
+OF_FAMILIES = [
+    pytest.param(x, marks=REPEATED if x in RENAMED else () if x in QUICK else pytest.mark.slow)
+    for x in FAMILIES
+]
 
 
 def config_of(family: str, **changes) -> BertConfig:
