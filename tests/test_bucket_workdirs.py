@@ -84,6 +84,7 @@ def config(prepared, one_layer_config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @first_with("gs")
 def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
     bucket, config, cache, monkeypatch

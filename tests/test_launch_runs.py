@@ -78,6 +78,7 @@ def wait_for_steps(workdir, steps, kept=None):
 
 @executes("launch/tpu_vm.sh keep")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_slice_is_kept_until_the_run_ends(cloud, bucket, small_run, tmp_path):
     config, workdir = small_run(STEPS, save_every=20), f"{bucket}/base"
     changes = {"configs/pretrain/bert_base.py": str(config), "gs://BUCKET": bucket}

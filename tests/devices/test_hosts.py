@@ -139,7 +139,7 @@ def check_shares(texts, steps: int) -> None:
     assert all(steps * share <= read <= most for read in reads), reads
 
 
-# In CI, processes begin a run together in test_launch_runs.py and here go on with one.
+# In CI, two processes go on with a run of one, and begin a run together that a signal stops.
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("processes", "mesh"), [(2, ()), (4, ()), (2, ("--mesh.fsdp", "2"))])

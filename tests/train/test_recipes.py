@@ -285,7 +285,7 @@ def test_a_merged_kernel_gives_the_outputs_of_kernel_and_adapter(classifier):
         ("bert", "sequence_classification", ()),
         ("modernbert", "question_answering", ("Wqkv", "mlp.Wo")),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.exhaustive])
             for case in (
                 ("bert", "question_answering", ("query", "value", "output.dense")),
                 ("bert", "sentence_embedding", ()),

@@ -89,6 +89,7 @@ def break_state(step, state):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them(
     config, whole, tmp_path, monkeypatch
 ):

@@ -288,6 +288,7 @@ def test_sequences_of_a_packed_row_are_as_alone(tiny, random_params, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_deberta_has_a_generator_with_a_mask_decoder(config, tiny_family, tmp_path):
     words = config.model.vocab_size
     model = tiny_family("deberta-v2", vocab_size=words, conv_kernel_size=0, num_hidden_layers=2)

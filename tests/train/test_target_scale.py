@@ -64,6 +64,7 @@ def test_the_scale_is_that_of_the_train_split_and_equal_targets_are_refused(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_prices_are_learnt_as_well_as_standardised_ones_and_saved_in_their_scale(
     encoder, sentences, tmp_path
 ):
