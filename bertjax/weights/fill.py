@@ -214,7 +214,7 @@ def _place(
     shape = like.shape if layer is None else like.shape[1:]
     tensor = target.part_of(tensor)
     if tensor.size != int(np.prod(shape)):
-        without_memory = np.broadcast_to(0.0, shape)
+        without_memory = np.broadcast_to(np.int8(0), shape)
         wanted = target.rule.transform.to_hf(without_memory, config).shape
         return f"has shape {tensor.shape}, but the model has {wanted}"
     if layer is not None and layer >= like.shape[0]:

@@ -56,6 +56,11 @@ def test_nothing_is_allocated_for_a_source_that_lacks_tensors(monkeypatch, model
     assert "does not fit the model" in refusal(lambda: load_model(model))
 
 
+def test_sizes_of_which_no_array_is_are_refused(model):
+    change_config(model, hidden_size=3 << 29, num_attention_heads=3)
+    assert f"{model} does not fit the model" in refusal(lambda: load_model(model))
+
+
 def test_thousands_of_wrong_tensors_make_a_short_message(tiny):
     tensors = {f"adapter.{i}.weight": np.zeros(1, np.float32) for i in range(5000)}
     message = refusal(lambda: fill(tensors, tiny[0], "somewhere"))

@@ -29,7 +29,7 @@ from bertjax.base.files import brief, is_remote
 
 BLOCK_BYTES = 1 << 18
 MAX_DEPTH = 8
-MAX_MEMBER_NAME = 150
+MAX_MEMBER_NAME = 60
 # Number of consecutive zero bytes that text never has, while damaged archives begin with them.
 ZEROS_OF_BINARY = 16
 HASHED_BYTES = 1 << 16
@@ -580,8 +580,7 @@ def _decoded_blocks(
             raise ValueError(
                 f"{name} is not {encoding.upper()}: byte 0x{bad} at offset "
                 f"{offset - pending + error.start:,} ({error.reason}). "
-                f"{remedy}If only a few bytes are invalid, pass --errors replace, "
-                "which puts U+FFFD in their place."
+                f"{remedy}If only a few bytes are wrong, --errors replace reads U+FFFD for them."
             ) from error
         offset += len(block)
         size += len(text)
@@ -622,7 +621,4 @@ def _remedy(block: bytes) -> str:
         likely.append(f"{usual} ({brief(example[0] if example else '')!r})")
     if not likely:
         return ""
-    return (
-        f"Its encoding is probably {' or '.join(likely)}: pass --encoding with the one whose text "
-        "is right. "
-    )
+    return f"Its encoding is probably {' or '.join(likely)}: pass --encoding with the right one. "

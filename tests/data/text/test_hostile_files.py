@@ -90,6 +90,11 @@ def test_an_extended_header_of_a_tar_is_bounded(tmp_path):
     assert "extended header has" in refusal(tmp_path / "a.tar", long)
 
 
+def test_latin_text_in_a_long_name_is_refused_in_a_short_line(tmp_path):
+    latin = "déjà vu. Même chose, été comme hiver. ".encode("latin-1") * 20
+    assert "is not UTF-8" in refusal(tmp_path / "a.tar", tar_of({"x" * 5000: latin}))
+
+
 def test_links_and_outside_names_in_a_tar_touch_no_other_file(tmp_path):
     (tmp_path / "secret").write_text("A secret sentence is here.")
     folder = tmp_path / "in"
