@@ -214,6 +214,7 @@ def _place(
     shape = like.shape if layer is None else like.shape[1:]
     tensor = target.part_of(tensor)
     if tensor.size != int(np.prod(shape)):
+        # Numpy refuses 2^63 bytes, so of sizes below 2^31, a value may have one.
         without_memory = np.broadcast_to(np.int8(0), shape)
         wanted = target.rule.transform.to_hf(without_memory, config).shape
         return f"has shape {tensor.shape}, but the model has {wanted}"

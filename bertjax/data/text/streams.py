@@ -236,8 +236,10 @@ def _unwrap(
         for path, content in _named(name, _members(stream)):
             # "._x" are resource forks, which macOS adds for each file.
             if not os.path.basename(path).startswith("."):
-                inner = f"{member}:" if member else ""
-                inner = brief(f"{inner}{path.removeprefix('./')}", MAX_MEMBER_NAME)
+                inner = f"{member}:{path.removeprefix('./')}".removeprefix(":")
+                if len(inner) > MAX_MEMBER_NAME:  # the end tells the files of a folder apart
+                    inner = f"{inner[:20]}...{inner[23 - MAX_MEMBER_NAME :]}"
+                inner = brief(inner, MAX_MEMBER_NAME)
                 content = Stream(_named(file.name_of(inner), content))
                 yield from _unwrap(file, inner, content, depth - 1)
 
