@@ -191,6 +191,7 @@ def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @first_with("gs")
 def test_a_run_in_a_bucket_is_finished_repaired_or_replaced(bucket, config, capsys, cache):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")

@@ -193,6 +193,7 @@ def check_equal(workdir, whole):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_step(
     config, whole, tmp_path, monkeypatch
 ):

@@ -49,6 +49,7 @@ def test_the_user_is_not_root():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_its_steps_install_a_command_that_works(tmp_path):
     """Without a network: dependencies are those of the Python that runs the tests."""
     environment, checkout, wheels = tmp_path / "venv", tmp_path / "checkout", tmp_path / "wheels"

@@ -179,6 +179,13 @@ CASES = {  # name -> (arguments of `save`, change of the directory)
     "version 5": ((["mean", "lasttoken"],), {}, lambda x: of_version_3(x, ["mean", "lasttoken"])),
 }
 QUICK = ("many modules", "without the prompt, ['mean', 'weightedmean']", "version 2, Dense, max")
+# Other cases have the same settings, together with others.
+REPEATED = (
+    *(mode for mode in ALL if mode != "lasttoken"),
+    *("Dense", "Dense without bias, normalised", "prompts", "cased", "a truncated length 1"),
+    *("without the prompt, ['cls', 'max']", "without the prompt, ['mean_sqrt_len_tokens']"),
+    *("version 2", "version 5"),
+)
 
 
 def theirs(library, folder, texts, **options):
@@ -188,7 +195,12 @@ def theirs(library, folder, texts, **options):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "case", [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in CASES]
+    "case",
+    [
+        *QUICK,
+        *(pytest.param(x, marks=pytest.mark.slow) for x in CASES if x not in (*QUICK, *REPEATED)),
+        *(pytest.param(x, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for x in REPEATED),
+    ],
 )
 def test_embeddings_equal_those_of_sentence_transformers(library, save, texts, tmp_path, case):
     arguments, options, change = CASES[case]
