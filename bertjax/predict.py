@@ -90,9 +90,8 @@ class PredictConfig:
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
     """Column of the labels, with which the predictions are compared to compute metrics; None: the
-    column used in fine-tuning, provided that the file has it and all text columns of the
-    fine-tuning; otherwise a column with a usual name, such as label or score. If --input has no
-    labels, no metrics are computed."""
+    column used in fine-tuning; if the file lacks a text column of the fine-tuning, a column with a
+    usual name, such as label or score. If --input has no labels, no metrics are computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""

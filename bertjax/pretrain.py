@@ -5,6 +5,7 @@ for bit as without an interruption.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -64,7 +65,7 @@ class PretrainFlags(command_line.ConfigFlags):
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
     """Parses the command line; returns (config, flags). Flags override the config file --config."""
-    return command_line.parse_both(
+    config, flags = command_line.parse_both(
         PretrainFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
@@ -72,6 +73,13 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFl
         description="Pretrains an encoder; repeating the command resumes the run. With "
         "--config FILE, --help also shows the flags of its phases.",
     )
+    idle = [w for w in command_line.arguments(argv) if re.match("--model.(?!max.position)", w)]
+    if config.init is not None and idle:
+        raise ValueError(
+            f"{idle[0]} has no effect with --init {config.init}, which determines the "
+            "architecture: leave it out, or start from random weights without --init."
+        )
+    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

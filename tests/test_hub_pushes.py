@@ -93,7 +93,7 @@ def test_a_gated_model_and_a_missing_one_are_told_apart(hub, one_layer, monkeypa
     hub.repositories[f"models/{name}-large"] = Repository(contents(one_layer), gated=True)
     with pytest.raises(PermissionError, match="is gated: accept its conditions.*hf auth login"):
         bertjax.load_pretrained(f"{name}-large")
-    with pytest.raises(FileNotFoundError, match="the hub returned no model of that name"):
+    with pytest.raises(FileNotFoundError, match="the hub gave no model of that name"):
         bertjax.load_pretrained("me/absent")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(FileNotFoundError, match="the hub was not asked, because HF_HUB_OFFLINE"):

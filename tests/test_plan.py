@@ -16,7 +16,7 @@ from bertjax.planning import compile, hardware
 from bertjax.planning.compile import Plan
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
 from bertjax.train.pretraining import PretrainingJob
-from bertjax.train.program import PretrainingProgram, batch_shapes
+from bertjax.train.program import PretrainingProgram, batch_shapes, with_head
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
@@ -372,6 +372,14 @@ def test_local_attention_compiles_for_tpus_and_needs_less_memory(topology, kerne
     (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
     assert (fused.attention, plain.attention) == (kernel, "xla")
     assert fused.memory["temporaries"] < 0.8 * plain.memory["temporaries"]
+
+
+def test_a_next_sentence_head_that_nothing_would_train_is_refused():
+    asked = dataclasses.replace(SMALL, head="pretraining")
+    with pytest.raises(ValueError, match="--head pretraining needs rows with sentence pairs"):
+        with_head(asked, has_pairs=False)
+    kept = dataclasses.replace(asked, init="bert-base-uncased")  # its head is trained already
+    assert with_head(kept, has_pairs=False).head == "pretraining"
 
 
 def test_a_program_for_a_mesh_that_does_not_divide_is_refused():

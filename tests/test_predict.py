@@ -111,6 +111,13 @@ def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp
     of_file = capsys.readouterr()
     predict.run(PredictConfig(model=str(run), text="fg"))
     assert of_file.out == capsys.readouterr().out and not of_file.err
+    # "stars" would be guessed as the labels, had the training not had them in "label".
+    (tmp_path / "e.csv").write_text("text,stars\nfg,5\n")
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "e.csv")))
+    of_file = capsys.readouterr()
+    assert "problem" not in of_file.out and not of_file.err
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "e.csv"), label_column="stars"))
+    assert "'5'" in capsys.readouterr().out
     (tmp_path / "c.csv").write_text("premise\nabc\n")
     predict.run(PredictConfig(model=str(run), input=str(tmp_path / "c.csv")))
     assert "text from column 'premise'" in capsys.readouterr().err

@@ -321,13 +321,22 @@ def test_the_model_of_init_decides_on_the_architecture_and_on_dropout_that_is_no
         rates = {model.hidden_dropout_prob, model.attention_probs_dropout_prob}
         assert (model.hidden_size, rates) == (32, {expected})
         said = capsys.readouterr().out
-        assert f"--init {whole} determines the architecture: hidden_size: 64 -> 32" in said
+        assert f"--init {whole} determines the architecture: " in said
+        assert "hidden_size: 64 -> 32" in said
         # The rate of the model is said only where the run has it.
-        change = f"determines the architecture: hidden_dropout_prob: 0.0 -> {own}"
+        change = f"hidden_dropout_prob: 0.0 -> {own}"
         assert (change in said) == (rate is None) and said.count("dropout_prob") == (rate is None)
     match = r"dropout=0.25 has no effect without --init: set --model.hidden_dropout_prob and"
     with pytest.raises(ValueError, match=match):
         dataclasses.replace(config, dropout=0.25)
+
+
+def test_flags_of_the_architecture_beside_init_are_refused_but_for_positions():
+    more = ["--model.max-position-embeddings", "1024"]
+    assert pretrain.parse(["--init", "m", *more])[0].model.max_position_embeddings == 1024
+    with pytest.raises(ValueError, match="--model.num_hidden_layers=3 has no effect with --init m"):
+        pretrain.parse(["--init", "m", "--model.num_hidden_layers=3"])
+    assert pretrain.parse(["--model.num_hidden_layers=3"])[0].model.num_hidden_layers == 3
 
 
 def test_a_resumed_run_does_not_need_the_model_that_it_started_from(started):
@@ -492,7 +501,7 @@ def test_rows_that_no_token_uses_and_all_lengths_that_are_needed_are_named(
     )
     with pytest.raises(ValueError, match=r"max_length=16, 32, 64: .* --max_length 16 32 64\."):
         pretrain.run(changed)
-    warned = "rows of the embedding would stay unused" in capsys.readouterr().out
+    warned = "rows would only make the run slower" in capsys.readouterr().out
     assert warned == bool(vocab_size)
 
 

@@ -291,6 +291,7 @@ def _unknown_flags(
         first = re.sub(r"\.\d+\.", ".0.", name)
         if not word.startswith("--") or not name or first in (*known, "help", "version"):
             continue
+        name = re.sub(r"\blr$", "learning_rate", name)  # its name in PyTorch
         # The most frequent mistake is to leave out the name of the nested config.
         nested = [f"--{n}" for n in suggested if n.endswith(f".{name}")]
         if name.startswith("phases.") and not any(n.startswith("phases.") for n in known):

@@ -536,7 +536,7 @@ def fetch(
                 f"or unset HF_HUB_OFFLINE to download it.{remedy}"
             ) from error
         raise FileNotFoundError(
-            f"{name!r} is not a local directory, and the hub returned no {kind} of that name "
-            f"({type(error.__cause__ or error).__name__}). Check the name and the network; "
+            f"{name!r} is not a local directory, and the hub gave no {kind} of that name, or could "
+            f"not be reached ({type(error.__cause__ or error).__name__}). Check name and network; "
             f"{kind}s downloaded before are read from the cache.{remedy}"
         ) from error

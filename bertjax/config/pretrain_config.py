@@ -177,10 +177,10 @@ class Phase(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.batch_size % self.accumulation_steps:
+        if self.batch_size % (number := self.accumulation_steps):
             raise ValueError(
-                f"batch_size={self.batch_size} does not divide into "
-                f"accumulation_steps={self.accumulation_steps} equal microbatches."
+                f"batch_size={self.batch_size} does not divide into accumulation_steps={number} "
+                f"equal microbatches: use a multiple of {number}."
             )
         if self.learning_rate_curve == "continue":
             self.refuse_idle(

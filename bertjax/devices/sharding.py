@@ -36,7 +36,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 )
 
 
-def with_whole_words(mesh: Mesh, params: Any) -> Any:
+def gather_word_embeddings(mesh: Mesh, params: Any) -> Any:
     """Returns `params` with word embeddings that are whole along "fsdp", as a step reads them.
 
     Rows and the columns of the table are both sharded over "fsdp". If a step has two encoders, as
@@ -110,9 +110,9 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
 
     Raises:
         ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
-            message lists all arrays with such an axis.
+            message has each such size, with one array as an example.
     """
-    problems: list[str] = []
+    problems: dict[tuple[int, str], str] = {}
     params = getattr(state, "params", {})  # of a `TrainState`
     parameters = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
 
@@ -125,17 +125,15 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
         spec = next(spec for pattern, spec in PARTITION_RULES if re.search(pattern, name))
         for axis, (size, mesh_axis) in enumerate(zip(leaf.shape, spec, strict=False)):
             if mesh_axis is not None and size % mesh.shape[mesh_axis]:
-                problems.append(
-                    f"{name} {leaf.shape}: axis {axis} over {mesh_axis}={mesh.shape[mesh_axis]}"
-                )
+                problems.setdefault((size, mesh_axis), f"axis {axis} of {name}")
         return NamedSharding(mesh, spec)
 
     shardings = jax.tree.map_with_path(place, state)
     if problems:
+        sizes = "; ".join(f"{n:,} over {a}={mesh.shape[a]} ({x})" for (n, a), x in problems.items())
         raise ValueError(
-            "These parameters do not divide over the mesh: " + "; ".join(problems) + ". Choose "
-            "another mesh, or model sizes that are multiples of the mesh axes (vocab_size may be "
-            "larger than the vocabulary of the tokenizer)."
+            f"These sizes do not divide over the mesh: {sizes}. Choose another mesh, or multiples "
+            "of its axes (vocab_size may be larger than the vocabulary of the tokenizer)."
         )
     return shardings
 

@@ -237,7 +237,8 @@ def _without_impossible(question: Example, *, report: bool) -> Example:
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
     """Fills the unset `columns` with the columns in `trained` that a file with `names` has.
 
-    If it lacks a text column then, or two are the same, `columns` is returned unchanged.
+    If it lacks a text column then, or two are the same, `columns` is returned unchanged. The label
+    is "", which is no column, if it lacks only the column of the labels.
     """
     filled = Columns(
         text=columns.text or trained.get("text"),
@@ -248,11 +249,10 @@ def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[st
     used = [*texts, *filter(None, (columns.label, columns.id))]
     if not set(texts) <= set(names) or len(set(used)) < len(used):
         return columns
-    label, id = (
-        trained.get(key) if trained.get(key) in set(names) - set(used) else None
-        for key in ("label", "id")
-    )
-    return dataclasses.replace(filled, label=columns.label or label, id=columns.id or id)
+    free = set(names) - set(used)
+    label, id = (x if (x := trained.get(key)) in free else None for key in ("label", "id"))
+    label = columns.label or label or (trained.get("label") and "")
+    return dataclasses.replace(filled, label=label, id=columns.id or id)
 
 
 def official_task(

@@ -15,11 +15,11 @@ from bertjax.base import progress
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
-from bertjax.model import MODEL_SIZES, BertWithHead, named_config
+from bertjax.model import HEADS, MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
-from bertjax.train.program import PretrainingProgram, batch_shapes, teacher_of_shape, with_head
+from bertjax.train.program import PretrainingProgram, batch_shapes, with_head
 from bertjax.train.step import TEACHER, with_sharding
 from bertjax.weights import init_params, load_model
 
@@ -181,7 +181,7 @@ def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tup
 def _teacher(config: PretrainConfig) -> BertWithHead:
     name = str(config.distillation.teacher)
     if name in MODEL_SIZES and not Path(name).exists():
-        return teacher_of_shape(named_config(name), config)
+        return HEADS["masked_lm"](named_config(name), jnp.dtype(config.dtype))
     return load_model(name, "masked_lm", dtype=config.dtype).model
 
 

@@ -130,7 +130,7 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
 
 def _shown(key: str, value: float) -> str:
     if is_fraction(key):
-        return f"{100 * value:.2f}"
+        return f"{100 * value:.2f} %"
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 

@@ -145,8 +145,8 @@ def difference_before(
         return None
     first = int(np.argmax(rates != new_rates))
     return (
-        f"the learning rate of the finished step {first} would change from {rates[first]:.3g} "
-        f"to {new_rates[first]:.3g}; to train longer, add a phase with "
+        f"the learning rate of the finished step {first} would change from {rates[first]:.8g} "
+        f"to {new_rates[first]:.8g}; to train longer, add a phase with "
         "learning_rate_curve='restart'"
     )
 

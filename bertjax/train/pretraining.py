@@ -179,18 +179,17 @@ class PretrainingJob(Job):
                 f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
                 "restore the original tokenizer, or prepare the data again."
             )
+        multiple = -(-tokenizer.vocab_size // 64) * 64  # as that of an extended model
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
-                f"--model.vocab_size={tokenizer.vocab_size}."
+                f"vocab_size={model.vocab_size}: use --model.vocab_size={multiple}."
             )
         idle = model.vocab_size - tokenizer.vocab_size
         if idle > tokenizer.vocab_size and self.initial is None:
             hosts.say(
-                f"warning: the tokenizer has {tokenizer.vocab_size:,} entries, so that {idle:,} "
-                f"rows of the embedding would stay unused and make the run slower: with "
-                f"--model.vocab_size {-(-tokenizer.vocab_size // 64) * 64}, there are none"
+                f"warning: the tokenizer has {tokenizer.vocab_size:,} entries: {idle:,} more rows "
+                f"would only make the run slower; give --model.vocab_size {multiple}"
             )
         lengths = sorted({phase.max_length for phase in self.config.phases})
         if not {*lengths} <= {*self.metadata.max_lengths}:
@@ -472,8 +471,8 @@ def extended(
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
     """Returns the architecture of --init with the dropout of the run; prints differences."""
     new, old = dataclasses.asdict(model), dataclasses.asdict(config.model)
-    for change in differences(new, old, () if config.dropout is None else DROPOUT_FIELDS):
-        hosts.say(f"--init {config.init} determines the architecture: {change}")
+    if changes := differences(new, old, () if config.dropout is None else DROPOUT_FIELDS):
+        hosts.say(f"--init {config.init} determines the architecture: {', '.join(changes)}")
     return model.with_dropout(config.dropout)
 
 

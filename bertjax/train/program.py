@@ -7,12 +7,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.config import Phase, PretrainConfig
-from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking, random_bits, unspaced_tokens
 from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
@@ -83,14 +81,6 @@ class PretrainingProgram(Program):
         return flops(self.model) + (flops(self.teacher) / 3 if self.teacher else 0.0)
 
 
-def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
-    """Returns the Flax module of a masked-LM teacher with the architecture `model`.
-
-    Its activations have the dtype of `config`.
-    """
-    return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
-
-
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
     """Returns P, the maximum number of predicted tokens per row of up to `max_sequences` sequences.
 
@@ -104,9 +94,11 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
-def _shares(config: PretrainConfig) -> dict[str, Any]:
-    is_rtd = config.head == "rtd"
-    return {"mask_share": config.rtd.masked, "random_share": 0.0} if is_rtd else {}
+def _masking(config: PretrainConfig, phase: Phase, max_sequences: int, **settings: Any) -> Masking:
+    if config.head == "rtd":
+        settings |= {"mask_share": config.rtd.masked, "random_share": 0.0}
+    settings["max_predictions"] = max_predictions(config, phase, max_sequences)
+    return Masking(probability=config.mlm_probability, predict=config.predict, **settings)
 
 
 def make_masking(
@@ -123,9 +115,10 @@ def make_masking(
             segment = unspaced.segment
         else:
             starts |= unspaced.starts
-    return Masking(
-        probability=config.mlm_probability,
-        max_predictions=max_predictions(config, phase, max_sequences),
+    return _masking(
+        config,
+        phase,
+        max_sequences,
         vocab_size=tokenizer.vocab_size,
         mask_token_id=tokenizer.mask_token_id,
         never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
@@ -133,8 +126,6 @@ def make_masking(
         segment=segment,
         max_ngram=config.max_ngram,
         never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
-        predict=config.predict,
-        **_shares(config),
     )
 
 
@@ -155,15 +146,8 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
     The batch has the arrays and the shapes that `config` gives the batches of `phase`.
     """
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
-    masking = Masking(
-        probability=config.mlm_probability,
-        max_predictions=max_predictions(config, phase),
-        vocab_size=vocab_size,
-        mask_token_id=MASK,
-        never_masked=(CLS, SEP),
-        predict=config.predict,
-        **_shares(config),
-    )
+    tokens = {"vocab_size": vocab_size, "mask_token_id": MASK, "never_masked": (CLS, SEP)}
+    masking = _masking(config, phase, 1, **tokens)
     rows = []
     for _ in range(count):
         ids = rng.integers(min(MASK + 1, vocab_size - 1), vocab_size, length)
@@ -196,11 +180,18 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
         has_pairs: whether the data has sentence pairs.
 
     Raises:
-        ValueError: with a teacher, `config.head` is the head that distillation does not train.
+        ValueError: with a teacher, `config.head` is the head that distillation does not train; or
+            a next-sentence head would neither be trained nor come from `config.init`.
     """
     distillation = config.distillation
     if distillation.teacher is None:
         head = config.head or ("pretraining" if has_pairs else "masked_lm")
+        if head == "pretraining" and not has_pairs and config.init is None:
+            raise ValueError(
+                "--head pretraining needs rows with sentence pairs, and these have none, so that "
+                "its next-sentence head would stay random: leave --head out, or prepare the text "
+                "with --objective nsp or sop."
+            )
         return dataclasses.replace(config, head=head)
     trained = "pretraining" if distillation.nsp else "masked_lm"
     if config.head not in (None, trained):

@@ -261,7 +261,7 @@ class Program:
             dropout_prng=self.config.dropout_prng,
         )
         within = sharding.within(self.mesh, train_step)
-        return compile_train_step(within, self.state_sharding, self.rows, *constants)
+        return jit_train_step(within, self.state_sharding, self.rows, *constants)
 
     @functools.cached_property
     def constants(self) -> tuple[dict[str, Any], ...]:
@@ -326,7 +326,7 @@ def make_train_step(
     """
 
     def loss_on_mesh(params: Any, *args: Any) -> tuple[jax.Array, Any]:
-        return loss_fn(sharding.with_whole_words(mesh, params), *args)
+        return loss_fn(sharding.gather_word_embeddings(mesh, params), *args)
 
     compute = _make_compute(_make_row_grads(loss_on_mesh, frozen), mesh, accumulation_steps)
     on_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
@@ -473,7 +473,7 @@ def _with_constants(params: dict[str, Any], constants: Sequence[Any]) -> dict[st
     return functools.reduce(operator.or_, constants, params)
 
 
-def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
+def jit_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
     """Applies `jax.jit` with the shardings of all arguments; the state is donated."""
     return jax.jit(
         train_step,

@@ -343,6 +343,8 @@ def test_another_broken_pipe_than_standard_output_is_an_error():
             "--task=rte --learning_rate=1e-3",
             "Did you mean --optimizer.learning_rate?",
         ),
+        (pretrain.parse, "--lr 1e-4", "Did you mean --optimizer.learning_rate?"),
+        (pretrain.parse, "--optimizer.lr=1e-4", "Did you mean '--optimizer.learning_rate'?"),
         (pretrain.parse, "--config bert_base --phases.1.num_step 5", "'--phases.0.num_steps'?"),
         (pretrain.parse, "--config bert_base --phases.num_steps 5", "'--phases.0.num_steps'?"),
         (pretrain.parse, "--phases.num_steps 5", "phases of a config: add --config FILE."),

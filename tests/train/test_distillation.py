@@ -18,8 +18,8 @@ from bertjax.train.distillation import distilled_pretraining, distilled_task
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import (
     TEACHER,
-    compile_train_step,
     create_train_state,
+    jit_train_step,
     make_loss_fn,
     make_train_step,
     with_seed,
@@ -256,7 +256,7 @@ class Distilled:
         where = sharding.state_sharding(self.mesh, state)
         constants = {TEACHER: self.teacher}
         of_teacher = sharding.state_sharding(self.mesh, constants)
-        step = compile_train_step(self.step_fn, where, self.rows, of_teacher)
+        step = jit_train_step(self.step_fn, where, self.rows, of_teacher)
         constants = jax.device_put(constants, of_teacher)
         step = with_seed(step, 0, constants)
         # A copy, for the step takes what it is given.

@@ -17,8 +17,8 @@ from bertjax.model.losses import pretraining_weights
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import (
     DropoutKey,
-    compile_train_step,
     create_train_state,
+    jit_train_step,
     make_loss_fn,
     make_train_step,
     with_seed,
@@ -95,7 +95,7 @@ class Setup:
     def put(self, params, batch):
         where = sharding.state_sharding(self.mesh, jax.eval_shape(self.create, params))
         state = jax.device_put(self.create(params), where)
-        step = compile_train_step(self.step_fn, where, self.rows)
+        step = jit_train_step(self.step_fn, where, self.rows)
         rows = sharding.host_rows(self.rows, ROWS)
         return step, state, sharding.to_devices(batch, rows, self.rows, ROWS)
 

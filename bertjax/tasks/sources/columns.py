@@ -126,7 +126,7 @@ class Columns:
         """Returns the column names that are set, of all fields."""
         single = (self.text, self.pair, self.label, self.id)
         several = (*self.choices, *self.negatives, *self.scores)
-        return tuple(name for name in (*single, *several) if name is not None)
+        return tuple(name for name in (*single, *several) if name)
 
 
 def flag_of(field: str) -> str:
@@ -239,7 +239,7 @@ def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Co
     return Columns(
         text=text,
         pair=pair,
-        label=named.label or _first(free, KINDS[kind].labels),
+        label=_first(free, KINDS[kind].labels) if named.label is None else named.label or None,
         id=_first(free, IDS) if named.id is None else named.id,
         choices=named.choices or (_choices(free) if kind == "choice" else ()),
     )

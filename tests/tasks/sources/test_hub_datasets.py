@@ -123,7 +123,7 @@ def test_a_failed_download_names_the_remedies(monkeypatch):
         raise OSError("no route")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    message = "'nyu-mll/glue' is not .* returned no dataset of that name .*--data_dir"
+    message = "'nyu-mll/glue' is not .* gave no dataset of that name, .*--data_dir"
     with pytest.raises(FileNotFoundError, match=message):
         make_task("rte", TaskOptions())
 
