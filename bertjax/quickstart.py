@@ -185,8 +185,8 @@ def checks(out: Path) -> Iterator[Check]:
         print(f"  {text}  ->  {', '.join(words)}")
     common = max(len(set(a) & set(b)) for i, a in enumerate(best) for b in best[:i])
     yield Check(
-        f"the best five words of two sentences share at most {common} (fewer than 5), the best "
-        f"words are {', '.join(words[0] for words in best)}",
+        f"any two sentences have at most {common} of their best five words in common (fewer than "
+        f"5), and the best words are {', '.join(words[0] for words in best)}",
         common < 5 and len({words[0] for words in best}) == len(best),
     )
 

@@ -275,8 +275,8 @@ class Program:
         """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
         where = jax.tree.map(lambda x: x.sharding, self.constants)
         microbatches = self._accumulation_steps or phase.accumulation_steps
-        compiled = self.for_phase(phase).train_step(microbatches, *where)
-        return with_seed(compiled, self.config.seed, *self.constants)
+        step = self.for_phase(phase).train_step(microbatches, *where)
+        return with_seed(step, self.config.seed, *self.constants)
 
     def eval_step(self) -> Any:
         """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
@@ -484,10 +484,10 @@ def jit_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any)
 
 
 def with_seed(
-    compiled_step: Any, seed: int, *constants: dict[str, Any]
+    jitted_step: Any, seed: int, *constants: dict[str, Any]
 ) -> Callable[[TrainState, Batch], Any]:
-    """Returns `compiled_step` with fixed seed and constants: (state, batch) -> (state, metrics)."""
-    return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)
+    """Returns `jitted_step` with fixed seed and constants: (state, batch) -> (state, metrics)."""
+    return lambda state, batch: jitted_step(state, batch, np.uint32(seed), *constants)
 
 
 def empty_history(skip_spikes: float) -> LossHistory:
