@@ -336,6 +336,7 @@ def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
     config, tmp_path, monkeypatch, capsys
 ):

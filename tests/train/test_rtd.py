@@ -229,6 +229,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_generator_learns_the_same_whatever_the_discriminator_does(whole, config, tmp_path):
     """The embeddings of gdes have no gradient of the discriminator, nor has its norm an effect."""
     pretrain.run(in_folder(config, tmp_path, rtd=dataclasses.replace(config.rtd, weight=1e-3)))
