@@ -106,7 +106,7 @@ class Columns:
     Attributes:
         text: the text, the first text of a pair or, in tagging, the words.
         pair: the second text of a pair or, in multiple choice, a text before every choice.
-        label: the label or labels; for embeddings, the score of a pair.
+        label: the label or labels; for embeddings, the score of a pair; "" if there is none.
         id: the example's id.
         choices: one column per choice, or (JSON and Parquet only) one with lists of choices; for
             reranking, the same with candidates.
