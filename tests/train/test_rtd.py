@@ -319,7 +319,7 @@ def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kept, monkeypatch):
     model = whole / "run" / "model"
     phases = (dataclasses.replace(config.phases[0], num_steps=2),)
