@@ -78,10 +78,8 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    ["classify", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("qa", "tag", "choice"))],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["classify", "qa", "tag", "choice"])
 def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, capsys):
     result = train(one_layer, tmp_path / "run", task=kind, **files[kind])
     scores = bertjax.evaluate(result.model, data=files[kind]["dev"])

@@ -270,7 +270,8 @@ def done_steps(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kills", [1, 20])
 def test_random_kills(prepared, small_run, tmp_path, kills):
     total = 60 * (kills + 1)
     config, workdir = small_run(total, save_every=10), tmp_path / "run"
