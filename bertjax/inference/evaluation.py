@@ -19,7 +19,8 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.registry import kind_of
-from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.reranking import ranking_task
+from bertjax.tasks.sources.columns import Columns, candidates
 from bertjax.tasks.sources.conll import has_columns
 from bertjax.tasks.sources.own_files import (
     CONLL_SUFFIXES,
@@ -200,8 +201,12 @@ def from_file(
     conll = isinstance(task, TagTask) and (
         suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
     )
+    ranks_by = ""
     if not conll:
-        columns = _as_trained(columns, description.get("columns") or {}, Table(first).columns)
+        table = Table(first)
+        if not isinstance(task, ChoiceTask) and (columns.choices or candidates(table, columns)):
+            task, ranks_by = ranking_task(task, str(path))
+        columns = _as_trained(columns, description.get("columns") or {}, table.columns)
     label_separator = label_separator or description.get("label_separator")
     source = TableSource(
         kind_of(task),
@@ -218,7 +223,8 @@ def from_file(
         task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=source.num_choices)
-    return dataclasses.replace(task, source=source), source.examples("test"), source.note
+    note = " ".join(filter(None, (source.note, ranks_by)))
+    return dataclasses.replace(task, source=source), source.examples("test"), note
 
 
 def _without_impossible(question: Example, *, report: bool) -> Example:

@@ -45,7 +45,7 @@ from bertjax.tasks.classification import (
 from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.reranking import ACTIVATIONS, RerankTask
+from bertjax.tasks.reranking import ACTIVATIONS, RerankTask, ranking_task
 from bertjax.tasks.tagging import TagTask, split_words
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -412,17 +412,14 @@ class Pretrained:
     ) -> list[dict[str, Any]]:
         """Ranks passages for a query, the best first, with a model that scores pairs.
 
-        Returns a dict for each of `candidates`: its `index` there, its `score` and its `text`.
+        Returns a dict for each of `candidates`: its `index` there, its `score` and its `text`. Of a
+        model with two classes, the score is the probability of the one that is named like a match.
 
         Raises:
-            ValueError: the model is no reranker, or a text is empty.
+            ValueError: the model is no reranker and has no such class, or a text is empty.
         """
-        task, texts = self.task_with(), tuple(single_texts(candidates))
-        if not isinstance(task, RerankTask):
-            raise ValueError(
-                f"{self.where} was fine-tuned on {task.name} and ranks no passages: use a model of "
-                "--task=rerank."
-            )
+        task, _ = ranking_task(self.task_with(), f"rerank() of {self.where}")
+        texts = tuple(single_texts(candidates))
         examples = [Example(id="0", where="candidates", text=query, choices=texts)] * bool(texts)
         pairs = self.predictions(task, examples, batch_size=batch_size, shows_progress=False)
         return [row for _, prediction in pairs for row in prediction["ranking"]]

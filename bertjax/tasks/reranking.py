@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.base.files import brief
 from bertjax.data.batches.batch import Feature, LabelKind
-from bertjax.tasks.classification import sigmoid
+from bertjax.tasks.classification import ClassificationTask, sigmoid
 from bertjax.tasks.metrics import average_precision, mrr, ndcg, ranked_gains, regression_metrics
+from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
 from bertjax.tokenization import Tokenizer
 
@@ -21,6 +23,12 @@ from bertjax.tokenization import Tokenizer
 ACTIVATIONS = {"Sigmoid": sigmoid, "Identity": np.asarray, "Tanh": np.tanh}
 METRICS = ("ndcg_at_10", "mrr_at_10", "map")
 DISTILLED = ("margin", "kl")
+# Names, as of `plain`, of the class of pairs that match; the other class has any other name.
+MATCHES = frozenset(
+    "relevant isrelevant positive 1 true yes entailment entails match matches matching matched "
+    "duplicate isduplicate paraphrase isparaphrase equivalent similar related answer isanswer "
+    "correct supports supported".split()
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,7 @@ class RerankTask(Task):
         loss: the name of the training objective, one of `objectives`.
         temperature: by which "kl" divides scores.
         activation: the name of the function of a logit that is the score, in `ACTIVATIONS`.
+        weights: the factors of the model's outputs, whose sum is the logit.
         pairs: whether every input is a pair of texts; None if single texts are scored as well.
     """
 
@@ -42,6 +51,7 @@ class RerankTask(Task):
     loss: str = "binary"
     temperature: float = 1.0
     activation: str = "Sigmoid"
+    weights: tuple[float, ...] = (1.0,)
     pairs: bool | None = True
     best_metric: str = METRICS[0]
     max_length: int = 256
@@ -118,8 +128,8 @@ class RerankTask(Task):
         Of a list of candidates, it is `ranking`, the best candidate first: the `index` of each in
         the list, its `score` and its `text`.
         """
-        logits = np.array([output["logits"][0] for output in outputs], np.float64)
-        scores = ACTIVATIONS[self.activation](logits).tolist()
+        logits = np.array([output["logits"] for output in outputs], np.float64)
+        scores = ACTIVATIONS[self.activation](logits @ self.weights).tolist()
         if example.pair is None and example.choices:
             order = sorted(range(len(scores)), key=lambda index: -scores[index])
             texts = example.choices
@@ -175,6 +185,37 @@ class RerankTask(Task):
 
     def description(self, max_length: int) -> dict[str, Any]:
         return {**super().description(max_length), "pairs": self.pairs}
+
+
+def ranking_task(task: Task, where: str) -> tuple[RerankTask, str]:
+    """Makes the task of a model rank candidates; returns it and a message about it, or "".
+
+    Of two classes, the candidates are ranked by the probability of the one whose name is in
+    `MATCHES`. Raises ValueError, beginning with `where`, for other models than that and rerankers.
+    """
+    if isinstance(task, RerankTask):
+        return task, ""
+    matches = [name for name in task.labels if plain(name) in MATCHES]
+    if (
+        not isinstance(task, ClassificationTask)
+        or (len(task.labels), len(matches)) != (2, 1)
+        or task.pairs is False
+    ):
+        outputs = f"the classes {brief(', '.join(task.labels), 80)}" if task.labels else "no class"
+        raise ValueError(
+            f"{where} has candidates to rank, but the model ({task.name}) predicts {outputs}: use "
+            "a reranker, which has one output, or a model of pairs with two classes, exactly one "
+            "of which has a name such as relevant, positive, entailment, yes or 1 (the names are "
+            "in id2label of config.json). To classify each candidate, write a row with two texts "
+            "for it; to leave the candidates out, give --text_column."
+        )
+    signs = [1 if name in matches else -1 for name in task.labels]
+    ranking = RerankTask(
+        name=task.name,
+        max_length=task.max_length,
+        weights=tuple(sign / task.temperature for sign in signs),
+    )
+    return ranking, f"candidates are ranked by the probability of the class {matches[0]!r}."
 
 
 def _passages(example: Example) -> tuple[str, ...]:

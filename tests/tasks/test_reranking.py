@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax.inference.evaluation import from_file
+from bertjax.tasks.classification import (
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    softmax,
+)
+from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.task import Example
 from tests.inference.test_pretrained import with_config
 
@@ -61,6 +70,89 @@ def test_candidates_are_ranked_and_the_first_of_equal_ones_is_first():
 def test_an_example_that_cannot_be_learned_is_refused(tokenizer, changes, row, message):
     with pytest.raises(ValueError, match=f"^row 1.*{message}"):
         RerankTask(name="rerank", **changes).features(row, tokenizer, 16)
+
+
+ROW = {"query": "ab bc", "candidates": ["cd de", "ab", "bc ef gh"]}
+
+
+def rows_file(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "chosen"),
+    [
+        (("not_relevant", "relevant"), 1),
+        (("0", "1"), 1),
+        (("entailment", "not_entailment"), 0),
+        (("No", "YES"), 1),
+        (("negative", "Positive"), 1),
+        (("irrelevant", "Is-Relevant"), 1),
+    ],
+)
+def test_two_classes_rank_candidates_by_the_probability_of_the_one_that_matches(
+    labels, chosen, tmp_path
+):
+    task = ClassificationTask(name="m", labels=labels, temperature=1.7)
+    path = rows_file(tmp_path / "rows.jsonl", ROW)
+    ranks, examples, note = from_file(task, path, Columns())
+    logits = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    (row,) = examples
+    found = ranks.predict(row, [], [{"logits": x} for x in logits])["ranking"]
+    expected = softmax(logits / 1.7)[:, chosen]
+    assert [x["index"] for x in found] == np.argsort(-expected).tolist()
+    assert [x["score"] for x in found] == pytest.approx(sorted(expected, reverse=True))
+    assert f"ranked by the probability of the class {labels[chosen]!r}" in note
+
+
+@pytest.mark.parametrize(
+    ("task", "predicts"),
+    [
+        (ClassificationTask(name="m", labels=("LABEL_0", "LABEL_1")), "LABEL_0, LABEL_1"),
+        (ClassificationTask(name="m", labels=("no", "maybe", "yes")), "no, maybe, yes"),
+        (ClassificationTask(name="m", labels=("true", "yes")), "true, yes"),
+        (ClassificationTask(name="m", labels=("no", "yes"), pairs=False), "no, yes"),
+        (MultiLabelTask(name="m", labels=("a", "relevant")), "a, relevant"),
+        (RegressionTask(name="m"), "no class"),
+        (SimilarityTask(name="m"), "no class"),
+    ],
+)
+@pytest.mark.parametrize("column", ["candidates", "passages", "docs", "hits"])
+def test_candidates_are_refused_by_models_that_cannot_rank_them(task, predicts, column, tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", {"query": "a", column: ["b", "c"]})
+    message = rf"rows.jsonl has candidates to rank, but the model \(m\) predicts .*{predicts}"
+    with pytest.raises(ValueError, match=message):
+        from_file(task, path, Columns())
+    if isinstance(task, ClassificationTask) and not task.pairs:
+        _, examples, _ = from_file(task, path, Columns(text="query"))
+        assert next(iter(examples)).text == "a"
+
+
+def test_choice_columns_are_candidates_and_a_list_in_csv_is_no_candidate(tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", {"query": "a", "mine": ["b", "c"]})
+    task = ClassificationTask(name="m", labels=("no", "yes"))
+    _, (row,), _ = from_file(task, path, Columns(choices=("mine",)))
+    assert row.choices == ("b", "c")
+    (tmp_path / "rows.csv").write_text('query,candidates\na,"[""b"", ""c""]"\n')
+    _, rows, _ = from_file(RerankTask(name="m"), tmp_path / "rows.csv", Columns())
+    with pytest.raises(ValueError, match="is a list that was written as a text"):
+        list(rows)
+
+
+def test_a_model_of_two_classes_reranks_as_its_probabilities_say(tmp_path, one_layer):
+    folder = tmp_path / "m"
+    bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=2).save(folder)
+    with_config(folder, id2label={"0": "no", "1": "relevant"})
+    model = bertjax.load_pretrained(folder)
+    pairs = model.predict([(ROW["query"], text) for text in ROW["candidates"]])
+    expected = [pair["probabilities"]["relevant"] for pair in pairs]
+    found = model.rerank(ROW["query"], ROW["candidates"])
+    assert [row["index"] for row in found] == np.argsort(-np.array(expected)).tolist()
+    assert [row["score"] for row in found] == pytest.approx(sorted(expected, reverse=True))
+    with_config(folder, id2label={"0": "LABEL_0", "1": "LABEL_1"})
+    with pytest.raises(ValueError, match=r"rerank\(\) of .* predicts the classes LABEL_0, LABEL_1"):
+        bertjax.load_pretrained(folder).rerank(ROW["query"], ROW["candidates"])
 
 
 # How versions of sentence-transformers write the activation of a CrossEncoder.

@@ -92,7 +92,10 @@ KINDS: dict[OwnKind, KindColumns] = {
 # pandas names its index column "", and in Parquet "__index_level_0__".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
-CANDIDATE_LISTS = ("candidates", "passages", "documents", "texts")
+CANDIDATE_LISTS = (
+    *("candidates", "passages", "documents", "docs", "texts", "contexts", "paragraphs", "hits"),
+    *("responses", "replies"),
+)
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.
 SCORES = "scores"
@@ -412,6 +415,16 @@ def _with_lists(table: Table, named: Columns, columns: Columns) -> Columns:
         name = _first(_free(table.columns, columns), CANDIDATE_LISTS)
         columns = dataclasses.replace(columns, choices=(name,) if name else ())
     return dataclasses.replace(columns, negatives=found.negatives, scores=found.scores)
+
+
+def candidates(table: Table, named: Columns) -> str | None:
+    """Returns the column of lists of candidates to rank; None if the user names the text alone."""
+    if table.is_typed and named.text is None:
+        for name in table.columns:
+            lists = [isinstance(value, list) for value in table.first_values(name)]
+            if plain(name) in CANDIDATE_LISTS and any(lists):
+                return name
+    return None
 
 
 def _negatives(free: Mapping[str, str]) -> tuple[str, ...]:

@@ -352,6 +352,8 @@ class TableSource(Source):
             pair = None
         elif listed := columns.negatives or columns.choices:
             single = len(listed) == 1 and not isinstance(row.values.get(listed[0]), list)
+            if single:
+                _refuse_written_list(row, row.values.get(listed[0]))
             choices = (row.text(listed[0]),) if single else row.texts(listed)
         return Example(
             id=id,
