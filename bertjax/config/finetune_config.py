@@ -99,8 +99,8 @@ class FinetuneConfig(TrainingConfig):
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows "
         "test retrieval_dir text_column pair_column label_column id_column choice_columns "
-        "negative_columns score_columns label_separator max_length doc_stride max_query_length "
-        "max_answer_length null_threshold reader_threads",
+        "negative_columns score_columns ignore_columns label_separator max_length doc_stride "
+        "max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
         "feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
@@ -182,6 +182,10 @@ class FinetuneConfig(TrainingConfig):
     """embed and rerank: columns of a teacher's scores of the positive and of each hard negative, in
     this order, or the one column of JSON or Parquet that holds a list of them; empty: the list in a
     column named scores, if there are hard negatives."""
+    ignore_columns: tuple[str, ...] = ()
+    """Tasks on files of your own: columns that are not meant to be used. A column that is not read
+    and could change the meaning, such as another label, a split or a weight, stops the command
+    unless it is named here; empty: none."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""

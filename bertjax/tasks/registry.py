@@ -400,7 +400,7 @@ OWN_TASKS = tuple(
         kinds=tasks,
         make=functools.partial(_make, kind),
         own_files=True,
-        columns=KINDS[kind].fields,
+        columns=(*KINDS[kind].fields, "ignored"),
         losses=sum((getattr(task, "objectives", ()) for task in tasks), ()),
         label_separator=kind == "classify",
     )

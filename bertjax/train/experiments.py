@@ -341,6 +341,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
             choices=config.choice_columns,
             negatives=config.negative_columns,
             scores=config.score_columns,
+            ignored=config.ignore_columns,
         ),
         span_options={
             name: getattr(config, name)

@@ -100,6 +100,7 @@ _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|
 # The name of the list of a teacher's scores.
 SCORES = "scores"
 _FLAGS = {f"{name}s": f"--{name}_columns" for name in ("choice", "negative", "score")}
+_FLAGS["ignored"] = "--ignore_columns"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ class Columns:
             reranking, the same with candidates.
         negatives: for embeddings and reranking, the same with hard negatives.
         scores: the same with a teacher's scores, of the second text and of each hard negative.
+        ignored: columns that the user says are not meant to be used.
     """
 
     text: str | None = None
@@ -124,9 +126,10 @@ class Columns:
     choices: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def named(self) -> tuple[str, ...]:
-        """Returns the column names that are set, of all fields."""
+        """Returns the column names that are set, of all fields but `ignored`."""
         single = (self.text, self.pair, self.label, self.id)
         several = (*self.choices, *self.negatives, *self.scores)
         return tuple(name for name in (*single, *several) if name)
@@ -191,7 +194,7 @@ def find_columns(
         raise _which(table, lacking, [words.get(field, field) for field in lacking])
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns, pairs=pairs)
-    if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
+    if not table.is_typed and not named.named() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns, KINDS[kind].labels)
     return columns, _describe(table, named, columns, words)
 
@@ -220,8 +223,14 @@ def is_usual_text(name: str) -> bool:
 
 
 def _free(columns: Sequence[str], named: Columns) -> dict[str, str]:
-    taken = named.named()
+    taken = (*named.named(), *named.ignored)
     return {plain(name): name for name in reversed(columns) if name not in taken}
+
+
+def _left(table: Table, columns: Columns) -> list[str]:
+    """Returns the columns with a name that are neither in `columns` nor ignored."""
+    taken = ("", *columns.named(), *columns.ignored)
+    return [name for name in table.columns if name not in taken]
 
 
 def _first(free: Mapping[str, str], names: Sequence[str]) -> str | None:
@@ -245,6 +254,7 @@ def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Co
         label=_first(free, KINDS[kind].labels) if named.label is None else named.label or None,
         id=_first(free, IDS) if named.id is None else named.id,
         choices=named.choices or (_choices(free) if kind == "choice" else ()),
+        ignored=named.ignored,
     )
 
 
@@ -269,14 +279,14 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     are no others.
     """
     if columns.label is None and labelled:
-        free = [name for name in table.columns if name and name not in columns.named()]
+        free = _left(table, columns)
         dated = {name for name in free if len(free) > 1 and holds_dates(table.first_values(name))}
         free = [name for name in free if name not in dated] or free
         # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
-        free = [name for name in table.columns if name and name not in columns.named()]
+        free = _left(table, columns)
         texts = [name for name in free if _holds_texts(table, name)]
         words = [name for name in free if not _holds_numbers(table, name)]
         columns = dataclasses.replace(columns, text=next(iter(texts or words or free), None))
@@ -304,8 +314,7 @@ def _refuse_headerless(table: Table, columns: Columns, labels: Sequence[str] = (
 
 def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
     """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`."""
-    unused = [name for name in table.columns if name and name not in columns.named()]
-    texts = [name for name in unused if _holds_texts(table, name)]
+    texts = [name for name in _left(table, columns) if _holds_texts(table, name)]
     if texts:
         first, other = columns.text, texts[0]
         remedy = (
@@ -440,7 +449,7 @@ def _with_texts(table: Table, columns: Columns, free: Mapping[str, str]) -> Colu
         return columns
     if columns.text is None and columns.pair is None and (both := _pair(free, "embed")):
         return dataclasses.replace(columns, text=both[0], pair=both[1])
-    left = [name for name in table.columns if name and name not in columns.named()]
+    left = _left(table, columns)
     texts = [name for name in left if _holds_texts(table, name)]
     if len(texts) < 2:  # short texts, such as the words of queries
         texts = [name for name in left if not _holds_numbers(table, name)]

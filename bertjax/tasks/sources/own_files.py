@@ -34,6 +34,7 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
     unread_files,
 )
+from bertjax.tasks.sources.unused import UnusedColumns
 from bertjax.tasks.task import BadRows, Example, Source
 
 
@@ -194,6 +195,7 @@ class TableSource(Source):
 
     def _find_columns(self, named: Columns) -> list[str]:
         """Finds the columns of each split, and returns messages about the guessed ones."""
+        self._named = named
         self._columns, notes = dict.fromkeys(self.files, named), []
         missing = {split for split, tables in self._tables.items() if tables}
         for split, tables in self._tables.items():
@@ -233,6 +235,7 @@ class TableSource(Source):
             id=named.id if named.id in own else None,
             negatives=named.negatives if set(named.negatives) <= own else (),
             scores=named.scores if set(named.scores) <= own else (),
+            ignored=named.ignored,
         )
 
     def _needed(self, split: str) -> tuple[str, ...]:
@@ -243,7 +246,9 @@ class TableSource(Source):
     @property
     def description(self) -> dict[str, Any]:
         """The column names and label separator used in training, for a saved model's task.json."""
-        return {"columns": dataclasses.asdict(self.columns), "label_separator": self._separator}
+        columns = dataclasses.asdict(self.columns)
+        del columns["ignored"]
+        return {"columns": columns, "label_separator": self._separator}
 
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
@@ -304,6 +309,8 @@ class TableSource(Source):
         so that its text can be predicted. Without a column of ids, the id is the index of the row.
         """
         columns, reports = self._columns[split], self._bad_rows_are == "report"
+        kind = "" if self._single_texts and split == "train" else self.kind
+        unused = UnusedColumns(self.files[split], kind, columns, self._named)
         rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())
         for count, (table, (number, values)) in enumerate(rows):
             if isinstance(values, ValueError):
@@ -313,6 +320,13 @@ class TableSource(Source):
             if table.is_text and not values["text"].strip() and not reports:
                 continue
             row = Row(table.path, number, values)
+            unused.add(values)
+            if reason := unused.says_to_leave_out(values):
+                if split != "test":
+                    self.counts.add(f"{split}: {reason}", row.where)
+                    continue
+                values = values | {columns.label or "": None}
+                row = row._replace(values=values)
             id = str(count if columns.id is None else values.get(columns.id, count))
             try:
                 yield self._example(split, id, row)
@@ -323,6 +337,8 @@ class TableSource(Source):
                         unlabelled = row._replace(values=values | {columns.label: None})
                         example = self._example(split, id, unlabelled)
                 yield dataclasses.replace(example, row=values, problem=str(error))
+        if split != "test":
+            unused.check()
 
     def _example(self, split: str, id: str, row: Row) -> Example:
         """Converts `row` to an example; tags are kept as they are written.

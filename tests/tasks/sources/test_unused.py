@@ -1,0 +1,160 @@
+"""Columns that are not read are harmless, obeyed, or stop the command with the remedy."""
+
+import json
+
+import pandas
+import pytest
+
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.own_files import TableSource
+
+TEXTS = [f"the {word} is here today" for word in "cat dog cow hen owl fox bee ant elk yak".split()]
+LABELS = {
+    "classify": {"label": ["good", "bad"]},
+    "regress": {"score": [0.5, 2.25]},
+    "choice": {"choices": [["stay", "go"], ["eat", "run"]], "label": [0, 1]},
+    "embed": {},
+    "rerank": {"label": [1, 0]},
+}
+TEXT = {"classify": "text", "regress": "text", "choice": "question", "embed": "anchor"}
+
+
+def table(path, kind, **columns):
+    """Writes ten rows of a task with further columns, whose values are repeated."""
+    names = {TEXT.get(kind, "query"): TEXTS}
+    if kind in ("embed", "rerank"):
+        names["positive" if kind == "embed" else "passage"] = [f"{x} again" for x in TEXTS]
+    names |= LABELS[kind] | columns
+    rows = [{name: x[i % len(x)] for name, x in names.items()} for i in range(len(TEXTS))]
+    if kind == "rerank":
+        rows = [row | {"query": TEXTS[i // 2]} for i, row in enumerate(rows)]
+    if path.suffix == ".csv":
+        pandas.DataFrame(rows).to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        pandas.DataFrame(rows).to_parquet(path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def read(path, kind, **columns):
+    return list(TableSource(kind, train=path, columns=Columns(**columns)).examples("train"))
+
+
+HARMLESS = [
+    {"id": range(10), "source": ["web", "book"], "language": ["en", "de"]},
+    {"user_name": ["Anna", "Bo"], "created_at": ["2026-01-31", "2026-02-01"], "likes": [3, 4]},
+    {"annotatorId": [7, 8], "num_tokens": [4, 5], "Unnamed: 0": range(10), "split": ["train"]},
+    {"url": [f"a.org/{i}" for i in range(10)], "status": ["accepted"], "meta": [{"a": 1}]},
+]
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("columns", HARMLESS, ids=lambda x: next(iter(x)))
+def test_columns_that_describe_a_row_do_not_stop_a_task(kind, columns, tmp_path):
+    assert len(read(table(tmp_path / "t.jsonl", kind, **columns), kind)) == len(TEXTS)
+
+
+SELECTING = [
+    {"split": ["train", "test"]},
+    {"set": ["training", "validation"]},
+    {"fold": [0, 1, 2]},
+    {"is_test": [False, True]},
+    {"status": ["submitted", "discarded"]},
+    {"check": ["pending", "approved"]},
+    {"valid": [1, 0]},
+    {"sample_weight": [0.5, 1.0]},
+    {"confidence": [0.9, 0.3, 1]},
+]
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("column", SELECTING, ids=lambda x: next(iter(x)))
+def test_columns_that_may_say_which_rows_count_stop_a_task(kind, column, tmp_path):
+    (name,) = column
+    path = table(tmp_path / "t.jsonl", kind, **column)
+    with pytest.raises(ValueError, match=rf"'{name}' \(.*--ignore_columns {name} to leave it"):
+        read(path, kind)
+    assert len(read(path, kind, ignored=(name,))) == len(TEXTS)
+    # A prediction is made for each row, whatever they are for.
+    assert len(list(TableSource(kind, test=path).examples("test"))) == len(TEXTS)
+
+
+def test_a_value_after_many_rows_stops_a_task(tmp_path):
+    path = tmp_path / "t.jsonl"
+    rows = [{"text": f"text number {i}", "label": "ab"[i % 2]} for i in range(500)]
+    rows[400]["split"] = "test"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"'split' .* may say which rows to use"):
+        make_task("classify", TaskOptions(train=str(path)))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("values", [[1, 0], [True, False], [0.0, 1.0], ["true", "false"]])
+@pytest.mark.parametrize("pair", [False, True])
+def test_labels_with_a_column_each_stop_a_task(suffix, values, pair, tmp_path):
+    text = {"sentence1": TEXTS, "sentence2": TEXTS[::-1]} if pair else {"comment_text": TEXTS}
+    columns = {"toxic": values, "threat": values[::-1], "insult": [*values, values[0]]}
+    frame = pandas.DataFrame(
+        {name: [x[i % len(x)] for i in range(10)] for name, x in (text | columns).items()}
+    )
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "csv":
+        frame.to_csv(path)
+    elif suffix == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    message = r"columns 'toxic' .*, 'threat' .* each may be a label of several.*lists.*labels"
+    with pytest.raises(ValueError, match=message):
+        read(path, "classify")
+    assert len(read(path, "classify", label="insult")) == 10
+    assert len(read(path, "classify", ignored=("toxic", "threat"))) == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "named"),
+    [
+        ("classify", {"mood": ["low", "high"], "weather": ["wet", "dry"]}, "mood"),
+        ("classify", {"sentiment": ["low", "high"], "topic": ["a", "b"]}, "topic"),
+        ("classify", {"label": ["low", "high"], "gold_label": ["a", "b"]}, "gold_label"),
+        ("regress", {"cohesion": [1.5, 2], "syntax": [2.5, 3]}, "syntax"),
+        ("regress", {"score": [1.5, 2], "rating": [2.5, 3]}, "rating"),
+        ("classify", {"is_spam": ["yes", "no"], "is_ham": ["no", "yes"]}, "is_spam"),
+    ],
+)
+def test_a_second_column_that_may_be_the_label_stops_a_task(kind, columns, named, tmp_path):
+    values = {"text": TEXTS} | columns
+    rows = [{name: x[i % len(x)] for name, x in values.items()} for i in range(10)]
+    path = tmp_path / "t.csv"
+    pandas.DataFrame(rows).to_csv(path, index=False)
+    with pytest.raises(ValueError, match="label.*--label_column.*--ignore_columns"):
+        read(path, kind)
+    label = str(columns[named][0])
+    assert str(read(path, kind, label=named)[0].label) == label
+
+
+def test_prodigys_and_label_studios_rows_that_are_not_meant_are_left_out(tmp_path):
+    answers = ["accept", "reject", "ignore", "accept", "accept"]
+    path = table(tmp_path / "t.jsonl", "classify", answer=answers)
+    source = TableSource("classify", train=path)
+    assert [x.id for x in source.examples("train")] == ["0", "3", "4", "5", "8", "9"]
+    assert source.counts.total() == 4 and "Prodigy" in next(iter(source.counts))
+    examples = list(TableSource("classify", test=path).examples("test"))
+    assert [x.label for x in examples[:3]] == ["good", None, None] and len(examples) == 10
+    assert len(read(path, "classify", ignored=("answer",))) == 10
+    path = table(tmp_path / "c.csv", "classify", was_cancelled=[False, True])
+    assert [x.id for x in read(path, "classify")] == ["0", "2", "4", "6", "8"]
+    path = table(tmp_path / "d.csv", "classify", answer=["accept", "reject", "perhaps"])
+    with pytest.raises(ValueError, match="'answer' .* may say which rows to use"):
+        read(path, "classify")
+
+
+def test_entities_of_rejected_rows_are_not_learnt(tmp_path):
+    spans = [{"start": 4, "end": 7, "label": "ANIMAL"}]
+    rows = [{"text": text, "spans": spans, "answer": "accept"} for text in TEXTS]
+    rows[0] |= {"spans": [{"start": 0, "end": 3, "label": "WRONG"}], "answer": "reject"}
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = make_task("tag", TaskOptions(train=str(tmp_path / "t.jsonl")))
+    assert "B-WRONG" not in task.labels and "B-ANIMAL" in task.labels
