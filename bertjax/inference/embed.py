@@ -46,7 +46,9 @@ from bertjax.tasks.sources.tables import (
     suffix_of,
 )
 from bertjax.weights import LoadedModel
-from bertjax.weights.sentence_transformers import Read, SentenceModules
+from bertjax.weights.sentence_transformers import LENGTHS, Read, SentenceModules
+
+ROLES = ("query", "document")
 
 
 class Embedder:
@@ -124,7 +126,9 @@ class Embedder:
                 f"to {model.size}."
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
-        self.max_length = max_length or min(modules.max_length or loaded.max_length, longest)
+        of_role = getattr(modules, f"{prompt}_length") if prompt in ROLES else None
+        usual = of_role or modules.max_length or loaded.max_length
+        self.max_length = max_length or min(usual, longest)
         self.similarity, self.truncated = modules.similarity, 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
@@ -194,8 +198,9 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
 
     Nothing is taken from them if the task sets the pooling. Prompts that the task does not set are
     the prompts "query" and "document" of the files, or if these are empty, the default prompt. A
-    `foreign` model, which another library has trained, gets the default prompt for all texts, as
-    from `encode` there. The returned model has the prompts of the task in its `usage`.
+    `foreign` model, which another library has trained, gets the default prompt for all texts, and
+    no lengths of queries and documents, as from `encode` there. The returned model has the prompts
+    of the task in its `usage`.
     """
     if not isinstance(task, EmbeddingTask):
         return task, loaded
@@ -204,8 +209,9 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
         modules = source.usage.modules.result() or modules
     default, prompts = modules.prompt(None), dict(modules.prompts)
     same = ("include_prompt", "lower_case", "similarity", "truncate_dim")
+    same += () if foreign else LENGTHS
     fields = {name: getattr(modules, name) for name in same}
-    for name in ("query", "document"):
+    for name in ROLES:
         if (given := getattr(task, f"{name}_prompt")) is None:
             given = default if foreign else prompts[name] or default
         else:

@@ -19,7 +19,7 @@ import numpy as np
 from bertjax.base.files import writing
 from bertjax.base.progress import progress
 from bertjax.base.scratch import scratch_folder
-from bertjax.inference.embed import Embedder, windows
+from bertjax.inference.embed import ROLES, Embedder, windows
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
@@ -91,9 +91,10 @@ def fresh(x: np.ndarray) -> np.ndarray:
 def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
     """Returns the embedders of the roles "query" and "document"; `options` are of `Embedder`.
 
-    Texts get the prompts of these names, as from `encode_query` and `encode_document` there.
+    Texts get the prompts and lengths of these names, as from `encode_query` and `encode_document`
+    of sentence-transformers.
     """
-    return {role: Embedder(loaded, prompt=role, **options) for role in ("query", "document")}
+    return {role: Embedder(loaded, prompt=role, **options) for role in ROLES}
 
 
 def read_texts(path: Path) -> Iterator[tuple[str, str]]:

@@ -46,6 +46,8 @@ class EmbeddingTask(Task):
             None: all are.
         query_prompt: the text before the anchor; None: as the model to start from says.
         document_prompt: the text before the other texts; None: as the model to start from says.
+        query_length: maximum number of tokens of the anchor; None: as of all sequences.
+        document_length: maximum number of tokens of the other texts; None: as of all sequences.
         include_prompt: whether the pooling includes the tokens of the prompts.
         lower_case: whether texts are lower-cased, whatever the tokenizer does.
         similarity: how vectors are compared in predictions, as in `similarities`.
@@ -63,6 +65,8 @@ class EmbeddingTask(Task):
     false_negative_margin: float | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
+    query_length: int | None = None
+    document_length: int | None = None
     include_prompt: bool = True
     lower_case: bool = False
     similarity: str = "cosine"
@@ -127,12 +131,17 @@ class EmbeddingTask(Task):
         sequences = []
         for index, text in enumerate(texts):
             prompt = (self.document_prompt if index else self.query_prompt) if prompts else ""
-            ids, types = tokenizer.encode_prompt(f"{prompt or ''}{text}", max_length=max_length)
+            length = self.length_of("document" if index else "query", max_length)
+            ids, types = tokenizer.encode_prompt(f"{prompt or ''}{text}", max_length=length)
             if prompt and not self.include_prompt:
-                first = prompt_length(tokenizer, prompt, max_length)
+                first = prompt_length(tokenizer, prompt, length)
                 types = [int(place >= first) for place in range(len(ids))]
             sequences.append((ids, types))
         return sequences
+
+    def length_of(self, role: str, max_length: int) -> int:
+        """Returns the maximum number of tokens of a "query" or "document"."""
+        return min(getattr(self, f"{role}_length") or max_length, max_length)
 
     @abc.abstractmethod
     def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray | None:

@@ -19,8 +19,9 @@ from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORE
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
+from bertjax.inference.embed import ROLES, Embedder
 from bertjax.inference.predictor import Predictor, labels_of
-from bertjax.inference.retrieval import Collection, embedders
+from bertjax.inference.retrieval import Collection
 from bertjax.model import HEADS
 from bertjax.record.labels import held_out_label
 from bertjax.record.predictions import (
@@ -273,7 +274,12 @@ class FinetuningJob(Job):
     def _search(self, collection: Collection, params: Any, check: Any) -> dict[str, float]:
         # All hosts search all of it, since each needs the scores.
         params = hosts.fetch(params, self.program.mesh)
-        embed = embedders(self.loaded._replace(params=params), max_length=self.max_length)
+        loaded = self.loaded._replace(params=params)
+        task: Any = self.task  # of embeddings
+        embed = {
+            role: Embedder(loaded, prompt=role, max_length=task.length_of(role, self.max_length))
+            for role in ROLES
+        }
         for embedder in embed.values():
             embedder.after_batch = lambda _: check()
         is_cosine = embed["query"].similarity == "cosine"

@@ -62,8 +62,8 @@ _TENSORS = {
 # The values that are followed; any, if other code reads the field or no embedding depends on it.
 _USUAL = {
     "Transformer": {
-        **dict.fromkeys(("max_seq_length", "do_lower_case", "unpad_inputs"), _ANY),
-        **dict.fromkeys(("query_length", "document_length"), _ANY),  # not of `encode`
+        **dict.fromkeys(("max_seq_length", "query_length", "document_length"), _ANY),
+        **dict.fromkeys(("do_lower_case", "unpad_inputs"), _ANY),
         "transformer_task": "feature-extraction",
         "modality_config": {
             "text": {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -77,6 +77,7 @@ _USUAL = {
     "LayerNorm": {"dimension": _ANY},
     "SentenceTransformer": {"model_type": "SentenceTransformer"},
 }
+LENGTHS = ("query_length", "document_length")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
@@ -94,6 +95,8 @@ class SentenceModules(NamedTuple):
         default_prompt: the name of the prompt that is used if none is named; None: no prompt.
         similarity: how two vectors are compared, one of `SIMILARITIES`.
         truncate_dim: the number of dimensions that are kept in the end; None: all.
+        query_length: maximum number of tokens of a text with the prompt "query", as from
+            `encode_query`, and `document_length` with "document"; None: as `max_length`.
     """
 
     pooling: str = "mean"
@@ -108,6 +111,8 @@ class SentenceModules(NamedTuple):
     default_prompt: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    query_length: int | None = None
+    document_length: int | None = None
 
     def prompt(self, name_or_text: str | None) -> str:
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
@@ -180,6 +185,7 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         _count(settings, content, "max_seq_length"),
         bool(content.get("do_lower_case")),
         *(prompts, name, similarity, _count(file, model, "truncate_dim")),
+        *(_count(settings, content, length) for length in LENGTHS),
     )
 
 
@@ -404,13 +410,18 @@ def files_of_head(
     if modes != [mode for mode in get_args(Pooling) if mode in modes]:
         pooling["pooling_mode"] = modes  # an order that flags do not tell
     pooling |= {} if model.include_prompt else {"include_prompt": False}
+    # Versions of sentence-transformers before 6 do not know these fields.
+    lengths = {name: min(x, max_length) for name in LENGTHS if (x := getattr(kept, name))}
     contents: dict[str, Any] = {
         MODULES: [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (path, kind) in enumerate(zip(folders, names, strict=True))
         ],
         _POOLING: pooling,
-        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": kept.lower_case},
+        _SETTINGS[0]: {
+            **{"max_seq_length": max_length, "do_lower_case": kept.lower_case},
+            **lengths,
+        },
         _MODEL: {
             "prompts": {name: x for name, x in kept.prompts.items() if x or name not in unset},
             "default_prompt_name": kept.default_prompt,

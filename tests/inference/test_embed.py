@@ -11,6 +11,7 @@ import pytest
 import bertjax
 from bertjax import convert, predict
 from bertjax.inference.embed import Embedder, embed_file
+from bertjax.inference.retrieval import embedders
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
 
@@ -280,6 +281,56 @@ def test_prompts_and_lower_casing_change_the_texts(folder, tmp_path):
     (model / "config_sentence_transformers.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="default_prompt_name='question'.*--pooling"):
         bertjax.load_pretrained(model, "encoder").embed(["a"])
+
+
+def with_lengths(folder, target, **lengths):
+    model = with_modules(folder, target, MODULES, {"pooling_mode": "mean"})
+    settings = {"max_seq_length": 20, **lengths}
+    (model / "sentence_bert_config.json").write_text(json.dumps(settings))
+    prompts = {"prompts": {"query": "abc: ", "document": "hij: "}}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("lengths", "query", "document"),
+    [
+        ({"query_length": 4, "document_length": 9}, 4, 9),
+        ({"query_length": 6}, 6, 20),
+        ({"document_length": 30, "query_length": None}, 20, 30),  # longer than max_seq_length
+        ({"query_length": 4000}, 64, 20),  # longer than the positions of the model
+    ],
+)
+def test_queries_and_documents_are_cut_to_their_own_lengths(
+    folder, texts, tmp_path, lengths, query, document
+):
+    model = with_lengths(folder, tmp_path / "m", **lengths)
+    bert = bertjax.load_pretrained(model)
+    texts = texts[-5:]
+    for prompt, length in (("query", query), ("document", document), ("abc: ", 20), (None, 20)):
+        expected = Embedder(bert.loaded, prompt=prompt, max_length=length)(texts)
+        np.testing.assert_array_equal(bert.embed(texts, prompt=prompt), expected)
+    roles = embedders(bert.loaded)
+    assert [roles[role].max_length for role in roles] == [query, document]
+    given = embedders(bert.loaded, max_length=5), embedders(bert.loaded, pooling="mean")
+    assert [{e.max_length for e in x.values()} for x in given] == [{5}, {64}]
+    # Pairs get what `encode` of sentence-transformers does with them: no role, and no prompt.
+    whole = bertjax.load_pretrained(model, "sentence_embedding")
+    (pair,) = whole.predict([(texts[-1], texts[0])])
+    x, y = bert.embed([texts[-1], texts[0]], normalize=True)
+    assert pair["similarity"] == pytest.approx(float(x @ y), abs=1e-6)
+    bert.save(tmp_path / "saved")
+    convert.main([str(model), str(tmp_path / "converted")])
+    for copy in ("saved", "converted"):
+        kept = json.loads((tmp_path / copy / "sentence_bert_config.json").read_text())
+        assert kept == {"max_seq_length": 20, **lengths}
+
+
+@pytest.mark.parametrize("value", [0, -3, "long", 2.5, True])
+def test_a_length_that_is_no_number_of_tokens_is_refused(folder, tmp_path, value):
+    model = with_lengths(folder, tmp_path / "m", query_length=value)
+    with pytest.raises(ValueError, match="sentence_bert_config.json: query_length is .*; correct"):
+        bertjax.load_pretrained(model).embed(["a"])
 
 
 def test_the_command_takes_prompts_by_name_or_text(folder, tmp_path, capsys):

@@ -392,7 +392,8 @@ def trained(library, save, sentences, tmp_path_factory):
         similarity_fn_name="dot",
         cased=True,
     )
-    edit(folder / "sentence_bert_config.json", do_lower_case=True)
+    lengths = {"query_length": 9, "document_length": 40}
+    edit(folder / "sentence_bert_config.json", do_lower_case=True, **lengths)
     workdir = tmp_path_factory.mktemp("run")
     rows = [{"anchor": s.upper(), "positive": s[::-1]} for s in sentences[:20]]
     (workdir / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -425,6 +426,7 @@ def test_modules_and_prompts_are_trained_and_saved(library, trained, texts):
     model = library.SentenceTransformer(str(result.directory), device="cpu")
     assert model.prompts == {"query": "abc de: ", "document": "hij ", "short": "fg "}
     assert model.similarity_fn_name == "dot" and model.max_seq_length == 32
+    assert (model[0].query_length, model[0].document_length) == (9, 32)
     texts = [*texts[:4], texts[0].upper()]
     queries, documents = model.encode_query(texts), model.encode_document(texts)
     assert not np.allclose(queries, documents, atol=1e-2)
@@ -434,6 +436,34 @@ def test_modules_and_prompts_are_trained_and_saved(library, trained, texts):
     expected = (queries * documents).sum(1)
     np.testing.assert_allclose([x["similarity"] for x in pairs], expected, atol=1e-5)
     np.testing.assert_allclose(expected[0], expected[4], atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", [(4, 6), (None, 5), (30, None)])
+def test_roles_have_the_lengths_of_sentence_transformers(library, save, texts, tmp_path, lengths):
+    folder = save("mean", prompts=PROMPTS)
+    names = ("query_length", "document_length")
+    given = dict(zip(names, lengths, strict=True))
+    edit(folder / "sentence_bert_config.json", max_seq_length=20, **given)
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    bert = bertjax.load_pretrained(folder)
+    for name, expected in (
+        ("query", model.encode_query(texts)),
+        ("document", model.encode_document(texts)),
+        (None, model.encode(texts)),
+    ):
+        np.testing.assert_allclose(bert.embed(texts, prompt=name), expected, atol=1e-5)
+
+
+def test_training_examples_are_cut_to_the_lengths_of_their_roles(tokenizer):
+    from bertjax.tasks import Example
+    from bertjax.tasks.embedding import ContrastiveTask
+
+    task = ContrastiveTask(name="embed", query_length=4, document_length=7)
+    words = "ab bc cd de ef fg gh hi ij"
+    example = Example(id="0", where="row 0", text=words, pair=words)
+    assert task.features(example, tokenizer, 32)[0].lengths == (4, 7)
+    assert task.features(example, tokenizer, 5)[0].lengths == (4, 5)
 
 
 def test_features_leave_equal_texts_equal_under_different_prompts(tokenizer):
