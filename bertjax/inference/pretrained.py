@@ -660,12 +660,7 @@ def saved_task(
     if kind is ClassificationTask:
         fields["temperature"] = float(description.get("temperature", 1.0))
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
-    ids = sorted({int(i) for i in config.get("id2label") or ()}) if labels else []
-    if ids and ids != [*range(num_labels)]:
-        raise ValueError(
-            f"id2label in config.json has the ids {listed(ids)}, but the outputs of the model are "
-            f"0 to {num_labels - 1}, so that their names are unknown: correct the ids there."
-        )
+    check_class_ids(labels, config)
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
     if kind is MultiLabelTask and (thresholds := description.get("thresholds")):
@@ -686,6 +681,18 @@ def saved_task(
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric
     return kind(labels=names, **fields)
+
+
+def check_class_ids(labels: Sequence[str] | None, config: Mapping[str, Any]) -> None:
+    """Raises ValueError if the ids of the class names `labels` in a config are not 0 to n - 1."""
+    if not labels:
+        return
+    ids, count = sorted({int(i) for i in config.get("id2label") or ()}), len(labels)
+    if ids and ids != [*range(count)]:
+        raise ValueError(
+            f"id2label in config.json has the ids {listed(ids)}, but the outputs of the model are "
+            f"0 to {count - 1}, so that their names are unknown: correct the ids there."
+        )
 
 
 def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:

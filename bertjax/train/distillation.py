@@ -21,7 +21,7 @@ from bertjax.tasks import Task
 from bertjax.tokenization import Tokenizer
 from bertjax.train.step import TEACHER
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.load import fingerprint, student_params
+from bertjax.weights.load import class_order, fingerprint, student_params, with_class_order
 
 
 def distilled_pretraining(config: DistillationConfig) -> Objective:
@@ -196,19 +196,17 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
             "same tokens: choose two models with the same tokenizer."
         )
     check_length(config, task, name, loaded)
-    params = loaded.params
     if loaded.model.objectives[task.label_kind].named_classes:
-        if sorted(teacher_task.labels) != sorted(task.labels):
+        order = class_order(teacher_task.labels, task.labels)
+        if order is None:
             raise ValueError(
                 f"{name} has the classes {', '.join(teacher_task.labels)}, but the task has "
                 f"{', '.join(task.labels)}: the classes must be the same, in any order. If only "
                 "the names of the classes differ, correct id2label in the config.json of the "
                 "teacher."
             )
-        part = str(loaded.model.class_part)
-        order = [teacher_task.labels.index(label) for label in task.labels]
-        params = params | {part: {key: value[..., order] for key, value in params[part].items()}}
-    return Teacher(loaded.model, params, fingerprint(params))
+        loaded = with_class_order(loaded, order)
+    return Teacher(loaded.model, loaded.params, fingerprint(loaded.params))
 
 
 def check_length(config: FinetuneConfig, task: Task, name: str, loaded: LoadedModel) -> None:

@@ -8,19 +8,27 @@ the original scale.
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.base.files import naming_write_errors, read_json, write_json
+from bertjax.base.files import (
+    brief,
+    naming_read_errors,
+    naming_write_errors,
+    read_json,
+    write_json,
+)
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
 from bertjax.inference.embed import ROLES, Embedder
 from bertjax.inference.predictor import Predictor, labels_of
+from bertjax.inference.pretrained import check_class_ids
 from bertjax.inference.retrieval import Collection
 from bertjax.model import HEADS
 from bertjax.record.labels import held_out_label
@@ -53,7 +61,7 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
 from bertjax.weights.hf import adapter_files, model_card
-from bertjax.weights.load import with_tagger
+from bertjax.weights.load import class_order, with_class_order, with_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
 
@@ -432,17 +440,48 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     )
     if tagger is not None:
         loaded = with_tagger(loaded, tagger, len(task.labels), config.seed)
-    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
-        hosts.say(
-            f"The classifier of {config.init} is kept, since it has as many classes as the task; "
-            f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
-        )
+    elif task.labels and loaded.model.class_part not in loaded.absent:
+        loaded = _with_classes_of(config, task, loaded)
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
     check_length(config, task, config.init, loaded)
     loaded = loaded._replace(config=loaded.config.with_dropout(config.dropout))
     config_to_hf(loaded.config)  # what could not be saved is refused before the training
     return loaded
+
+
+def _with_classes_of(config: FinetuneConfig, task: Task, loaded: LoadedModel) -> LoadedModel:
+    """Gives each class of the task the weights of the class of the same name.
+
+    If the names differ, the classifier is drawn at random, unless they are LABEL_0 and so on, which
+    say nothing: then the order stays.
+    """
+    with naming_read_errors(loaded.source.where):
+        check_class_ids(loaded.labels, loaded.source.config)
+    stored = loaded.labels or [f"LABEL_{i}" for i in range(len(task.labels))]
+    if stored == [*task.labels]:
+        return loaded
+    order, name = class_order(stored, task.labels), f"The classifier of {config.init}"
+    before, now = (brief(", ".join(names), 200) for names in (stored, task.labels))
+    if order is not None:
+        hosts.say(
+            f"{name} is kept, with its classes in the order and under the names of the task: each "
+            f"class has its weights by its name. Before: {before}; now: {now}"
+        )
+        return with_class_order(loaded, order)
+    if all(re.fullmatch(r"LABEL_\d+", label) for label in stored):
+        hosts.say(
+            f"{name} is kept, and so is the order of its classes, whose names say nothing: "
+            f"{before} are now called {now}. If it was trained with another order, write the names "
+            "into id2label in its config.json"
+        )
+        return loaded
+    hosts.say(
+        f"{name} is not used, since its classes {before} are not those of the task, {now}. If only "
+        "their names differ, correct id2label in its config.json"
+    )
+    absent = [*loaded.absent, str(loaded.model.class_part)]
+    return reinitialized(loaded._replace(absent=absent), config.seed)
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:

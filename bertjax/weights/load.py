@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -286,6 +287,30 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
             'labels: correct it to the form {"0": "no", "1": "yes"}.'
         ) from error
     return [by_id[i] for i in sorted(by_id)] if count in (None, len(by_id)) else None
+
+
+def class_order(stored: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Returns the index in `stored` of each of the classes `wanted`; None if the names differ.
+
+    Names are the same if they are equal or, where this leaves no doubt, if they only differ in case
+    or in spaces, hyphens and underscores.
+    """
+    for form in (str, _spelling):
+        names, sought = [form(name) for name in stored], [form(name) for name in wanted]
+        if sorted(names) == sorted(sought) and len(set(names)) == len(names):
+            return [names.index(name) for name in sought]
+    return None
+
+
+def _spelling(name: str) -> str:
+    return re.sub("[ _-]+", " ", name.casefold())
+
+
+def with_class_order(loaded: LoadedModel, order: Sequence[int]) -> LoadedModel:
+    """Returns a model whose output i is the output `order[i]` of `loaded`."""
+    part = str(loaded.model.class_part)
+    layer = {name: np.asarray(x)[..., order] for name, x in loaded.params[part].items()}
+    return loaded._replace(params={**loaded.params, part: layer})
 
 
 # Maximum number of units of a saved BiLSTM; the memory grows with the square of this number.

@@ -1,0 +1,212 @@
+"""How fine-tuning begins: which weights of a stored classifier become those of which class."""
+
+import csv
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+
+from bertjax import finetune
+from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.model import HEADS
+from bertjax.tasks import make_task
+from bertjax.train.experiments import task_options
+from bertjax.train.finetuning import load_for_task
+from bertjax.weights import load_model, save_hf
+from tests.steps import run_until
+
+FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
+NLI = ["contradiction", "entailment", "neutral"]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory, tiny_family, tokenizer, random_params):
+    """(names of the classes, head, family) -> a model directory with a random classifier."""
+
+    def make(names, head="sequence_classification", family="bert", **fields):
+        folder = tmp_path_factory.mktemp("init") / "model"
+        params = random_params(HEADS[head](tiny_family(family), num_labels=len(names)))
+        save_hf(folder, params, tiny_family(family), tokenizer, head=head)
+        (folder / "checksums.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"id2label": {str(i): name for i, name in enumerate(names)}, **fields}
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return make
+
+
+def rows_of(path, names):
+    """A file of texts, two of each class."""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((f"abc {x}", x) for x in [*names] * 2)])
+    return str(path)
+
+
+def started(folder, task="classify", **files):
+    """The task, and the model that its training starts with."""
+    config = FinetuneConfig(task=task, init=str(folder), max_length=32, **files)
+    made = make_task(task, task_options(config))
+    return made, load_for_task(config, made)
+
+
+def kept(folder, task, loaded, name_of=str):
+    """Whether each class of the task has the weights of the class of its name."""
+    stored = load_model(folder, task.head)
+    order = [stored.labels.index(name_of(label)) for label in task.labels]
+    parts = [model.params["classifier"] for model in (stored, loaded)]
+    return parts[0].keys() == {"kernel", "bias"} and all(
+        np.array_equal(parts[0][name][..., order], parts[1][name]) for name in parts[0]
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classes_in_another_order_keep_their_weights(tmp_path, model_of, family, capsys):
+    folder = model_of(["entailment", "neutral", "contradiction"], family=family)
+    task, loaded = started(folder, train=rows_of(tmp_path / "a.csv", NLI))
+    assert list(task.labels) == NLI and kept(folder, task, loaded)
+    assert "each class has its weights by its name" in capsys.readouterr().out
+    assert not loaded.absent
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        (["NEUTRAL", "ENTAILMENT", "CONTRADICTION"], NLI),
+        (["Not Entailment", "entailment", "Other"], ["entailment", "not_entailment", "other"]),
+        (["c", "a", "B"], ["A", "b", "C"]),
+        (["2", "0", "1"], ["0", "1", "2"]),
+        (["LABEL_2", "LABEL_1", "LABEL_0"], ["LABEL_0", "LABEL_1", "LABEL_2"]),
+    ],
+)
+def test_names_may_be_spelled_otherwise(tmp_path, model_of, names, rows):
+    folder = model_of(names)
+    task, loaded = started(folder, train=rows_of(tmp_path / "a.csv", rows))
+
+    def spelled(label):
+        return next(x for x in names if x.lower().replace(" ", "_") == label.lower())
+
+    assert kept(folder, task, loaded, spelled)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tags_in_another_order_keep_their_weights(tmp_path, model_of, family):
+    folder = model_of(["I-LOC", "O", "B-LOC"], "token_classification", family)
+    words = [{"words": ["abc", "hij", "a"], "tags": ["O", "B-LOC", "I-LOC"]}] * 3
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in words))
+    task, loaded = started(folder, "tag", train=str(tmp_path / "a.jsonl"))
+    assert task.labels == ("O", "B-LOC", "I-LOC") and kept(folder, task, loaded)
+
+
+def test_several_labels_in_another_order_keep_their_weights(tmp_path, model_of):
+    folder = model_of(["c", "b", "a"], problem_type="multi_label_classification")
+    rows = [{"text": "abc", "labels": ["a", "b"]}, {"text": "hij", "labels": ["c"]}] * 2
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    task, loaded = started(folder, train=str(tmp_path / "a.jsonl"))
+    assert task.label_kind == "multi_label" and kept(folder, task, loaded)
+
+
+@pytest.fixture(scope="module")
+def mnli(tmp_path_factory, sentences):
+    """A folder with official files of MNLI and RTE."""
+    folder = tmp_path_factory.mktemp("glue")
+    splits = {"MNLI": ("train", "dev_matched", "dev_mismatched"), "RTE": ("train", "dev")}
+    names = {"MNLI": NLI, "RTE": ["entailment", "not_entailment"]}
+    for task, parts in splits.items():
+        (folder / task).mkdir()
+        label = "gold_label" if task == "MNLI" else "label"
+        lines = [f"index\tsentence1\tsentence2\t{label}"]
+        lines += [f"{i}\t{sentences[i]}\tabc\t{x}" for i, x in enumerate(names[task] * 2)]
+        for part in parts:
+            (folder / task / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_official_tasks_take_a_classifier_by_its_names(model_of, mnli, seed):
+    names = [name.upper() for name in NLI]
+    random.Random(seed).shuffle(names)
+    folder = model_of(names)
+    task, loaded = started(folder, "mnli", data_dir=str(mnli))
+    assert kept(folder, task, loaded, str.upper)
+
+
+def test_two_classes_that_are_reversed_keep_their_weights(mnli, model_of):
+    folder = model_of(["NOT_ENTAILMENT", "ENTAILMENT"])
+    task, loaded = started(folder, "rte", data_dir=str(mnli))
+    assert task.labels == ("entailment", "not_entailment")
+    assert kept(folder, task, loaded, str.upper)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["negative", "neutral", "positive"],  # of which the task has one
+        ["0", "1", "2"],
+        ["entailment", "ENTAILMENT", "neutral"],
+    ],
+)
+def test_other_names_get_a_new_classifier(tmp_path, model_of, names, capsys):
+    folder = model_of(names)
+    task, loaded = started(folder, train=rows_of(tmp_path / "a.csv", NLI))
+    printed = capsys.readouterr().out
+    assert f"is not used, since its classes {', '.join(names)} are not those of" in printed
+    assert loaded.absent == ["classifier"]
+    stored = load_model(folder, task.head).params["classifier"]["kernel"]
+    fresh = loaded.params["classifier"]["kernel"]
+    assert fresh.shape == stored.shape and not np.isclose(fresh, stored).any()
+    assert np.array_equal(loaded.params["classifier"]["bias"], np.zeros(3))
+
+
+@pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1", "LABEL_2"], None])
+def test_names_that_say_nothing_keep_the_order(tmp_path, model_of, names, capsys):
+    folder = model_of(names or ["a", "b", "c"])
+    config = json.loads((folder / "config.json").read_text())
+    if names is None:
+        del config["id2label"]
+        (folder / "config.json").write_text(json.dumps(config))
+    task, loaded = started(folder, train=rows_of(tmp_path / "a.csv", NLI))
+    stored = load_model(folder, task.head).params["classifier"]
+    for name, value in stored.items():
+        np.testing.assert_array_equal(loaded.params["classifier"][name], value)
+    message = f"LABEL_0, LABEL_1, LABEL_2 are now called {', '.join(NLI)}"
+    assert message in capsys.readouterr().out and not loaded.absent
+
+
+def test_names_of_other_ids_than_the_outputs_are_refused(tmp_path, model_of):
+    folder = model_of(NLI, id2label={str(i): x for i, x in enumerate(NLI, 1)})
+    with pytest.raises(ValueError, match="has the ids 1, 2, 3, but the outputs .* are 0 to 2"):
+        started(folder, train=rows_of(tmp_path / "a.csv", NLI))
+
+
+def test_the_output_of_a_regression_stays(model_of, files, capsys):
+    folder = model_of(["score"])
+    task, loaded = started(folder, "regress", **files["regress"])
+    kernel = load_model(folder, task.head).params["classifier"]["kernel"]
+    np.testing.assert_allclose(loaded.params["classifier"]["kernel"] * task.std, kernel, rtol=1e-5)
+    assert not loaded.absent and "The classifier of" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_resumed_run_moves_no_weights_again(tmp_path, model_of, monkeypatch):
+    folder = model_of(["entailment", "neutral", "contradiction"])
+    options = {"train": rows_of(tmp_path / "a.csv", NLI * 4), "dev_fraction": 0}
+    optimizer = OptimizerConfig(recipe="adamw", warmup_steps=0)
+    config = FinetuneConfig(
+        task="classify",
+        init=str(folder),
+        **options,
+        max_steps=4,
+        batch_size=4,
+        max_length=32,
+        optimizer=optimizer,
+    )
+    whole, stopped = (dataclasses.replace(config, workdir=str(tmp_path / x)) for x in "ab")
+    finetune.run(whole)
+    run_until(2, lambda: finetune.run(stopped), monkeypatch)
+    finetune.run(stopped)
+    files = [tmp_path / run / "model/model.safetensors" for run in "ab"]
+    assert files[0].read_bytes() == files[1].read_bytes()
