@@ -132,6 +132,8 @@ def fill(
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     beyond = any((target.layer or 0) >= config.groups for _, target in placed)
+    left_out = [name for name in unexpected if names.is_left_out(name, config.model_type)]
+    unexpected = [name for name in unexpected if name not in left_out]
     firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
     foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
     refused = missing or (unexpected and not foreign)
@@ -143,6 +145,8 @@ def fill(
     ]
     if refused or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
+    if left_out:
+        print(f"note: {where} has {listed(left_out)}, left out as in transformers")
     if unexpected:
         print(
             f"warning: {where} has tensors that no {config.model_type} model of transformers has, "

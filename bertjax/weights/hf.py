@@ -32,26 +32,29 @@ BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Of several, transformers reads the first one, too.
 WEIGHTS = (SAFETENSORS, INDEX, BIN, BIN_INDEX)
 _LFS = b"version https://git-lfs.github.com/spec/"
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 CARD = "README.md"
 # The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
 TAGGER = "tagger.safetensors"
 
 
 def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
-    """Returns {PyTorch name: tensor} of `.safetensors` or `.bin` files; a tensor is read on access.
+    """Returns {PyTorch name: tensor} of files of safetensors or torch; a tensor is read on access.
 
     Raises ValueError if a file is damaged, or two files have tensors of the same name.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in files:
         with file.open("rb") as opened:
-            if opened.read(len(_LFS)) == _LFS:
+            start = opened.read(len(_LFS))
+            if start == _LFS:
                 raise ValueError(
                     f"{file} is a pointer of Git LFS and not the weights: run `git lfs pull` in "
                     "its repository, or download it."
                 )
-        tensors = open_bin(file) if file.suffix == ".bin" else _open_safetensors(file)
+        # A safetensors file begins with the length of its header, which is JSON.
+        is_safe = file.suffix == ".safetensors" or start[8:9] == b"{"
+        tensors = _open_safetensors(file) if is_safe else open_bin(file)
         for name in tensors:
             if name in readers:
                 raise ValueError(

@@ -14,10 +14,12 @@ import functools
 import re
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.base.files import listed
 from bertjax.config.model import BertConfig
 from bertjax.model import HEADS
 from bertjax.weights.families import FAMILIES, family_name
@@ -155,9 +157,10 @@ _BY_PATH = {rule.path: rule for rule in RULES}
 _EMBEDDING, _DECODER = "bert/embeddings/word_embeddings/embedding", "predictions/decoder/kernel"
 _BIAS, _DECODER_BIAS = "predictions/bias", "predictions/decoder/bias"
 # Buffers of transformers, which are computed.
-_BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids)")
-# Prefixes of modules that contain a model: DataParallel, torch.compile, modules of users.
-_WRAPPERS = ("module.", "_orig_mod.", "model.", "encoder.", "net.")
+_BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq)")
+# Parts of the names of tensors that published models have and transformers leaves out; the first is
+# in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
+_LEFT_OUT = {"deberta-v2": ("position_embeddings", "word_embeddings._weight")}
 
 
 @functools.cache
@@ -223,6 +226,11 @@ def find(name: str, model_type: str) -> list[Target]:
     return [Target(rule, index, part, len(rules)) for part, rule in enumerate(rules)]
 
 
+def is_left_out(name: str, model_type: str) -> bool:
+    """Whether transformers leaves out a tensor for which the model has no parameter."""
+    return any(part in name for part in _LEFT_OUT.get(model_type, ()))
+
+
 def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]]:
     """Finds the targets of the tensors `stored` of the config's family; [] for unknown tensors.
 
@@ -247,21 +255,40 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
 
 
 def without_wrapper(
-    tensors: Mapping[str, np.ndarray], model_type: str
-) -> tuple[Mapping[str, np.ndarray], str]:
-    """Removes the prefix of wrappers, such as `module.`, that all names of tensors begin with.
+    tensors: Mapping[str, np.ndarray], model_type: str, where: Path
+) -> Mapping[str, np.ndarray]:
+    """Removes the prefix, such as `module.`, that wrappers have put before most names, and says so.
 
-    Returns the tensors and the prefix, which is "" if a name is one of the family as it is.
+    Raises ValueError if tensors of an encoder are there under two prefixes, or some of the head
+    lack the prefix of the others.
     """
-    prefix = ""
-    while tensors and not any(find(name.removeprefix(prefix), model_type) for name in tensors):
-        shared = (x for x in _WRAPPERS if all(name.startswith(prefix + x) for name in tensors))
-        wrapper = next(shared, None)
-        if wrapper is None:
-            return tensors, ""
-        prefix += wrapper
+    paths: dict[str, list[str]] = {}
+    for name in tensors:
+        if "sentence_encoder." in name:
+            raise ValueError(
+                f"{where} has the names of fairseq: convert it with the script of transformers, "
+                "convert_roberta_original_pytorch_checkpoint_to_pytorch.py."
+            )
+        rest = name
+        while rest and not find(rest, model_type):
+            rest = rest.partition(".")[2]
+        if rest and re.fullmatch(r"[\w.]*", name.removesuffix(rest)):
+            paths.setdefault(name.removesuffix(rest), []).append(find(rest, model_type)[0].path)
+    prefix = max(paths, key=lambda x: len(paths[x]), default="")
+    encoders = [x for x in paths if any(path.startswith("bert/") for path in paths[x])]
+    if len(encoders) > 1 or prefix and "" in paths:
+        raise ValueError(
+            f"{where} holds tensors of a model under the prefixes {listed([*map(repr, paths)])}, "
+            "so it is not clear which are meant: save those of one model alone, under the names of "
+            "transformers."
+        )
+    if not prefix:
+        return tensors
+    without = [name for name in tensors if not name.startswith(prefix)]
+    but = f" but {listed(without)}" if without else ""
+    print(f"note: the prefix {prefix} of all tensors{but} in {where} is removed")
     readers = {name: functools.partial(tensors.__getitem__, name) for name in tensors}
-    return LazyTensors({x.removeprefix(prefix): read for x, read in readers.items()}), prefix
+    return LazyTensors({x.removeprefix(prefix): read for x, read in readers.items()})
 
 
 def is_untied(tensors: Mapping[str, np.ndarray], config: BertConfig) -> bool:

@@ -157,9 +157,7 @@ def _open_hf(
     tensors = hf.open_hf(directory) if weights is None else hf.open_weights([weights])
     model_type = config.get("model_type", "bert")
     if isinstance(model_type, str) and model_type in FAMILIES:  # others are refused later
-        tensors, prefix = names.without_wrapper(tensors, model_type)
-        if prefix:
-            print(f"note: the prefix {prefix} of all tensors in {weights or directory} is removed")
+        tensors = names.without_wrapper(tensors, model_type, weights or directory)
     return Source("hf", whole, config, tensors, tokenizer, usage_of(whole))
 
 

@@ -7,8 +7,10 @@ array is created.
 A pickle is a program that can call any Python function. Therefore Python's own unpickler executes
 only the opcodes that torch writes, up to a number that bounds the memory. A name in the pickle,
 such as `torch.FloatStorage`, is never imported: the few admitted names become a `_Global`, whose
-calls describe tensors; all others are refused. All objects that a pickle can reach are plain values
-or immutable descriptions.
+calls describe tensors. Names of Python's library are refused, except for those of plain data; all
+others, such as the classes of a trainer's settings, become an `_Other`, which has no content and
+may only stand beside the tensors. All objects that a pickle can reach are plain values or immutable
+descriptions.
 """
 
 import functools
@@ -18,6 +20,7 @@ import pickle
 import pickletools
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -47,6 +50,12 @@ _DTYPES = {
     )
 }
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
+# Names of Python's library with which data are pickled that trainers save beside a model.
+_DATA = re.compile(
+    r"(argparse|collections|datetime|enum|pathlib|types|uuid)\.\w+|_codecs\.encode|functools\.partial|"
+    r"copy_?reg\._reconstructor|(builtins|__builtin__)\.(bytearray|complex|dict|float|"
+    r"frozenset|int|list|object|set|slice|str|tuple)"
+)
 # Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
 _STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
 
@@ -54,12 +63,12 @@ _OPCODES = (
     "BININT BININT1 BININT2 LONG1 LONG4 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING "
     "SHORT_BINSTRING NEWTRUE NEWFALSE BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET "
     "BINFLOAT BINBYTES SHORT_BINBYTES NONE PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD "
-    "BINPERSID EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM "
-    "SETITEMS"
+    "BINPERSID NEWOBJ EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT "
+    "SETITEM SETITEMS"
 ).split()
 
-# Keys under which programs store a state dict beside other things.
-_CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "net")
+# Keys under which trainers store a state dict beside other things; Composer's are state and model.
+_CONTAINERS = ("state_dict", "model_state_dict", "state", "model", "module", "net")
 _REMEDY = (
     "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
     "transformers (`save_pretrained`) on an isolated machine."
@@ -126,6 +135,19 @@ class _Global(NamedTuple):
         if self.name == _REBUILD_PARAMETER and len(args) == 3 and type(args[0]) is _Tensor:
             return args[0]
         raise ValueError(f"its pickle calls {self.name} with arguments that torch does not write")
+
+
+class _Other:
+    """A class or function outside of tensors, or what its call gives: only the name is known."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def ignore(self, *args: Any) -> "_Other":
+        del args
+        return self
+
+    __call__ = __setstate__ = append = extend = update = ignore
 
 
 def _is_count(value: Any) -> bool:
@@ -203,6 +225,7 @@ class _Unpickler(_PythonUnpickler):
         self.dispatch |= {
             codes["SETITEM"]: lambda self: self.set_items([self.stack.pop(-2), self.stack.pop()]),
             codes["SETITEMS"]: lambda self: self.set_items(self.pop_mark()),
+            codes["NEWOBJ"]: lambda self: self.new_object(),
         }
 
     def load(self) -> Any:
@@ -213,15 +236,23 @@ class _Unpickler(_PythonUnpickler):
 
     def set_items(self, items: list[Any]) -> None:
         # A hundred bytes of pickle can describe nested tuples whose hash would take forever.
-        if any(type(key) not in (str, int, bool) for key in items[::2]):
+        if any(type(key) not in (str, int, bool, _Other) for key in items[::2]):
             raise ValueError("it has a dict with keys other than strings and integers")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
+    def new_object(self) -> None:
+        self.stack.pop()  # the arguments
+        if type(self.stack[-1]) is not _Other:
+            raise ValueError("it contains the pickle opcode NEWOBJ for what is no class")
+
     def find_class(self, module_name: str, global_name: str) -> Any:
         name = f"{module_name}.{global_name}"
-        if name not in _ADMITTED:
+        if name in _ADMITTED:
+            return _Global(name)
+        library = {*sys.stdlib_module_names, "__builtin__"}  # the second one is of Python 2
+        if module_name.partition(".")[0] in library and not _DATA.fullmatch(name):
             raise ValueError(f"it uses {name[:200]!r}, which is not part of a tensor")
-        return _Global(name)
+        return _Other(name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         # ("storage", type, key, location, number of elements) and, in legacy files, None.
@@ -245,7 +276,7 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     An array is a read-only view of the memory-mapped file if its data are aligned and in native
     byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
     to float32. The state dict is the pickled object itself, or an entry of it that is
-    called "state_dict", "model_state_dict", "model", "module" or "net".
+    called "state_dict", "model_state_dict", "state", "model", "module" or "net".
 
     Raises:
         OSError: the file cannot be opened.
@@ -392,15 +423,34 @@ def _open_legacy(data: _File) -> _Opened:
 
 def _state_dict(top: Any) -> dict[str, _Tensor]:
     """Returns the state dict {name: tensor} that an unpickled object is or contains."""
+    beside: dict[Any, Any] = {}
     for key in _CONTAINERS * 2:  # a container may hold another one
         if isinstance(top, dict) and isinstance(top.get(key), dict):
+            beside |= top
             top = top[key]
     if not isinstance(top, dict):
-        raise ValueError(f"it holds a {type(top).__name__} instead of a state dict")
+        raise ValueError(
+            f"it holds a {_kind(top)} instead of a state dict: save model.state_dict()"
+        )
     for name, value in top.items():
         if type(name) is not str or type(value) is not _Tensor:
             raise ValueError(
-                f"its state dict maps {str(name)[:80]!r} to a {type(value).__name__}, but must "
-                "map strings to tensors"
+                f"its state dict maps {str(name)[:80]!r} to a {_kind(value)}, but must map strings "
+                "to tensors"
             )
+    for key, value in beside.items():
+        others = list(value.values()) if isinstance(value, dict) and value is not top else []
+        if 2 * sum(type(x) is _Tensor for x in others) > len(top) > 0:
+            raise ValueError(
+                f"it has {len(others)} tensors under {str(key)[:40]!r} beside the {len(top)} of "
+                "the model, so it is not clear which are meant: save these alone"
+            )
+    if top and all(0 in tensor.shape for tensor in top.values()):
+        raise ValueError(
+            "its tensors are empty: DeepSpeed's zero_to_fp32.py merges them from the other files"
+        )
     return top
+
+
+def _kind(value: Any) -> str:
+    return value.name[:200] if type(value) is _Other else type(value).__name__

@@ -11,7 +11,13 @@ import bertjax
 from bertjax.config.model import FAMILY_FIELDS
 from bertjax.model import BertConfig
 from bertjax.weights import load_model
-from bertjax.weights.families import FAMILIES, architecture, config_to_hf, unknown_fields
+from bertjax.weights.families import (
+    FAMILIES,
+    architecture,
+    config_to_hf,
+    heads_of,
+    unknown_fields,
+)
 from bertjax.weights.load import with_masked_lm
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
@@ -168,6 +174,123 @@ def test_a_head_of_another_program_is_named_and_ignored(saved, head, name, capsy
     assert f"and that are ignored: {name}\n" in capsys.readouterr().out
 
 
+# What checkpoints of trainers hold beside the module with the model.
+BESIDE = {
+    "a loss": {"criterion.weight": torch.ones(2)},
+    "metrics": {"val_f1.tp": torch.zeros(2), "val_f1.fp": torch.zeros(2)},
+    "averages of another kind": {"ema.decay": torch.ones(1), "ema.shadow.0": torch.ones(2)},
+    "a module of its own": {"projector.0.weight": torch.ones(2, 2)},
+}
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".pt", ".pth", ".bin"])
+@pytest.mark.parametrize(
+    ("prefix", "beside"),
+    [
+        ("model.", "a loss"),
+        ("net._orig_mod.", "metrics"),
+        ("a.b.c.", "averages of another kind"),
+        ("model.", "a module of its own"),
+    ],
+)
+def test_checkpoints_of_trainers_are_read_by_content(saved, prefix, beside, suffix, capsys):
+    model, folder, config = saved("bert", "sequence_classification")
+    expected = theirs(folder, config, "sequence_classification")
+    (folder / "model.safetensors").unlink()
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    content = {"state_dict": BESIDE[beside] | state, "hyper_parameters": {"lr": 0.1}, "loops": {}}
+    torch.save(content, folder / f"last{suffix}")
+    found = ours(folder / f"last{suffix}", "sequence_classification")
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    said = capsys.readouterr().out
+    assert f"note: the prefix {prefix} of all tensors but {next(iter(BESIDE[beside]))}" in said
+    assert f"and that are ignored: {', '.join(sorted(BESIDE[beside]))}\n" in said
+
+
+def test_a_safetensors_file_may_have_any_name(saved):
+    model, folder, config = saved("bert")
+    expected = theirs(folder, config)
+    (folder / "model.safetensors").rename(folder / "model.pt")
+    np.testing.assert_allclose(ours(folder / "model.pt"), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize(
+    ("first", "second"), [("net.", "ema."), ("", "teacher."), ("query.", "passage."), ("m.", "")]
+)
+def test_two_copies_of_a_model_are_refused_with_their_prefixes(saved, family, first, second):
+    model, folder, _ = saved(family, "encoder")
+    tensors = {
+        prefix + name: value
+        for prefix in (first, second)
+        for name, value in model.state_dict().items()
+    }
+    write(folder, tensors)
+    with pytest.raises(ValueError, match="not clear which are meant") as error:
+        ours(folder, "encoder")
+    assert repr(first) in str(error.value) and repr(second) in str(error.value)
+
+
+def test_a_head_without_the_prefix_of_its_encoder_is_refused(saved):
+    model, folder, _ = saved("bert", "sequence_classification")
+    tensors = {name.replace("bert.", "my.bert."): x for name, x in model.state_dict().items()}
+    write(folder, tensors)
+    with pytest.raises(ValueError, match=r"the prefixes '', 'my\.'"):
+        ours(folder, "sequence_classification")
+
+
+def test_the_names_of_fairseq_are_refused_with_its_name(saved):
+    _, folder, _ = saved("roberta")
+    names = ("encoder.sentence_encoder.embed_tokens.weight", "encoder.lm_head.dense.weight")
+    write(folder, dict.fromkeys(names, torch.zeros(2, 2)))
+    with pytest.raises(ValueError, match=r"names of fairseq: .* script of transformers"):
+        ours(folder)
+
+
+# Tensors in Microsoft's files of DeBERTa-v3 (base; mDeBERTa; xsmall).
+OF_MICROSOFT = [
+    ["position_embeddings.weight"],
+    ["word_embeddings._weight"],
+    ["position_embeddings.weight", "position_embeddings._weight", "word_embeddings._weight"],
+]
+
+
+@pytest.mark.parametrize("head", ["encoder", "masked_lm", "sequence_classification"])
+@pytest.mark.parametrize("extra", OF_MICROSOFT)
+def test_what_transformers_leaves_out_of_deberta_is_left_out_with_a_line(
+    saved, head, extra, capsys
+):
+    model, folder, config = saved("deberta-v2", head, position_biased_input=False)
+    expected = theirs(folder, config, head)
+    prefix = "" if head == "encoder" else "deberta."
+    names = [f"{prefix}embeddings.{name}" for name in extra]
+    write(folder, model.state_dict() | {name: torch.randn(24, 16) for name in names})
+    np.testing.assert_allclose(theirs(folder, config, head), expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(ours(folder, head), expected, rtol=1e-5, atol=1e-4)
+    assert f"note: {folder} has " in (said := capsys.readouterr().out) and "left out as" in said
+
+
+def test_positions_that_the_model_uses_are_not_left_out(saved):
+    model, folder, config = saved("deberta-v2", position_biased_input=True)
+    expected = theirs(folder, config)
+    np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)
+    name = "deberta.embeddings.position_embeddings.weight"
+    write(folder, {key: value for key, value in model.state_dict().items() if key != name})
+    with pytest.raises(ValueError, match=rf"Missing: {name}"):
+        ours(folder)
+
+
+def test_all_that_transformers_leaves_out_by_name_is_known():
+    patterns = set()
+    for family in FAMILIES:
+        config = config_of(family)
+        for head in heads_of(config):
+            cls = getattr(transformers, architecture(config, head), None)
+            patterns |= set(getattr(cls, "_keys_to_ignore_on_load_unexpected", None) or ())
+    # mask_predictions is a head, which other heads leave out.
+    assert patterns == {"position_embeddings", "mask_predictions.*"}
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
 def test_additional_tensors_of_an_encoder_are_refused(saved, family):
     model, folder, _ = saved(family)
@@ -204,6 +327,7 @@ def test_buffers_are_left_out(saved, family):
     expected = theirs(folder, config)
     prefix = FAMILIES[family].prefix
     buffers = {f"{prefix}.embeddings.position_ids": torch.arange(24)[None]}
+    buffers[f"{prefix}.layers.0.attn.rotary_emb.inv_freq"] = torch.ones(4)
     buffers |= {f"{prefix}.embeddings.token_type_ids": torch.zeros(1, 24, dtype=torch.long)}
     write(folder, model.state_dict() | buffers)
     np.testing.assert_allclose(ours(folder), expected, rtol=1e-5, atol=1e-4)

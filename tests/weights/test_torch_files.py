@@ -1,5 +1,8 @@
 """`.bin` files: tensors come back as they were, and nothing else in a file has any effect."""
 
+import argparse
+import collections
+import enum
 import functools
 import io
 import operator
@@ -302,24 +305,9 @@ LIVE = {
 
 # These need a library or a registration to do harm, or are no call but break the rules for one.
 OTHERS = {
-    "torch.load": call(name("torch", "load"), text("x")),
-    "torch.hub.load": call(name("torch.hub", "load"), text("x"), text("y")),
-    "torch.jit.load": call(name("torch.jit", "load"), text("x")),
-    "torch.package": call(name("torch.package", "PackageImporter"), text("x")),
-    "torch.storage._load_from_bytes": call(name("torch.storage", "_load_from_bytes"), text("x")),
-    "torch.nn.Linear": call(name("torch.nn", "Linear"), integer(1), integer(1)),
-    "a dotted name under torch": call(name("torch._utils", "torch.load"), text("x")),
-    "a storage of torch.cuda": name("torch.cuda", "FloatStorage"),
-    "another case": name("torch", "floatstorage"),
-    "numpy.load": call(name("numpy", "load"), text("x")),
-    "numpy's _reconstruct": pickled(np.zeros(1)),
-    "numpy's scalar": pickled(np.float32(1)),
-    "copyreg._reconstructor": pickled(Plain(), 1),
     "copyreg.add_extension": call(name("copyreg", "add_extension"), text("a"), text("b")),
     "operator.attrgetter": pickled(operator.attrgetter("system")),
     "collections.defaultdict": call(name("collections", "defaultdict"), name("builtins", "eval")),
-    "a class of a user": pickled(Plain()),
-    "a complex number": pickled(1j),
     "a set": pickled({1, 2}, 4),
     "a bytearray": pickled(bytearray(b"x"), 5),
     "EXT1": b"\x82\x01",
@@ -352,6 +340,31 @@ OTHERS = {
     "a name that is no string": b"NN\x93",
     "a tensor as a key": b"}" + tensor() + b"Ns",
     "a tuple as a key": b"})Ns",
+}
+
+# Objects of other libraries and of users, and plain data, which have no content when they are read.
+INERT = {
+    "torch.load": call(name("torch", "load"), text("x")),
+    "torch.hub.load": call(name("torch.hub", "load"), text("x"), text("y")),
+    "torch.jit.load": call(name("torch.jit", "load"), text("x")),
+    "torch.package": call(name("torch.package", "PackageImporter"), text("x")),
+    "torch.storage._load_from_bytes": call(name("torch.storage", "_load_from_bytes"), text("x")),
+    "torch.nn.Linear": call(name("torch.nn", "Linear"), integer(1), integer(1)),
+    "a dotted name under torch": call(name("torch._utils", "torch.load"), text("x")),
+    "a storage of torch.cuda": name("torch.cuda", "FloatStorage"),
+    "another case": name("torch", "floatstorage"),
+    "numpy.load": call(name("numpy", "load"), text("x")),
+    "numpy's _reconstruct": pickled(np.zeros(1)),
+    "numpy's scalar": pickled(np.float32(1)),
+    "copyreg._reconstructor": pickled(Plain(), 1),
+    "a class of a user": pickled(Plain()),
+    "a complex number": pickled(1j),
+    "settings": pickled(argparse.Namespace(lr=0.1, path=Path("runs"))),
+    "a set of protocol 2": pickled({1, 2}),
+    "a dict subclass with a default": pickled(collections.defaultdict(list, a=[1])),
+    "an object as a key": b"}" + pickled(Plain()) + b"Ns",
+    "a class as a key": b"}" + name("lightning.callbacks", "ModelCheckpoint") + b"Ns",
+    "a list subclass": call(name("omegaconf", "ListConfig")) + integer(1) + b"a",
 }
 
 # These are wrong as a whole.
@@ -429,6 +442,50 @@ def test_plain_values_beside_a_state_dict_are_let_through(tmp_path):
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
 def test_other_pickles_are_refused_where_no_one_would_look(tmp_path, body, legacy):
     refusal(write(tmp_path / "model.bin", beside(body), legacy=legacy))
+
+
+@BOTH
+@pytest.mark.parametrize("body", INERT.values(), ids=INERT)
+def test_objects_beside_a_state_dict_are_not_made(tmp_path, body, legacy, monkeypatch):
+    for function in ("__init__", "__setstate__", "__reduce__"):
+        monkeypatch.setattr(Plain, function, lambda *_: 1 / 0, raising=False)
+    content = mapping({"beside": body, "state_dict": mapping({"x": tensor(legacy=legacy)})})
+    tensors = open_bin(write(tmp_path / "model.ckpt", content, legacy=legacy))
+    np.testing.assert_array_equal(tensors["x"], SIX.reshape(2, 3))
+
+
+@pytest.mark.parametrize("body", INERT.values(), ids=INERT)
+def test_objects_in_place_of_tensors_are_refused(tmp_path, body):
+    path = tmp_path / "model.ckpt"
+    assert "'x'" in refusal(write(path, mapping({"x": body}), legacy=False))
+    refusal(write(path, body, legacy=False))
+
+
+def test_an_object_in_place_of_a_tensor_is_named(tmp_path):
+    path = tmp_path / "model.ckpt"
+    message = refusal(write(path, INERT["torch.nn.Linear"], legacy=False))
+    assert "it holds a torch.nn.Linear" in message and "model.state_dict()" in message
+    message = refusal(write(path, mapping({"model": INERT["torch.nn.Linear"]}), legacy=False))
+    assert "maps 'model' to a torch.nn.Linear" in message
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_a_second_set_of_weights_is_refused_by_name(tmp_path, copies):
+    inner = {f"layer.{i}.weight": tensor() for i in range(3)}
+    other = mapping({f"module.layer.{i}.weight": tensor() for i in range(copies)})
+    body = mapping({"model": mapping(inner), "ema": other, "loss": mapping({"weight": tensor()})})
+    path = write(tmp_path / "model.pt", body, legacy=False)
+    if copies < 2:
+        assert list(open_bin(path)) == list(inner)
+    else:
+        assert "2 tensors under 'ema' beside the 3" in refusal(path)
+
+
+def test_empty_tensors_of_zero_3_are_refused_by_name(tmp_path):
+    empty = tensor((0,), (1,), numel=0)
+    body = mapping({"module": mapping({"x": empty, "y": empty}), "ds_version": text("0.17")})
+    path = write(tmp_path / "mp_rank_00_model_states.pt", body, legacy=False, storages={"0": b""})
+    assert "zero_to_fp32.py" in refusal(path)
 
 
 @BOTH
@@ -739,6 +796,54 @@ def test_a_checkpoint_with_its_optimizer_comes_back(tmp_path, legacy):
     checkpoint["model_state_dict"] = layer.state_dict()
     path = tmp_path / "checkpoint.pt"
     torch.save(checkpoint, path, _use_new_zipfile_serialization=not legacy)
+    tensors = open_bin(path)
+    assert list(tensors) == ["weight", "bias"]
+    np.testing.assert_array_equal(tensors["weight"], layer.weight.detach().numpy())
+
+
+class Settings(enum.Enum):
+    """A class of a user's settings."""
+
+    FAST = "fast"
+
+
+@pytest.mark.parity
+@BOTH
+@pytest.mark.parametrize("trainer", ["Lightning", "Composer", "DeepSpeed", "Accelerate"])
+def test_checkpoints_of_trainers_come_back(tmp_path, trainer, legacy):
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state, others = layer.state_dict(), optimizer.state_dict()
+    settings = argparse.Namespace(lr=1e-3, out=Path("runs"), mode=Settings.FAST, of=Plain())
+    content = {
+        "Lightning": {
+            "epoch": 3,
+            "pytorch-lightning_version": "2.5",
+            "state_dict": state,
+            "loops": {"fit_loop": {"state_dict": {}, "epoch_progress": {"current": {"ready": 4}}}},
+            "callbacks": {Plain: {"best": torch.tensor(0.3), "worst": np.float64(0.2)}},
+            "optimizer_states": [others],
+            "hparams_name": "kwargs",
+            "hyper_parameters": {"settings": settings, "device": torch.device("cpu")},
+        },
+        "Composer": {
+            "state": {"model": state, "optimizers": {"AdamW": others}, "timestamp": {"Iter": 3}},
+            "rng": [{"torch": torch.get_rng_state(), "numpy": np.random.get_state()}],
+        },
+        "DeepSpeed": {
+            "module": state,
+            "param_shapes": [collections.OrderedDict(weight=torch.Size([2, 3]))],
+            "dtype": torch.float16,
+            "ds_config": {"zero_optimization": {"stage": 1}},
+            "optimizer": None,
+        },
+        "Accelerate": state,
+    }[trainer]
+    path = tmp_path / "checkpoint.pt"
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
     tensors = open_bin(path)
     assert list(tensors) == ["weight", "bias"]
     np.testing.assert_array_equal(tensors["weight"], layer.weight.detach().numpy())
