@@ -24,6 +24,7 @@ ABSENT = object()  # in JSON, the row lacks the key
 TYPED = ("jsonl", "json", "parquet")
 ALL = ("csv", "tsv", *TYPED)
 Row = dict[str, Any]
+Reading = Callable[[tuple], tuple]
 
 
 class Undefined(Exception):
@@ -72,7 +73,9 @@ class Layout(NamedTuple):
     options: dict[str, Any] = {}
 
 
-_WHO = "Anna|The old man|A small bird|My neighbour|Nobody here|Every child|The last train".split("|")
+_WHO = "Anna|The old man|A small bird|My neighbour|Nobody here|Every child|The last train".split(
+    "|"
+)
 _DID = "reads|has lost|likes|cannot find|brings back|paints|forgets".split("|")
 _WHAT = "the blue book|a warm coat|two red apples|the way home|an open window".split("|")
 
@@ -122,49 +125,81 @@ def _ends(i: int) -> list[str]:
 
 LAYOUTS: dict[str, list[Layout]] = {
     "classify": [
-        Layout("classify", {"text": ("text", _text(0)), "label": ("label", _of("good", "bad", "so"))}),
+        Layout("classify", {"text": ("text", _text(0)),
+            "label": ("label", _of("good", "bad", "so"))}),
         Layout("classify", {"sentence": ("text", _text(0)), "label": ("label", _of(0, 1, 2))}),
-        Layout("classify", {"id": ("-", str), "review": ("text", _text(0)), "sentiment": ("label", _of(True, False))}),
-        Layout("classify", {"premise": ("text", _text(0)), "hypothesis": ("pair", _text(300)), "label": ("label", _of("entailment", "neutral", "contradiction"))}),
+        Layout("classify", {"id": ("-", str), "review": ("text", _text(0)),
+            "sentiment": ("label", _of(True, False))}),
+        Layout("classify", {"premise": ("text", _text(0)), "hypothesis": ("pair", _text(300)),
+            "label": ("label", _of("entailment", "neutral", "contradiction"))}),
         Layout("classify", {"text": ("text", _text(0)), "mood": ("label", _of("calm", "wild"))}),
-        Layout("classify", {"text": ("text", _text(0)), "labels": ("labels", _of(["a"], ["a", "b"], [], ["b", "c"]))}, TYPED),
+        Layout("classify", {"text": ("text", _text(0)),
+            "labels": ("labels", _of(["a"], ["a", "b"], [], ["b", "c"]))}, TYPED),
     ],
     "regress": [
-        Layout("regress", {"text": ("text", _text(0)), "score": ("number", _of(1.5, 2.25, 4.0, 3.1))}),
-        Layout("regress", {"sentence1": ("text", _text(0)), "sentence2": ("pair", _text(300)), "similarity": ("number", _of(0.5, 2.5, 4.75))}),
+        Layout("regress", {"text": ("text", _text(0)),
+            "score": ("number", _of(1.5, 2.25, 4.0, 3.1))}),
+        Layout("regress", {"sentence1": ("text", _text(0)), "sentence2": ("pair", _text(300)),
+            "similarity": ("number", _of(0.5, 2.5, 4.75))}),
         Layout("regress", {"review": ("text", _text(0)), "stars": ("number", _of(1, 2, 3, 4, 5))}),
         Layout("regress", {"text": ("text", _text(0)), "price": ("number", _of(12, 40, 75, 33))}),
     ],
     "tag": [
         Layout("tag", {"words": ("words", _words), "tags": ("tags", _tags)}, ("csv", *TYPED)),
-        Layout("tag", {"id": ("-", str), "tokens": ("words", _words), "ner_tags": ("tags", _tags)}, TYPED),
-        Layout("tag", {"text": ("text", lambda i: f"Anna saw Bonn on day {i}."), "entities": ("entities", _spans)}, TYPED),
+        Layout("tag", {"id": ("-", str), "tokens": ("words", _words), "ner_tags": ("tags", _tags)},
+            TYPED),
+        Layout("tag", {"text": ("text", lambda i: f"Anna saw Bonn on day {i}."),
+            "entities": ("entities", _spans)}, TYPED),
         Layout("tag", {"word": ("word", _words), "tag": ("tag", _tags)}, ("conll",)),
-        Layout("tag", {"word": ("word", _words), "pos": ("-", lambda i: ["NNP", "VBD", "NNP", "IN", "NNP"][: 3 + i % 3]), "tag": ("tag", _tags)}, ("conll",)),
+        Layout("tag", {"word": ("word", _words),
+            "pos": ("-", lambda i: ["NNP", "VBD", "NNP", "IN", "NNP"][: 3 + i % 3]), "tag": ("tag",
+                _tags)}, ("conll",)),
     ],
     "qa": [
-        Layout("qa", {"id": ("id", lambda i: f"q{i}"), "question": ("text", lambda i: f"When did Anna leave, in case {i}?"), "context": ("pair", _passage), "answers": ("answers", _answers)}, TYPED),
-        Layout("qa", {"question": ("text", lambda i: f"When did Anna leave, in case {i}?"), "context": ("pair", _passage), "answer": ("answer", lambda i: "" if i % 6 == 5 else str(1900 + i)), "answer_start": ("start", lambda i: "" if i % 6 == 5 else 23)}, ("csv", "tsv", "jsonl")),
+        Layout("qa", {"id": ("id", lambda i: f"q{i}"), "question": ("text",
+            lambda i: f"When did Anna leave, in case {i}?"), "context": ("pair", _passage),
+                "answers": ("answers", _answers)}, TYPED),
+        Layout("qa", {"question": ("text", lambda i: f"When did Anna leave, in case {i}?"),
+            "context": ("pair", _passage), "answer": ("answer",
+                lambda i: "" if i % 6 == 5 else str(1900 + i)), "answer_start": ("start",
+                    lambda i: "" if i % 6 == 5 else 23)}, ("csv", "tsv", "jsonl")),
     ],
     "choice": [
-        Layout("choice", {"text": ("text", _text(0)), **{f"choice{k}": ("choice", lambda i, k=k: _ends(i)[k]) for k in range(4)}, "label": ("index", _of(0, 1, 2, 3))}),
-        Layout("choice", {"question": ("text", _text(0)), "choices": ("choices", _ends), "answer": ("index", _of(0, 1, 2, 3))}, TYPED),
-        Layout("choice", {"text": ("text", _text(0)), **{f"option_{k}": ("choice", lambda i, k=k: _ends(i)["abcd".index(k)]) for k in "abcd"}, "label": ("index", _of("a", "b", "c", "d"))}),
-        Layout("choice", {"text": ("text", _text(0)), "choices": ("choices", _ends), "label": ("index", lambda i: _ends(i)[i % 4])}, TYPED),
+        Layout("choice", {"text": ("text", _text(0)),
+            **{f"choice{k}": ("choice", lambda i, k=k: _ends(i)[k]) for k in range(4)},
+                "label": ("index", _of(0, 1, 2, 3))}),
+        Layout("choice", {"question": ("text", _text(0)), "choices": ("choices", _ends),
+            "answer": ("index", _of(0, 1, 2, 3))}, TYPED),
+        Layout("choice", {"text": ("text", _text(0)),
+            **{f"option_{k}": ("choice", lambda i,
+                k=k: _ends(i)["abcd".index(k)]) for k in "abcd"}, "label": ("index",
+                    _of("a", "b", "c", "d"))}),
+        Layout("choice", {"text": ("text", _text(0)), "choices": ("choices", _ends),
+            "label": ("index", lambda i: _ends(i)[i % 4])}, TYPED),
     ],
     "embed": [
         Layout("embed", {"anchor": ("text", _text(0)), "positive": ("pair", _text(300))}),
-        Layout("embed", {"anchor": ("text", _text(0)), "positive": ("pair", _text(300)), "negative": ("negative", _text(600))}),
-        Layout("embed", {"query": ("text", _text(0)), "positive": ("pair", _text(300)), "negatives": ("negatives", lambda i: [sentence(600 + i), sentence(900 + i)])}, TYPED),
-        Layout("embed", {"sentence1": ("text", _text(0)), "sentence2": ("pair", _text(300)), "score": ("number", _of(0.2, 0.8, 1.0, 0.0))}),
+        Layout("embed", {"anchor": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negative": ("negative", _text(600))}),
+        Layout("embed", {"query": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negatives": ("negatives", lambda i: [sentence(600 + i), sentence(900 + i)])}, TYPED),
+        Layout("embed", {"sentence1": ("text", _text(0)), "sentence2": ("pair", _text(300)),
+            "score": ("number", _of(0.2, 0.8, 1.0, 0.0))}),
         Layout("embed", {"question": ("text", _text(0)), "answer": ("pair", _text(300))}),
-        Layout("embed", {"anchor": ("text", _text(0)), "positive": ("pair", _text(300)), "negatives": ("negatives", lambda i: [sentence(600 + i)]), "scores": ("scores", lambda i: [9.5 - i / 4, i / 8])}, TYPED, {"loss": "margin"}),
+        Layout("embed", {"anchor": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negatives": ("negatives", lambda i: [sentence(600 + i)]), "scores": ("scores",
+                lambda i: [9.5 - i / 4, i / 8])}, TYPED, {"loss": "margin"}),
     ],
     "rerank": [
-        Layout("rerank", {"query": ("text", lambda i: sentence(i // 2)), "passage": ("pair", _text(300)), "label": ("number", lambda i: 1 - i % 2)}),
-        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)), "negatives": ("negatives", lambda i: [sentence(600 + i), sentence(900 + i)])}, TYPED),
-        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)), "negative1": ("negative", _text(600)), "negative2": ("negative", _text(900))}),
-        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)), "negatives": ("negatives", lambda i: [sentence(600 + i)]), "scores": ("scores", lambda i: [9.5 - i / 4, i / 8])}, TYPED, {"loss": "margin"}),
+        Layout("rerank", {"query": ("text", lambda i: sentence(i // 2)),
+            "passage": ("pair", _text(300)), "label": ("number", lambda i: 1 - i % 2)}),
+        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negatives": ("negatives", lambda i: [sentence(600 + i), sentence(900 + i)])}, TYPED),
+        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negative1": ("negative", _text(600)), "negative2": ("negative", _text(900))}),
+        Layout("rerank", {"query": ("text", _text(0)), "positive": ("pair", _text(300)),
+            "negatives": ("negatives", lambda i: [sentence(600 + i)]), "scores": ("scores",
+                lambda i: [9.5 - i / 4, i / 8])}, TYPED, {"loss": "margin"}),
     ],
 }  # fmt: skip
 _TITLES = ["Birds", "Old men", "Trains", ""]
@@ -172,20 +207,30 @@ _TITLES = ["Birds", "Old men", "Trains", ""]
 SETS: dict[str, list[dict[str, Layout]]] = {
     "retrieval": [
         {
-            "corpus": Layout("", {"_id": ("id", lambda i: f"d{i}"), "title": ("title", lambda i: _TITLES[i % 4]), "text": ("text", _text(0))}, ("jsonl",)),
-            "queries": Layout("", {"_id": ("id", lambda i: f"q{i}"), "text": ("text", _text(300))}, ("jsonl",)),
-            "qrels": Layout("", {"query-id": ("query", lambda i: f"q{i % 5}"), "corpus-id": ("passage", lambda i: f"d{i * 2}"), "score": ("grade", lambda i: 1 if i < 5 else i % 3)}, ("tsv",)),
+            "corpus": Layout("", {"_id": ("id", lambda i: f"d{i}"),
+                "title": ("title", lambda i: _TITLES[i % 4]), "text": ("text", _text(0))},
+                    ("jsonl",)),
+            "queries": Layout("", {"_id": ("id", lambda i: f"q{i}"), "text": ("text", _text(300))},
+                ("jsonl",)),
+            "qrels": Layout("", {"query-id": ("query", lambda i: f"q{i % 5}"),
+                "corpus-id": ("passage", lambda i: f"d{i * 2}"), "score": ("grade",
+                    lambda i: 1 if i < 5 else i % 3)}, ("tsv",)),
         },
         {
-            "corpus": Layout("", {"_id": ("id", lambda i: 100 + i), "text": ("text", _text(0))}, ("jsonl",)),
-            "queries": Layout("", {"_id": ("id", lambda i: i), "text": ("text", _text(300))}, ("jsonl",)),
-            "qrels": Layout("", {"query-id": ("query", lambda i: i % 5), "corpus-id": ("passage", lambda i: 100 + i * 2), "score": ("grade", lambda i: 1)}, ("tsv",)),
+            "corpus": Layout("", {"_id": ("id", lambda i: 100 + i), "text": ("text", _text(0))},
+                ("jsonl",)),
+            "queries": Layout("", {"_id": ("id", lambda i: i), "text": ("text", _text(300))},
+                ("jsonl",)),
+            "qrels": Layout("", {"query-id": ("query", lambda i: i % 5),
+                "corpus-id": ("passage", lambda i: 100 + i * 2), "score": ("grade", lambda i: 1)},
+                    ("tsv",)),
         },
     ],
     "mine": [
         {
             "queries": Layout("", {"query": ("text", _text(300)), "positive": ("pair", _text(0))}),
-            "corpus": Layout("", {"_id": ("id", lambda i: f"d{i}"), "title": ("title", lambda i: _TITLES[i % 4]), "text": ("text", _text(100))}),
+            "corpus": Layout("", {"_id": ("id", lambda i: f"d{i}"),
+                "title": ("title", lambda i: _TITLES[i % 4]), "text": ("text", _text(100))}),
         },
         {
             "queries": Layout("", {"question": ("text", _text(300)), "answer": ("pair", _text(0))}),
@@ -201,7 +246,10 @@ def make_files(rng: random.Random, task: str) -> tuple[dict[str, File], dict[str
     """Returns the files of a user, unchanged, and the options of the task."""
     if task in SETS:
         layouts, options = rng.choice(SETS[task]), {}
-        counts, starts = {name: _SIZES.get(name, ROWS) for name in layouts}, dict.fromkeys(layouts, 0)
+        counts, starts = (
+            {name: _SIZES.get(name, ROWS) for name in layouts},
+            dict.fromkeys(layouts, 0),
+        )
     else:
         layout = rng.choice(LAYOUTS[task])
         layouts, options = dict.fromkeys(("train", "dev"), layout), layout.options
@@ -238,7 +286,9 @@ def write(file: File, folder: Path, name: str) -> Path:
         import pyarrow
         from pyarrow import parquet
 
-        plain = [[None if row.get(c) is ABSENT else row.get(c) for row in file.rows] for c in columns]
+        plain = [
+            [None if row.get(c) is ABSENT else row.get(c) for row in file.rows] for c in columns
+        ]
         try:
             arrays = [
                 pyarrow.array(values, file.types.get(column))
@@ -262,7 +312,10 @@ def write(file: File, folder: Path, name: str) -> Path:
     with path.open("w", encoding="utf-8", newline="") as out:
         if file.format in ("csv", "tsv"):
             rows = [[_cell(row.get(column)) for column in columns] for row in file.rows]
-            rows = [[*cells, *row.get("", ())] if isinstance(row.get(""), list) else cells for cells, row in zip(rows, file.rows, strict=True)]
+            rows = [
+                [*cells, *row.get("", ())] if isinstance(row.get(""), list) else cells
+                for cells, row in zip(rows, file.rows, strict=True)
+            ]
             rows = [columns, *rows] if file.header else rows
             if file.format == "csv":
                 csv.writer(out).writerows(rows)
@@ -270,10 +323,15 @@ def write(file: File, folder: Path, name: str) -> Path:
                 out.writelines("\t".join(cells) + "\n" for cells in rows)
             return path
         objects = [
-            json.dumps(row["\0"] if "\0" in row else {c: v for c, v in row.items() if v is not ABSENT}, ensure_ascii=False)
+            json.dumps(
+                row["\0"] if "\0" in row else {c: v for c, v in row.items() if v is not ABSENT},
+                ensure_ascii=False,
+            )
             for row in file.rows
         ]
-        out.write("\n".join(objects) + "\n" if file.format == "jsonl" else f"[{', '.join(objects)}]")
+        out.write(
+            "\n".join(objects) + "\n" if file.format == "jsonl" else f"[{', '.join(objects)}]"
+        )
     return path
 
 
@@ -292,7 +350,9 @@ def read_again(file: File, path: Path) -> list[Row]:
         if path.suffix in (".csv", ".tsv"):
             options: dict[str, Any] = {} if path.suffix == ".csv" else {"sep": "\t", "quoting": 3}
             named = {} if file.header else {"header": None, "names": _columns_in(file)}
-            frame = pandas.read_csv(path, dtype=str, keep_default_na=False, index_col=False, **named, **options)
+            frame = pandas.read_csv(
+                path, dtype=str, keep_default_na=False, index_col=False, **named, **options
+            )
             # pandas drops a byte order mark, and rows without any cell are rows of no example.
             marked = {name[1:]: name for name in file.roles if name.startswith("\ufeff")}
             rows = frame.rename(columns=marked).to_dict("records")
@@ -307,7 +367,11 @@ def read_again(file: File, path: Path) -> list[Row]:
                 rows.append({c: [line[k] for line in cells] for k, c in enumerate(file.roles)})
             return rows
         text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.splitlines()]
+        rows = (
+            json.loads(text)
+            if path.suffix == ".json"
+            else [json.loads(x) for x in text.splitlines()]
+        )
     except (pandas.errors.ParserError, ValueError, IndexError) as error:
         raise Undefined(str(error)) from error
     if not all(isinstance(row, dict) for row in rows):
@@ -420,7 +484,9 @@ def _tagged(values: dict[str, Any]) -> tuple:
             if cut != inside:
                 raise Undefined("an entity ends within a word")
             words.append(match[0])
-            tags.append(f"{'B' if inside[0][0] == match.start() else 'I'}-{inside[0][2]}" if inside else "O")
+            tags.append(
+                f"{'B' if inside[0][0] == match.start() else 'I'}-{inside[0][2]}" if inside else "O"
+            )
         return tuple(words), tuple(tags)
     words = _as_list(values.get("words", values.get("word")))
     tags = _as_list(values.get("tags", values.get("tag")))
@@ -450,8 +516,10 @@ def _asked(values: dict[str, Any], *, placed: bool) -> tuple:
         none = [x is None or x is ABSENT or x == "" for x in (text, start)]
         if all(none):
             texts, starts = [], []
-        elif none[0]:
+        elif none[0] and str(start) not in ("0", "-1", "0.0", "-1.0"):
             raise Undefined("a place without an answer")
+        elif none[0]:
+            texts, starts = [], []
         elif not placed:
             texts, starts = [text], [0]
         elif none[1]:
@@ -483,7 +551,10 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
     text = as_text(values["text"])
     if task == "choice":
         listed = values["choice"] if "choice" in values else _as_list(values["choices"])
-        choices = tuple(as_text(choice) if not isinstance(choice, str) or not choice.strip() else choice for choice in listed)
+        choices = tuple(
+            as_text(choice) if not isinstance(choice, str) or not choice.strip() else choice
+            for choice in listed
+        )
         return text, choices, _index(values["index"], [x.strip() for x in choices])
     pair = as_text(values["pair"]) if "pair" in values else None
     if task == "classify":
@@ -497,7 +568,10 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
     if len(negatives) == 1 and isinstance(negatives[0], list) and negatives[0]:
         negatives = negatives[0]
     if "negatives" in values:
-        negatives = _as_list(values["negatives"])
+        text_alone = isinstance(values["negatives"], str) and not values["negatives"].startswith(
+            "["
+        )
+        negatives = [values["negatives"]] if text_alone else _as_list(values["negatives"])
         if not negatives:
             raise Undefined("no negatives")
     negatives = tuple(map(as_text, negatives))
@@ -549,7 +623,9 @@ def _retrieved(files: dict[str, File], rows: dict[str, list[Row]]) -> tuple:
         query, passage = _id(values["query"]), _id(values["passage"])
         if query not in queries:
             raise Undefined("a judgement of an unknown query")
-        if judged.get(query, {}).get(passage, as_number(values["grade"])) != as_number(values["grade"]):
+        if judged.get(query, {}).get(passage, as_number(values["grade"])) != as_number(
+            values["grade"]
+        ):
             raise Undefined("a pair that is judged twice")
         judged.setdefault(query, {})[passage] = as_number(values["grade"])
     ranking, scores = [], []
@@ -574,12 +650,17 @@ def plain_form(text: str) -> str:
 
 def _mined(files: dict[str, File], rows: dict[str, list[Row]]) -> tuple:
     corpus = _passages(files["corpus"], rows["corpus"], ids=False)
-    bare = {key: plain_form(str(_by_role(files["corpus"], row)["text"])) for key, row in zip(corpus, rows["corpus"], strict=True)}
+    bare = {
+        key: plain_form(str(_by_role(files["corpus"], row)["text"]))
+        for key, row in zip(corpus, rows["corpus"], strict=True)
+    }
     positives: dict[str, list[str]] = {}
     for row in rows["queries"]:
         values = _by_role(files["queries"], row)
         positives.setdefault(as_text(values["text"]), []).append(as_text(values["pair"]))
-    texts: dict[str, set[str]] = {text: {plain_form(text), bare[key]} for key, text in corpus.items()}
+    texts: dict[str, set[str]] = {
+        text: {plain_form(text), bare[key]} for key, text in corpus.items()
+    }
     for own in positives.values():
         for positive in own:
             texts.setdefault(positive, {plain_form(positive)})
@@ -624,12 +705,22 @@ class Change:
     names: set[str]
     row: int | None = None
     unclear: bool = False
-    others: tuple[Callable[[tuple], tuple], ...] = ()
+    others: tuple[Reading, ...] = ()
 
 
 _UNUSUAL = ("foo", "x1", "Spalte", "the data", "0", "文本", "column 2", "meta", "raw")
 _OF_ROLES = {
-    "text": ("text", "sentence", "Text", "content", "question", "query", "input", "title", "anchor"),
+    "text": (
+        "text",
+        "sentence",
+        "Text",
+        "content",
+        "question",
+        "query",
+        "input",
+        "title",
+        "anchor",
+    ),
     "pair": ("sentence2", "text_pair", "positive", "passage", "answer", "hypothesis", "document"),
     "label": ("label", "class", "category", "target", "sentiment", "Label", "gold_label", "topic"),
     "labels": ("label", "labels", "classes", "tags", "categories"),
@@ -683,7 +774,13 @@ def renamed(rng: random.Random, task: str, file: File) -> Change | None:
     if new.strip().lower() == old.strip().lower() and file.roles[old] == "-":
         return None
     _rename_column(file, old, new)
-    kind = "renamed: as usual" if style < 2 else "renamed: another role's" if style == 3 else "renamed: unusual"
+    kind = (
+        "renamed: as usual"
+        if style < 2
+        else "renamed: another role's"
+        if style == 3
+        else "renamed: unusual"
+    )
     return Change(kind, f"{old!r} is now {new!r}", {old, new, new.strip()})
 
 
@@ -698,7 +795,9 @@ def reordered(rng: random.Random, task: str, file: File) -> Change | None:
         items = [*file.rows[row].items()]
         rng.shuffle(items)
         file.rows[row] = dict(items)
-        return Change("reordered", f"the keys of row {row} are {[k for k, _ in items]}", {*names}, row)
+        return Change(
+            "reordered", f"the keys of row {row} are {[k for k, _ in items]}", {*names}, row
+        )
     order = names[:]
     while order == names:
         rng.shuffle(order)
@@ -758,6 +857,16 @@ _MARKS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def _each(reading: Callable[[int, tuple], tuple | None]) -> Reading:
+    """Returns the reading of a meaning that `reading` is of each example; None drops it."""
+
+    def read(whole: tuple) -> tuple:
+        read = (reading(index, example) for index, example in enumerate(whole))
+        return tuple(example for example in read if example is not None)
+
+    return read
+
+
 def _add_column(rng: random.Random, file: File, name: str, make: Callable[[int], Any]) -> None:
     at = rng.choice((0, len(file.roles), len(file.roles), rng.randrange(len(file.roles) + 1)))
     items = [*file.roles.items()]
@@ -776,7 +885,9 @@ def added(rng: random.Random, task: str, file: File) -> Change | None:
     if file.format == "conll":
         return _added_to_conll(rng, file)
     chance = rng.random()
-    paired = task in ("embed", "rerank") and "number" not in roles or task == "mine" and "pair" in roles
+    paired = (
+        task in ("embed", "rerank") and "number" not in roles or task == "mine" and "pair" in roles
+    )
     if chance < 0.2 and (task not in SETS or "pair" in roles):
         name = rng.choice([name for name in _MARKS if name not in file.roles] or [""])
         if not name or (name == "answer" and (task in ("qa",) or "index" in roles)):
@@ -787,24 +898,35 @@ def added(rng: random.Random, task: str, file: File) -> Change | None:
             return Change("added: the same mark for all rows", f"{name!r} with {use!r}", {name})
         kept = [i % 4 != 3 for i in range(len(file.rows))]
         _add_column(rng, file, name, lambda i: use if kept[i] else skip)
-        only = lambda whole: tuple(x for x, keep in zip(whole, kept, strict=True) if keep)  # noqa: E731
-        others = () if task == "mine" else (only,)
-        return Change("added: rows not to train on", f"{name!r} with {use!r} and {skip!r}", {name}, None, True, others)
+        others = () if task == "mine" else (_each(lambda i, x: x if kept[i] else None),)
+        return Change(
+            "added: rows not to train on",
+            f"{name!r} with {use!r} and {skip!r}",
+            {name},
+            None,
+            True,
+            others,
+        )
     if chance < 0.55 and paired:
         name = rng.choice([name for name in _PAIR_LABELS if name not in file.roles])
         values = rng.choice([*_PAIR_VALUES])
         make = _PAIR_VALUES[values]
         _add_column(rng, file, name, make)
         right = [make(i) in (1, True, "yes", "entailment") for i in range(len(file.rows))]
-        others: list[Any] = []
-        if task != "mine":
-            if values in ("0/1", "true/false", "entailment", "yes/no", "-1/1"):
-                others.append(lambda whole: tuple(x for x, keep in zip(whole, right, strict=True) if keep))
-            if values in ("0/1", "true/false", "decimals", "-1/1") and not roles & {"negative", "negatives"}:
-                others.append(
-                    lambda whole: tuple((*x[:3], float(make(i)), x[4]) for i, x in enumerate(whole))
-                )
-        return Change("added: whether pairs belong together", f"{name!r} with {values}", {name}, None, True, tuple(others))
+        readings: list[Reading] = []
+        if task != "mine" and values in ("0/1", "true/false", "entailment", "yes/no", "-1/1"):
+            readings.append(_each(lambda i, x: x if right[i] else None))
+        is_score = values in ("0/1", "true/false", "decimals", "-1/1")
+        if task != "mine" and is_score and not roles & {"negative", "negatives"}:
+            readings.append(_each(lambda i, x: (*x[:3], float(make(i)), x[4])))
+        return Change(
+            "added: whether pairs belong together",
+            f"{name!r} with {values}",
+            {name},
+            None,
+            True,
+            tuple(readings),
+        )
     if chance < 0.7:
         if change := _added_to_task(rng, task, file):
             return change
@@ -813,21 +935,9 @@ def added(rng: random.Random, task: str, file: File) -> Change | None:
     values = rng.choice(allowed)
     _add_column(rng, file, name, _FILLERS[values])
     unclear = False
-    if values == "texts" and "pair" in roles and task in ("embed", "rerank") or values == "texts" and task == "mine" and "pair" in roles:
+    if values == "texts" and paired and name in ("foo", "x", "flag", "checked"):
         unclear = True  # as sentence-transformers reads it, a negative
-    if values in ("0/1", "true/false") and "mood" in file.roles:
-        unclear = False
     return Change(f"added: {values}", f"{name!r} with {values}", {name}, None, unclear)
-
-
-def _with_negatives(make: Callable[[int], Any], *, first: bool = False) -> Callable[[tuple], tuple]:
-    def read(whole: tuple) -> tuple:
-        return tuple(
-            (*x[:2], (make(i), *x[2]) if first else (*x[2], make(i)), None, x[4])
-            for i, x in enumerate(whole)
-        )
-
-    return read
 
 
 def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
@@ -835,10 +945,15 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
     roles = {*file.roles.values()}
     kind = "added: a column of the task"
     second: dict[str, dict[str, Callable[[int], Any]]] = {
-        "classify": {"target": _of("u", "v"), "gold_label": _of("good", "bad"), "category": _of("x", "y", "z"), "label": _of(0, 1), "labels": _of("p", "q"), "label_text": _of("p", "q"), "rating": _of(1, 2, 3)},
-        "regress": {"label": _of(1, 2, 3), "target": _of(0.5, 1.5), "rating": _of(1, 2, 3), "score": _of(1, 2, 3.5)},
-        "tag": {"ner_tags": _tags, "labels": _tags, "pos_tags": lambda i: ["NNP", "VBD", "NNP", "IN", "NNP"][: 3 + i % 3], "chunk_tags": _tags, "ner": _tags, "spans": _spans},
-        "choice": {"answer": _of("b", "a", "d", "c"), "label": _of(2, 1, 3, 0), "gold": _of(3, 2, 1, 0), "correct": _of(1, 0)},
+        "classify": {"target": _of("u", "v"), "gold_label": _of("good", "bad"),
+            "category": _of("x", "y", "z"), "label": _of(0, 1), "labels": _of("p", "q"),
+                "label_text": _of("p", "q"), "rating": _of(1, 2, 3)},
+        "regress": {"label": _of(1, 2, 3), "target": _of(0.5, 1.5), "rating": _of(1, 2, 3),
+            "score": _of(1, 2, 3.5)},
+        "tag": {"ner_tags": _tags, "labels": _tags, "pos_tags": lambda i: ["NNP", "VBD", "NNP",
+            "IN", "NNP"][: 3 + i % 3], "chunk_tags": _tags, "ner": _tags, "spans": _spans},
+        "choice": {"answer": _of("b", "a", "d", "c"), "label": _of(2, 1, 3, 0), "gold": _of(3, 2,
+            1, 0), "correct": _of(1, 0)},
     }  # fmt: skip
     if task in second:
         name = rng.choice([name for name in second[task] if name not in file.roles])
@@ -846,13 +961,18 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
         if task == "tag" and file.format not in TYPED:
             return None
         if task == "classify" and "text" in roles and rng.random() < 0.3:
-            name, make = rng.choice(("text_pair", "text2", "title", "summary", "question")), _text(600)
+            name, make = (
+                rng.choice(("text_pair", "text2", "title", "summary", "question")),
+                _text(600),
+            )
             if name in file.roles:
                 return None
             _add_column(rng, file, name, make)
-            pair = lambda whole: tuple((x[0], make(i), x[2]) for i, x in enumerate(whole))  # noqa: E731
-            unclear = "pair" not in roles
-            return Change("added: a second text", f"{name!r} with texts", {name}, None, unclear, (pair,))
+            pair = _each(lambda i, x: (x[0], make(i), x[2]))
+            unclear = "pair" not in roles and len(file.rows) == ROWS  # of the train file
+            return Change(
+                "added: a second text", f"{name!r} with texts", {name}, None, unclear, (pair,)
+            )
         named_label = {*file.roles} & {"label", "labels", "tags"}
         _add_column(rng, file, name, make)
         clear = name in ("label_text", "pos_tags", "chunk_tags") or bool(named_label)
@@ -863,32 +983,57 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
             return None
         make = _text(1200)
         _add_column(rng, file, name, make)
-        others: tuple[Any, ...] = () if "number" in roles or "negatives" in roles else (
-            _with_negatives(make), _with_negatives(make, first=True),
-        )
-        return Change("added: negatives", f"{name!r} with texts", {name, "negative"}, None, True, others)
+        last = _each(lambda i, x: (*x[:2], (*x[2], make(i)), None, x[4]))
+        first = _each(lambda i, x: (*x[:2], (make(i), *x[2]), None, x[4]))
+        others = () if roles & {"number", "negatives"} else (last, first)
+        names = {name, "negative", *file.columns("number")}
+        return Change("added: negatives", f"{name!r} with texts", names, None, True, others)
     if task == "qa":
         name = rng.choice(("is_impossible", "title", "answer", "answer_text", "answers", "label"))
         if name in file.roles or (name == "answers" and file.format not in TYPED):
             return None
         if name == "is_impossible":
             _add_column(rng, file, name, lambda i: i % 6 == 5 or i % 7 == 2)
-            none = lambda whole: tuple((*x[:2], frozenset()) if i % 7 == 2 else x for i, x in enumerate(whole))  # noqa: E731
-            return Change(kind, f"{name!r}, also of questions with answers", {name}, None, True, (none,))
+            none = _each(lambda i, x: (*x[:2], frozenset()) if i % 7 == 2 else x)
+            return Change(
+                kind, f"{name!r}, also of questions with answers", {name}, None, True, (none,)
+            )
         make = {"title": _of("Anna", "Bonn"), "answers": _answers}.get(name, _of("Anna", "Bonn"))
         _add_column(rng, file, name, make)
-        unclear = name in ("answer", "answer_text") and "answer" in roles or name == "answers" or name in ("answer", "answer_text")
+        unclear = (
+            name in ("answer", "answer_text")
+            and "answer" in roles
+            or name == "answers"
+            or name in ("answer", "answer_text")
+        )
         return Change(kind, f"{name!r} with words", {name}, None, unclear)
     if task in ("retrieval", "mine"):
-        name = rng.choice(("title", "text", "id", "docid", "metadata", "contents", "passage", "url"))
+        name = rng.choice(
+            ("title", "text", "id", "docid", "metadata", "contents", "passage", "url")
+        )
         if name in file.roles:
             return None
-        _add_column(rng, file, name, _text(1500) if name in ("text", "contents", "passage") else _FILLERS["serial numbers"] if name != "title" else _of("Birds", "Trains"))
+        _add_column(
+            rng,
+            file,
+            name,
+            _text(1500)
+            if name in ("text", "contents", "passage")
+            else _FILLERS["serial numbers"]
+            if name != "title"
+            else _of("Birds", "Trains"),
+        )
         if "grade" in roles:
             return Change(kind, f"{name!r}", {name}, None, True)
         if name == "title" and "id" in roles and len(file.rows) == ROWS:
             file.roles["title"] = "title"  # of BEIR's corpus; its queries have none
-        return Change(kind, f"{name!r}", {name}, None, "pair" in roles and name in ("text", "contents", "passage"))
+        return Change(
+            kind,
+            f"{name!r}",
+            {name},
+            None,
+            "pair" in roles and name in ("text", "contents", "passage"),
+        )
     return None
 
 
@@ -907,10 +1052,18 @@ def _added_to_conll(rng: random.Random, file: File) -> Change:
     file.order.append(kind)
     file.rows = [{**row, kind: make(i)} for i, row in enumerate(file.rows)]
     unclear = kind in ("a second column of tags",)
-    return Change("added: a column of words", f"{kind}, {'first' if first else 'last'}", {"column", "line 1", "row 1"}, None, unclear)
+    return Change(
+        "added: a column of words",
+        f"{kind}, {'first' if first else 'last'}",
+        {"column", "line 1", "row 1"},
+        None,
+        unclear,
+    )
 
 
-def _other_type(rng: random.Random, file: File, column: str) -> tuple[str, Callable[[Any], Any], Any] | None:
+def _other_type(
+    rng: random.Random, file: File, column: str
+) -> tuple[str, Callable[[Any], Any], Any] | None:
     """Returns (words, function of a value, type of Arrow) of another type of a column."""
     import pyarrow
 
@@ -925,21 +1078,56 @@ def _other_type(rng: random.Random, file: File, column: str) -> tuple[str, Calla
             ("categories", lambda v: v, pyarrow.dictionary(pyarrow.int32(), pyarrow.string())),
         ]
     if isinstance(first, bool):
-        found += [("0/1", lambda v: int(v), None), ("texts", str, None), ("yes/no", lambda v: "yes" if v else "no", None), ("floats", float, None)]
+        found += [
+            ("0/1", lambda v: int(v), None),
+            ("texts", str, None),
+            ("yes/no", lambda v: "yes" if v else "no", None),
+            ("floats", float, None),
+        ]
     elif isinstance(first, int):
-        found += [("floats", lambda v: float(v) if isinstance(v, int) else v, None), ("texts", str, None), ("texts of floats", lambda v: f"{v}.0" if isinstance(v, int) else v, None), ("booleans", lambda v: bool(v), None)]
+        found += [
+            ("floats", lambda v: float(v) if isinstance(v, int) else v, None),
+            ("texts", str, None),
+            ("texts of floats", lambda v: f"{v}.0" if isinstance(v, int) else v, None),
+            ("booleans", lambda v: bool(v), None),
+        ]
         if file.format == "parquet":
-            found += [("int8", lambda v: v, pyarrow.int8()), ("float32", lambda v: float(v), pyarrow.float32())]
+            found += [
+                ("int8", lambda v: v, pyarrow.int8()),
+                ("float32", lambda v: float(v), pyarrow.float32()),
+            ]
     elif isinstance(first, float):
-        found += [("texts", str, None), ("decimal commas", lambda v: str(v).replace(".", ","), None), ("per cent", lambda v: f"{v}%", None), ("whole numbers", lambda v: int(v) if v == int(v) else v, None)]
+        found += [
+            ("texts", str, None),
+            ("decimal commas", lambda v: str(v).replace(".", ","), None),
+            ("per cent", lambda v: f"{v}%", None),
+            ("whole numbers", lambda v: int(v) if v == int(v) else v, None),
+        ]
         if file.format == "parquet":
-            found += [("float32", lambda v: float(v), pyarrow.float32()), ("decimal", lambda v: __import__("decimal").Decimal(str(v)), None)]
+            found += [
+                ("float32", lambda v: float(v), pyarrow.float32()),
+                ("decimal", lambda v: __import__("decimal").Decimal(str(v)), None),
+            ]
     elif isinstance(first, list) and file.format != "conll":
-        found += [("JSON texts", lambda v: json.dumps(v), None), ("texts as Python writes lists", lambda v: str(v), None), ("texts with commas", lambda v: ", ".join(map(str, v)), None)]
+        found += [
+            ("JSON texts", lambda v: json.dumps(v), None),
+            ("texts as Python writes lists", lambda v: str(v), None),
+            ("texts with commas", lambda v: ", ".join(map(str, v)), None),
+        ]
         if all(isinstance(x, str) for v in values for x in v):
-            found += [("nested lists", lambda v: [v], None), ("joined by spaces", lambda v: " ".join(v), None)]
+            found += [
+                ("nested lists", lambda v: [v], None),
+                ("joined by spaces", lambda v: " ".join(v), None),
+            ]
     elif isinstance(first, dict):
-        found += [("JSON texts", lambda v: json.dumps(v), None), ("lists", lambda v: [dict(zip(v, x, strict=True)) for x in zip(*v.values(), strict=True)], None)]
+        found += [
+            ("JSON texts", lambda v: json.dumps(v), None),
+            (
+                "lists",
+                lambda v: [dict(zip(v, x, strict=True)) for x in zip(*v.values(), strict=True)],
+                None,
+            ),
+        ]
     elif isinstance(first, str) and file.format in TYPED:
         found += [("lists of one", lambda v: [v], None), ("objects", lambda v: {"text": v}, None)]
     return rng.choice(found) if found else None
@@ -949,10 +1137,16 @@ def typed(rng: random.Random, task: str, file: File) -> Change | None:
     """Changes the type of a column."""
     columns = [name for name, role in file.roles.items() if role != "-"]
     column = rng.choice(columns)
-    if rng.random() < 0.08 and (keys := file.columns("index")) and isinstance(file.rows[0][keys[0]], int):
+    if (
+        rng.random() < 0.08
+        and (keys := file.columns("index"))
+        and isinstance(file.rows[0][keys[0]], int)
+    ):
         for row in file.rows:
             row[keys[0]] += 1
-        return Change("typed: keys that count from 1", keys[0], {*keys}, None, True, (lambda whole: whole,))
+        return Change(
+            "typed: keys that count from 1", keys[0], {*keys}, None, True, (lambda whole: whole,)
+        )
     found = _other_type(rng, file, column)
     if found is None:
         return None
@@ -960,28 +1154,78 @@ def typed(rng: random.Random, task: str, file: File) -> Change | None:
     for row in file.rows:
         row[column] = convert(row[column]) if row[column] not in (None, "") else row[column]
     file.types[column] = type_
-    return Change(f"typed: {words}", f"{column!r} as {words}", {column, *(f"row {n}" for n in range(1, 4))})
+    return Change(
+        f"typed: {words}", f"{column!r} as {words}", {column, *(f"row {n}" for n in range(1, 4))}
+    )
 
 
-_NO_VALUE = ("", None, math.nan, "nan", "NaN", "None", "N/A", "NA", "null", "-", "\\N", "<NA>", "#N/A", "n/a")
+_NO_VALUE = (
+    "",
+    None,
+    math.nan,
+    "nan",
+    "NaN",
+    "None",
+    "N/A",
+    "NA",
+    "null",
+    "-",
+    "\\N",
+    "<NA>",
+    "#N/A",
+    "n/a",
+)
 _ODD: dict[str, tuple[Any, ...]] = {
-    "text": (*_NO_VALUE, " ", "\u200b", "\u00a0", 5, 5.5, True, ["a list"], {"text": "x"}, "  spaces around it  ", "a\nline", '"quoted"', "[1]"),
-    "label": (*_NO_VALUE, -1, -100, "-1", "-100", " ", ["good"], {"a": 1}, "case", "spaces", "nbsp", "zero width", "composed", "bool", "float", "1e0", "a, b", "?"),
-    "labels": (None, "", "a", [None], [""], ["a", "a"], [["a"]], {"a": 1}, ["N/A"], [" a"], ["A"], [-1], math.nan, "[]", "['a']", [1]),
-    "number": (*_NO_VALUE, "1,5", "1.234,5", "1,234.5", "$3", "3%", "3 stars", "inf", math.inf, True, [1.5], {"a": 1}, "1_000", " 2 ", "+2", "2.", "1e1", "٣", "３", "half", -1, -100),
-    "words": (None, [], "", "Anna saw Bonn", ["Anna", "", "Bonn"], ["Anna", None, "x"], ["Anna", 5, "x"], [["Anna"], ["x"]], {"a": 1}, "['Anna', 'saw', 'Bonn']", "more", "fewer"),
-    "tags": (None, [], "", "O O O", "more", "fewer", "tag:-100", "tag:_", "tag:", "tag:-X-", "tag:UNK", "tag:b-per", "tag:B-per", "tag:B_PER", "tag:None", "tag:nan", "tag: B-PER ", "tag:PER", "tag:X", "tag:0", "tag:-", "tag:B-", "tag:E-PER", "tagged:-100", "tagged:None", "tagged:[]"),
-    "entities": (None, "", [[0, 4]], [[0, 4, "PER", 1]], [[4, 0, "PER"]], [[0, 400, "PER"]], [[-4, 2, "PER"]], [["0", "4", "PER"]], [[0.0, 4.0, "PER"]], [[0, 4, None]], [[0, 4, ""]], [[0, 4, "N/A"]], [[0, 4, "PER"], [2, 8, "LOC"]], [[0, 2, "PER"]], [[0, 4, "per"]], [{"start": 0, "end": 4}], [{"start": 0, "end": 4, "label": "PER", "text": "Bonn"}], [{"start": 0, "end": 4, "label": ["PER"]}], [{"begin": 0, "end": 4, "label": "PER"}], [{"start": 0, "end": 4, "label": "PER", "score": 0.5}], {"start": 0, "end": 4, "label": "PER"}, [None], ["PER"], [[0, 4, "PER"], [0, 4, "PER"]], [[0, 4, " PER"]], [[0, 4, "-"]]),
-    "answers": (None, "", [], {}, {"text": ["1900"]}, {"text": ["Cologne"], "answer_start": [3]}, {"text": ["Paris"], "answer_start": [0]}, {"text": [""], "answer_start": [0]}, {"text": [None], "answer_start": [None]}, {"text": ["Anna"], "answer_start": ["0"]}, {"text": ["Anna"], "answer_start": [0.0]}, {"text": ["Anna"], "answer_start": [-1]}, {"text": "Anna", "answer_start": 0}, {"text": ["Anna", "left"], "answer_start": [0]}, {"text": ["anna"], "answer_start": [0]}, [{"text": "Anna", "answer_start": 0}], {"answer_start": [0], "text": ["Anna"]}, "Anna", {"text": ["Anna "], "answer_start": [0]}, {"text": ["N/A"], "answer_start": [0]}, {"text": ["Anna", "Anna"], "answer_start": [0, 0]}),
-    "answer": (None, "Paris", "Anna ", "anna", " ", 5, ["Anna"], "N/A", "nan", "None", "-", "She", "unanswerable"),
+    "text": (*_NO_VALUE, " ", "\u200b", "\u00a0", 5, 5.5, True, ["a list"], {"text": "x"},
+        "  spaces around it  ", "a\nline", '"quoted"', "[1]"),
+    "label": (*_NO_VALUE, -1, -100, "-1", "-100", " ", ["good"], {"a": 1}, "case", "spaces",
+        "nbsp", "zero width", "composed", "bool", "float", "1e0", "a, b", "?"),
+    "labels": (None, "", "a", [None], [""], ["a", "a"], [["a"]], {"a": 1}, ["N/A"], [" a"], ["A"],
+        [-1], math.nan, "[]", "['a']", [1]),
+    "number": (*_NO_VALUE, "1,5", "1.234,5", "1,234.5", "$3", "3%", "3 stars", "inf", math.inf,
+        True, [1.5], {"a": 1}, "1_000", " 2 ", "+2", "2.", "1e1", "٣", "３", "half", -1, -100),
+    "words": (None, [], "", "Anna saw Bonn", ["Anna", "", "Bonn"], ["Anna", None, "x"], ["Anna", 5,
+        "x"], [["Anna"], ["x"]], {"a": 1}, "['Anna', 'saw', 'Bonn']", "more", "fewer"),
+    "tags": (None, [], "", "O O O", "more", "fewer", "tag:-100", "tag:_", "tag:", "tag:-X-",
+        "tag:UNK", "tag:b-per", "tag:B-per", "tag:B_PER", "tag:None", "tag:nan", "tag: B-PER ",
+            "tag:PER", "tag:X", "tag:0", "tag:-", "tag:B-", "tag:E-PER", "tagged:-100",
+                "tagged:None", "tagged:[]"),
+    "entities": (None, "", [[0, 4]], [[0, 4, "PER", 1]], [[4, 0, "PER"]], [[0, 400, "PER"]],
+        [[-4, 2, "PER"]], [["0", "4", "PER"]], [[0.0, 4.0, "PER"]], [[0, 4, None]], [[0, 4, ""]],
+            [[0, 4, "N/A"]], [[0, 4, "PER"], [2, 8, "LOC"]], [[0, 2, "PER"]], [[0, 4, "per"]],
+                [{"start": 0, "end": 4}], [{"start": 0, "end": 4, "label": "PER", "text": "Bonn"}],
+                    [{"start": 0, "end": 4, "label": ["PER"]}],
+                        [{"begin": 0, "end": 4, "label": "PER"}],
+                            [{"start": 0, "end": 4, "label": "PER", "score": 0.5}], {"start": 0,
+                                "end": 4, "label": "PER"}, [None], ["PER"], [[0, 4, "PER"],
+                                    [0, 4, "PER"]], [[0, 4, " PER"]], [[0, 4, "-"]]),
+    "answers": (None, "", [], {}, {"text": ["1900"]}, {"text": ["Cologne"], "answer_start": [3]},
+        {"text": ["Paris"], "answer_start": [0]}, {"text": [""], "answer_start": [0]},
+            {"text": [None], "answer_start": [None]}, {"text": ["Anna"], "answer_start": ["0"]},
+                {"text": ["Anna"], "answer_start": [0.0]}, {"text": ["Anna"],
+                    "answer_start": [-1]}, {"text": "Anna", "answer_start": 0},
+                        {"text": ["Anna", "left"], "answer_start": [0]}, {"text": ["anna"],
+                            "answer_start": [0]}, [{"text": "Anna", "answer_start": 0}],
+                                {"answer_start": [0], "text": ["Anna"]}, "Anna",
+                                    {"text": ["Anna "], "answer_start": [0]}, {"text": ["N/A"],
+                                        "answer_start": [0]}, {"text": ["Anna", "Anna"],
+                                            "answer_start": [0, 0]}),
+    "answer": (None, "Paris", "Anna ", "anna", " ", 5, ["Anna"], "N/A", "nan", "None", "-", "She",
+        "unanswerable"),
     "start": (None, "", "x", 3, -1, 0.5, "0", 9999, True, math.nan, "-", "1,5"),
-    "index": (*_NO_VALUE, -1, 4, 9, "e", "E", "A", "B.", "(a)", "1)", " 1 ", 1.0, 1.5, True, [1], "first", "text", "number", "a text in another case", "4", "0", "d", "mixed"),
+    "index": (*_NO_VALUE, -1, 4, 9, "e", "E", "A", "B.", "(a)", "1)", " 1 ", 1.0, 1.5, True, [1],
+        "first", "text", "number", "a text in another case", "4", "0", "d", "mixed"),
     "choice": (None, "", " ", 5, "same", ["a"], math.nan, "None", "5"),
-    "choices": (None, [], "", ["only one"], "more", "fewer", "same", "a, b, c, d", ["a", "", "c", "d"], ["a", None, "c", "d"], [1, 2, 3, 4], ["3", "2", "1", "0"], {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]}),
+    "choices": (None, [], "", ["only one"], "more", "fewer", "same", "a, b, c, d", ["a", "", "c",
+        "d"], ["a", None, "c", "d"], [1, 2, 3, 4], ["3", "2", "1", "0"],
+            {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]}),
     "negative": (None, "", " ", 5, ["a", "b"], "same", math.nan, "N/A", "nan"),
-    "negatives": (None, [], "", "one text that is a text", "more", "fewer", [""], [None], [5], [["a"]], "same"),
-    "scores": (None, [], "", 5, [1.0], [1.0, None], [1.0, math.nan], ["1.0", "0.5"], [True, False], "[1.0, 0.5]", [1.0, "1,5"], [1.0, 0.5, 0.2]),
-    "id": (None, "", " ", "twice", 5, 5.0, True, ["a"], {"a": 1}, " x", "x ", math.nan, "nan", "an id with spaces", "007", ABSENT),
+    "negatives": (None, [], "", "one text that is a text", "more", "fewer", [""], [None], [5],
+        [["a"]], "same"),
+    "scores": (None, [], "", 5, [1.0], [1.0, None], [1.0, math.nan], ["1.0", "0.5"], [True, False],
+        "[1.0, 0.5]", [1.0, "1,5"], [1.0, 0.5, 0.2]),
+    "id": (None, "", " ", "twice", 5, 5.0, True, ["a"], {"a": 1}, " x", "x ", math.nan, "nan",
+        "an id with spaces", "007", ABSENT),
     "title": (None, "", 5, ["a"], "  ", "nan", ABSENT, math.nan),
     "query": (None, "", "unknown", " ", "twice", "nan"),
     "passage": (None, "", "unknown", " ", "twice", "nan", "self"),
@@ -990,7 +1234,9 @@ _ODD: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def _odd_value(rng: random.Random, task: str, file: File, index: int, column: str) -> tuple[str, Any, bool]:
+def _odd_value(
+    rng: random.Random, task: str, file: File, index: int, column: str
+) -> tuple[str, Any, bool]:
     """Returns (words, value, whether it needs a word) for a cell."""
     role = file.roles[column]
     odd = rng.choice(_ODD.get(role, _ODD["text"])) if role not in ("word", "tag") else None
@@ -999,35 +1245,91 @@ def _odd_value(rng: random.Random, task: str, file: File, index: int, column: st
     others = [other[column] for other in file.rows]
     if role == "word" or role == "tag":
         at = rng.randrange(len(old))
-        values = ("", "#", "-DOCSTART-", "new word", "\u200b") if role == "word" else ("", "-100", "_", "-X-", "UNK", "b-per", "None", "X", "B_PER", "PER", "0.5", "B-", "-", "E-PER", "[]")
+        values = (
+            ("", "#", "-DOCSTART-", "new word", "\u200b")
+            if role == "word"
+            else (
+                "",
+                "-100",
+                "_",
+                "-X-",
+                "UNK",
+                "b-per",
+                "None",
+                "X",
+                "B_PER",
+                "PER",
+                "0.5",
+                "B-",
+                "-",
+                "E-PER",
+                "[]",
+            )
+        )
         new = rng.choice(values)
-        return f"{role} {new!r}", [*old[:at], *([new] if new else []), *old[at + 1 :]], new in ("#", "-DOCSTART-", "new word")
+        return (
+            f"{role} {new!r}",
+            [*old[:at], *([new] if new else []), *old[at + 1 :]],
+            new in ("#", "-DOCSTART-", "new word"),
+        )
     if role == "label" and isinstance(odd, str):
         name = str(others[(index + 1) % len(others)])
-        forms = {"case": name.upper() if name.upper() != name else name.lower(), "spaces": f"  {name} ", "nbsp": f"{name}\u00a0", "zero width": f"{name}\u200b", "composed": f"{name}e\u0301", "bool": True, "float": f"{name}.0", "1e0": "1e0"}
+        forms = {
+            "case": name.upper() if name.upper() != name else name.lower(),
+            "spaces": f"  {name} ",
+            "nbsp": f"{name}\u00a0",
+            "zero width": f"{name}\u200b",
+            "composed": f"{name}e\u0301",
+            "bool": True,
+            "float": f"{name}.0",
+            "1e0": "1e0",
+        }
         if odd in forms:
             if odd in ("float", "1e0") and not name.isdigit():
                 return f"label {name!r} again", name, False
-            return f"label {odd}", forms[odd], odd in ("case", "zero width") and name not in ("True", "False") and not name.isdigit()
+            return (
+                f"label {odd}",
+                forms[odd],
+                odd in ("case", "zero width")
+                and name not in ("True", "False")
+                and not name.isdigit(),
+            )
     if role == "label" and str(odd) in ("-1", "-100"):
         return f"label {odd!r}", odd, True
     if role in ("words", "tags", "choices", "negatives") and odd in ("more", "fewer"):
         extra = {"words": "x", "tags": "O"}.get(role, "One more of them.")
-        return f"{role}: {odd}", [*old, extra] if odd == "more" else old[:-1], role in ("choices", "negatives")
+        return (
+            f"{role}: {odd}",
+            [*old, extra] if odd == "more" else old[:-1],
+            role in ("choices", "negatives"),
+        )
     if role == "tags" and isinstance(odd, str) and odd.startswith("tag"):
         what, _, new = odd.partition(":")
         at = rng.randrange(len(old))
         value: Any = {"-100": -100, "None": None, "[]": []}[new] if what == "tagged" else new
         return f"tag {value!r}", [*old[:at], value, *old[at + 1 :]], value != " B-PER "
     if odd == "same" and role in ("choice", "negative"):
-        same = next(row[c] for c, r in file.roles.items() if (r == role and c != column) or r == "pair")
+        same = next(
+            row[c] for c, r in file.roles.items() if (r == role and c != column) or r == "pair"
+        )
         return f"{role} equal to another", same, role == "negative" and task == "rerank"
     if odd == "same":
-        value = [old[0], *old[:-1]] if role == "choices" else [row[file.columns("pair")[0]], *old[1:]]
+        value = (
+            [old[0], *old[:-1]] if role == "choices" else [row[file.columns("pair")[0]], *old[1:]]
+        )
         return f"{role}: two are equal", value, task == "rerank" and not file.columns("scores")
     if role == "index" and odd in ("text", "number", "a text in another case", "mixed"):
-        choices = row[file.columns("choices")[0]] if file.columns("choices") else [row[c] for c in file.columns("choice")]
-        value = {"text": choices[2], "number": 2, "mixed": "b", "a text in another case": choices[1].upper()}[odd]
+        choices = (
+            row[file.columns("choices")[0]]
+            if file.columns("choices")
+            else [row[c] for c in file.columns("choice")]
+        )
+        value = {
+            "text": choices[2],
+            "number": 2,
+            "mixed": "b",
+            "a text in another case": choices[1].upper(),
+        }[odd]
         return f"key: {odd}", value, odd in ("a text in another case",)
     if role == "id" and odd == "twice" or role in ("query", "passage") and odd == "twice":
         return f"{role} of another row", others[(index + 1) % len(others)], False
@@ -1042,7 +1344,9 @@ def _odd_value(rng: random.Random, task: str, file: File, index: int, column: st
 
 def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
     """Makes one row odd."""
-    index = rng.choice((0, len(file.rows) - 1, rng.randrange(len(file.rows)), rng.randrange(len(file.rows))))
+    index = rng.choice(
+        (0, len(file.rows) - 1, rng.randrange(len(file.rows)), rng.randrange(len(file.rows)))
+    )
     number = file.number(index)
     chance = rng.random()
     if chance < 0.12 and file.format != "conll":
@@ -1050,7 +1354,9 @@ def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
     column = rng.choice([c for c, r in file.roles.items() if r != "-"])
     if chance < 0.2 and file.format in ("jsonl", "json"):
         file.rows[index].pop(column)
-        return Change("odd row: a key is missing", f"row {number} has no {column!r}", {column}, index)
+        return Change(
+            "odd row: a key is missing", f"row {number} has no {column!r}", {column}, index
+        )
     role, old = file.roles[column], file.rows[index][column]
     words, value, unclear = _odd_value(rng, task, file, index, column)
     if value is ABSENT and file.format not in ("jsonl", "json"):
@@ -1063,7 +1369,9 @@ def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
     return Change(f"odd row: {role}", f"row {number}, {column!r}: {words}", names, index, unclear)
 
 
-def _odd_structure(rng: random.Random, task: str, file: File, index: int, number: int) -> Change | None:
+def _odd_structure(
+    rng: random.Random, task: str, file: File, index: int, number: int
+) -> Change | None:
     row = file.rows[index]
     if file.format in ("csv", "tsv"):
         kind = rng.choice(("extra field", "empty row", "header again", "row twice"))
@@ -1082,17 +1390,35 @@ def _odd_structure(rng: random.Random, task: str, file: File, index: int, number
     if file.format == "parquet":
         file.rows[index] = dict.fromkeys(file.roles)
         return Change("odd row: only nulls", f"row {number}", {"row"}, index)
-    kind = rng.choice(("extra key", "extra key", "list", "text", "null", "empty object", "key of the task"))
+    kind = rng.choice(
+        ("extra key", "extra key", "list", "text", "null", "empty object", "key of the task")
+    )
     if kind == "extra key":
         row[rng.choice(("foo", "note", "url"))] = rng.choice((1, "x", None, ["a"]))
         return Change("odd row: extra key", f"row {number}", {"row"}, index)
     if kind == "key of the task":
-        keys: dict[str, tuple[str, Any]] = {"embed": ("negative", "One more text here."), "rerank": ("negatives", ["One more."]), "classify": ("labels", ["a"]), "regress": ("label", 3), "tag": ("entities", []), "qa": ("is_impossible", True), "choice": ("label", 1)}
-        name, value = rng.choice((("answer", "reject"), ("split", "test"), keys.get(task, ("score", 0))))
+        keys: dict[str, tuple[str, Any]] = {
+            "embed": ("negative", "One more text here."),
+            "rerank": ("negatives", ["One more."]),
+            "classify": ("labels", ["a"]),
+            "regress": ("label", 3),
+            "tag": ("entities", []),
+            "qa": ("is_impossible", True),
+            "choice": ("label", 1),
+        }
+        name, value = rng.choice(
+            (("answer", "reject"), ("split", "test"), keys.get(task, ("score", 0)))
+        )
         if name in file.roles or (name == "answer" and task == "qa"):
             return None
         row[name] = value
-        return Change("odd row: a key of the task", f"row {number} has {name!r}: {value!r}", {name}, index, task not in ("retrieval",))
+        return Change(
+            "odd row: a key of the task",
+            f"row {number} has {name!r}: {value!r}",
+            {name},
+            index,
+            task not in ("retrieval",),
+        )
     file.rows[index] = {"\0": {"list": ["a"], "text": "a", "null": None, "empty object": {}}[kind]}
     return Change(f"odd row: {kind}", f"row {number}", {"row"}, index)
 
@@ -1100,8 +1426,10 @@ def _odd_structure(rng: random.Random, task: str, file: File, index: int, number
 CHANGES = (renamed, renamed, added, added, added, reordered, typed, odd_row, odd_row, odd_row)
 
 
-def change_files(rng: random.Random, task: str) -> tuple[dict[str, File], dict[str, Any], str, Change]:
-    """Returns the files of a user with a single change, options, the changed file, and the change."""
+def change_files(
+    rng: random.Random, task: str
+) -> tuple[dict[str, File], dict[str, Any], str, Change]:
+    """Returns the files of a user after a single change, options, the changed file, the change."""
     for _ in range(200):
         files, options = make_files(rng, task)
         names = [*files] if task in SETS else ["train", "train", "train", "dev"]

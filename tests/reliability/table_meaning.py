@@ -1,6 +1,6 @@
 """Changes one thing of a user's table at a time, and compares what it means here and there.
 
-    python -m tests.reliability.table_meaning --count 1000 [--task TASK ...] [--seed 0] [--show silent]
+    python -m tests.reliability.table_meaning --count 1000 [--task TASK ...] [--show silent]
 
 The tables are those of all tasks on the user's own files, of `predict --retrieval_dir` and of
 `mine`, in CSV, TSV, JSON lines, JSON, Parquet and CoNLL's columns. A change is of one column
@@ -97,7 +97,11 @@ def _meaning(task: str, example: Any, split: str) -> tuple:
         return example.text, example.choices, example.label
     if task in ("classify", "regress"):
         label = example.label
-        return example.text, example.pair, tuple(sorted(label)) if isinstance(label, tuple) else label
+        return (
+            example.text,
+            example.pair,
+            tuple(sorted(label)) if isinstance(label, tuple) else label,
+        )
     number = None if task == "rerank" and example.choices else example.label
     return example.text, example.pair, example.choices, number, example.scores
 
@@ -131,10 +135,14 @@ def mined(paths: dict[str, Path]) -> Any:
     embedder = _Embedder()
     with (
         mock.patch.object(pretrained, "load_pretrained", lambda *_: model),
-        mock.patch.object(retrieval, "embedders", lambda *_, **__: {"query": embedder, "document": embedder}),
+        mock.patch.object(
+            retrieval, "embedders", lambda *_, **__: {"query": embedder, "document": embedder}
+        ),
     ):
         queries, corpus = str(paths["queries"]), str(paths["corpus"])
-        mine.run(mine.MineConfig(model="stand-in", queries=queries, corpus=corpus, output=str(output)))
+        mine.run(
+            mine.MineConfig(model="stand-in", queries=queries, corpus=corpus, output=str(output))
+        )
     lines = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     return tuple((line["query"], line["positive"], tuple(line["negatives"])) for line in lines), []
 
@@ -161,12 +169,21 @@ def _alike(task: str, found: tuple, expected: tuple) -> bool:
 
 
 def _named(text: str, change: Change, number: int | None) -> bool:
-    if number is not None and re.search(rf"\b(rows?|line|element) [^\n]*?(?<!\d){number}(?!\d)", text):
+    if number is not None and re.search(
+        rf"\b(rows?|line|element) [^\n]*?(?<!\d){number}(?!\d)", text
+    ):
         return True
     return any(name and name in text for name in change.names)
 
 
-def judge(task: str, files: dict[str, File], options: dict[str, Any], name: str, change: Change, folder: Path) -> tuple[str, str]:
+def judge(
+    task: str,
+    files: dict[str, File],
+    options: dict[str, Any],
+    name: str,
+    change: Change,
+    folder: Path,
+) -> tuple[str, str]:
     """Returns (outcome, detail) of a change of the file `name`."""
     paths, rows, expected = {}, {}, []
     for each, file in files.items():
@@ -206,7 +223,10 @@ def judge(task: str, files: dict[str, File], options: dict[str, Any], name: str,
         return "equal", ""
     if any(_named(line, change, number) for line in lines):
         return "told", "; ".join(lines)
-    return "silent", f"{why or _difference(found, expected[0])}; printed: {shown.getvalue().strip()[:400]}"
+    return (
+        "silent",
+        f"{why or _difference(found, expected[0])}; printed: {shown.getvalue().strip()[:400]}",
+    )
 
 
 def _difference(found: tuple, expected: tuple) -> str:
@@ -228,16 +248,24 @@ def run(task: str, count: int, seed: int, first: int = 0) -> Iterator[dict[str, 
         file = files[name]
         detail = re.sub(r"\S*bertjax-tables-[^/]*/", "", detail)
         where = f"{name}.{file.format} ({', '.join(file.roles)})"
-        yield {"task": task, "index": index, "kind": change.kind, "file": where, "what": change.what, "outcome": outcome, "detail": detail}
+        yield {
+            "task": task,
+            "index": index,
+            "kind": change.kind,
+            "file": where,
+            "what": change.what,
+            "outcome": outcome,
+            "detail": detail,
+        }
 
 
 def table(results: list[dict[str, Any]], by: str = "kind") -> str:
     """Returns a line per kind of change, with the number of each outcome."""
-    rows = [(by, "changes", *OUTCOMES)]
+    rows: list[list[str]] = [[by, "changes", *OUTCOMES]]
     for key in (*sorted({result[by] for result in results}), "all"):
         of = [result for result in results if key in (result[by], "all")]
         counts = collections.Counter(result["outcome"] for result in of)
-        rows.append((key, str(len(of)), *(str(counts[outcome]) for outcome in OUTCOMES)))
+        rows.append([key, str(len(of)), *(str(counts[outcome]) for outcome in OUTCOMES)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -249,7 +277,7 @@ def table(results: list[dict[str, Any]], by: str = "kind") -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the changes and prints the tables; returns 1 if a change is silent or an error is bad."""
+    """Runs the changes and prints the tables; returns 1 if an outcome is one of `WRONG`."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability.table_meaning")
     parser.add_argument("--count", type=int, default=1000, help="number of changes per task")
     parser.add_argument("--seed", type=int, default=0)

@@ -32,6 +32,8 @@ from bertjax.tasks.sources.official import DatasetRow, decode, official_source
 from bertjax.tasks.task import BadRows, ChangeCounts, Example, Source
 
 _TEXT_COLUMNS = ("answer", "answer_text")
+# What stands in answer_start, as a text, where there is no answer.
+_NO_PLACE = ("", "None", "nan", "-1", "-1.0", "0", "0.0")
 
 
 def is_question_table(path: Path) -> bool:
@@ -155,6 +157,11 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
         return None
     text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
     if text in (None, ""):
+        if str(start).strip() not in _NO_PLACE:
+            raise ValueError(
+                f"{where}: answer_start is {brief(repr(start), 60)}, but there is no answer: add "
+                "it, or leave answer_start empty if the passage does not answer the question."
+            )
         return []
     if isinstance(start, str) and re.fullmatch(r"\s*[0-9]+(\.0)?\s*", start):
         start = int(float(start))
@@ -277,9 +284,9 @@ class SquadSource(Source):
                 f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '
                 '"answer_start": 0}], with the number of characters before the answer.'
             )
-        if split == "train" and "answers" not in question:
+        if split in ("train", "dev") and "answers" not in question:
             raise ValueError(
-                f'{where} has no answer: give one, or "is_impossible": true if the passage does '
+                f'{where} has no "answers": give one, or "is_impossible": true if the passage does '
                 "not answer the question."
             )
         answers = []
@@ -304,7 +311,7 @@ def with_answers(
     """Adds `answers`, (text, start in characters), to a question, and corrects their starts.
 
     Returns None if `split` is train and the question has answers, but none occurs in the passage.
-    Such questions and corrected starts are counted in `counts`.
+    Such questions of all splits, and corrected starts, are counted in `counts`.
     """
     placed = []
     for text, start in answers:
@@ -312,10 +319,13 @@ def with_answers(
         if placed[-1][1] not in (start, NOWHERE):
             reason = f"{split}: answers moved to their nearest occurrence in the passage"
             counts.add(reason, asked.where)
-    if split == "train" and placed and all(start == NOWHERE for _, start in placed):
-        reason = "train: questions left out, because no answer occurs in the passage"
-        counts.add(reason, asked.where)
-        return None
+    if placed and all(start == NOWHERE for _, start in placed):
+        done = "left out" if split == "train" else "that cannot be answered right"
+        counts.add(
+            f"{split}: questions {done}, because no answer occurs in the passage", asked.where
+        )
+        if split == "train":
+            return None
     return dataclasses.replace(asked, answers=tuple(placed))
 
 

@@ -161,3 +161,44 @@ def test_the_official_files_are_read_whole(shared):
     labels = [example.label for example in new.examples("dev")]
     assert (len(labels), labels.count("impossible")) == (11_873, 5_945)
     assert not old.counts and not new.counts
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes lines of CSV as the file of a split, and opens it."""
+
+    def write(split, *lines):
+        file = tmp_path / f"{split}.csv"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        return SquadSource({split: file})
+
+    return write
+
+
+@pytest.mark.parametrize("start", ["23", "1.5", "x", "-7"])
+def test_a_place_without_an_answer_is_no_question_without_an_answer(table, start):
+    source = table("train", "question,context,answer,answer_start", f"Who?,{CONTEXT},,{start}")
+    with pytest.raises(ValueError, match=f"row 2: answer_start is '{start}', but there is no"):
+        list(source.examples("train"))
+
+
+@pytest.mark.parametrize("start", ["", "-1", "0", "nan", "-1.0"])
+def test_usual_places_of_no_answer_are_questions_without_an_answer(table, start):
+    source = table("train", "question,context,answer,answer_start", f"Who?,{CONTEXT},,{start}")
+    assert [example.label for example in source.examples("train")] == ["impossible"]
+
+
+@pytest.mark.parametrize("column", ["label", "Answer", "solution", "answers_"])
+def test_questions_that_evaluate_need_an_answer(table, column):
+    source = table("dev", f"question,context,{column}", f"Who?,{CONTEXT},The cat")
+    with pytest.raises(ValueError, match=r'row 2, question 0 has no "answers"'):
+        list(source.examples("dev"))
+
+
+def test_answers_to_evaluate_that_are_in_no_passage_are_counted(source):
+    made = source(question("1", "Who?", ("dog", 0), ("cow", 0)), question("2"), split="dev")
+    assert len(list(made.examples("dev"))) == 2
+    (note,) = made.change_notes()
+    assert note.startswith("dev: questions that cannot be answered right, because no answer occurs")
+    assert "1 (the first: " in note
+    assert "question 1)" in note
