@@ -32,7 +32,7 @@ from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.tagging import TagTask, order_tags
-from bertjax.tasks.task import Example, Task
+from bertjax.tasks.task import MISSING, Example, Task
 
 # Number of examples from which labels and targets are compared with what is usual.
 FEWEST_COUNTED = 50
@@ -43,8 +43,6 @@ SEPARATORS = "|;,"
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 # Below it, the squares of differences underflow.
 SMALLEST_STD = 1e-150
-# What R, pandas and spreadsheets write where a value is missing, in lower case.
-MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>"})
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 # The most pairs that are held out if there is no dev file: each is compared with all others.
@@ -158,10 +156,14 @@ def _classification(source: TableSource, options: TaskOptions) -> Task:
             "is read as a class: if it is none, remove its rows, or leave their cells empty and "
             "give --skip_bad_rows"
         )
-    if alike := KnownClasses(labels).alike():
-        print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
+    _warn_of_alike(labels)
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(labels=labels, **_fields(source, options))
+
+
+def _warn_of_alike(labels: Sequence[str]) -> None:
+    if alike := KnownClasses(labels).alike():
+        print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
 
 
 def _fields(source: TableSource, options: TaskOptions) -> dict[str, Any]:
@@ -182,6 +184,7 @@ def _separator_in(labels: Sequence[str]) -> str:
 def _tagging(source: TableSource, options: TaskOptions) -> Task:
     held_out.divide(source, options, held_out.BY_RAREST, _entity_types)
     labels = learn_labels(source, options.fold)
+    _warn_of_alike(labels)
     return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
 
 

@@ -28,6 +28,8 @@ from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
 Span = tuple[int, int]
+# What R, pandas and spreadsheets write where a value is missing, in lower case.
+MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>"})
 
 
 def check_stride(doc_stride: int | None) -> None:
@@ -333,6 +335,7 @@ class Source(abc.ABC):
         self._bad_rows: dict[str, list[str]] = {}  # split -> problems
         self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
         self._held_out: frozenset[int] = frozenset()
+        self._missing: dict[str, str] = {}  # split -> what is counted, with the first text
 
     @abc.abstractmethod
     def parse(self, split: str) -> Iterable[Example]:
@@ -380,8 +383,23 @@ class Source(abc.ABC):
         for reason in [key for key in self.counts if key.startswith(f"{split}: ")]:
             del self.counts[reason]
         if not self._keeps:
-            return self.parse(split)
-        return self._kept.setdefault(split, KeptExamples(self.parse(split)))
+            return self._parsed(split)
+        return self._kept.setdefault(split, KeptExamples(self._parsed(split)))
+
+    def _parsed(self, split: str) -> Iterator[Example]:
+        """Parses a split; counts the user's rows with a text that may stand for a missing one."""
+        for example in self.parse(split):
+            # Of several choices, "None" may be one.
+            texts = [example.text, example.pair, *(example.choices if example.pair else ())]
+            if self.can_skip and (
+                text := next((x for x in texts if x and x.strip().lower() in MISSING), "")
+            ):
+                reason = (
+                    f"{split}: rows with a text such as {text!r}, which other programs write where "
+                    "a value is missing, read as it stands"
+                )
+                self.counts.add(self._missing.setdefault(split, reason), example.where)
+            yield example
 
     def usable(self, split: str) -> Iterator[Example]:
         """Yields the examples without a problem, also held-out ones of the train split.

@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -525,8 +526,16 @@ class KnownClasses:
         self._classes = {key: found[0] for key, found in self._written.items() if len(found) == 1}
 
     def alike(self) -> list[str]:
-        """Returns classes that are written in several ways, such as ["1", "1.0"], or []."""
-        return next((names for names in self._written.values() if len(names) > 1), [])
+        """Returns classes that are written in several ways, such as ["1", "1.0"], or [].
+
+        Other ways are other cases, spaces, hyphens, underscores, and forms of Unicode.
+        """
+        spelt: dict[str, list[str]] = {}
+        for name in sorted(self._names):
+            letters = unicodedata.normalize("NFKC", name).casefold()
+            key = _value(name) or re.sub(r"[\s_\u200b-\u200f\ufeff-]", "", letters)
+            spelt.setdefault(key, []).append(name)
+        return next((names for names in spelt.values() if len(names) > 1), [])
 
     def of(self, label: Any) -> Any:
         """Returns the class of a label, or of each of a tuple; unknown labels stay as they are."""

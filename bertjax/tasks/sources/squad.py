@@ -286,8 +286,8 @@ class SquadSource(Source):
             )
         if split in ("train", "dev") and "answers" not in question:
             raise ValueError(
-                f'{where} has no "answers": give one, or "is_impossible": true if the passage does '
-                "not answer the question."
+                f'{where} has no answer: give one in "answers" or, in tables, in "answer", or '
+                '"is_impossible": true if the passage does not answer the question.'
             )
         answers = []
         for answer in _get(question, "answers", list, where) if "answers" in question else []:

@@ -597,3 +597,51 @@ def test_a_hundred_thousand_columns_are_read_in_seconds(tmp_path):
     started = time.process_time()
     assert Table(tmp_path / "a.csv").columns[-1] == names[-1]
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "other", ["Good", "GOOD", "go-od", "good\u200b", "\uff47ood", "goo d", "g_ood"]
+)
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_labels_that_differ_in_spelling_alone_are_named(write, capsys, kind, other):
+    cells = {"text": "A film of two hours", "label": "good"}
+    if kind == "tag":
+        cells = {"words": ["A", "film"], "tags": ["good", "bad"]}
+    rows = [dict(cells) for _ in range(6)]
+    name = [*cells][1]
+    rows[1][name] = "bad" if kind == "classify" else ["bad", "bad"]
+    rows[5][name] = other if kind == "classify" else [other, "bad"]
+    path = write("a.jsonl", rows)
+    task = make_task(kind, TaskOptions(train=str(path), dev_fraction=0))
+    assert set(task.labels) == {"good", "bad", other}
+    names = " and ".join(map(repr, sorted(["good", other])))
+    assert f"warning: the labels {names} are read as different classes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["nan", "None", "N/A", "<NA>", "NULL", "#n/a", " NaN "])
+@pytest.mark.parametrize(
+    ("kind", "columns", "column"),
+    [
+        ("classify", ("text", "label"), "text"),
+        ("regress", ("text1", "text2", "score"), "text2"),
+        ("embed", ("anchor", "positive", "negative"), "negative"),
+        ("qa", ("question", "context", "answer"), "question"),
+    ],
+)
+def test_texts_that_may_be_missing_values_are_counted(write, kind, columns, column, missing):
+    values = {"label": "ab", "score": (0.5, 1.5), "answer": ("day",) * 2}
+    made = {name: values.get(name, ("A film on a day", "Two films, one day")) for name in columns}
+    rows = [{name: pair[i % 2] for name, pair in made.items()} for i in range(4)]
+    rows[2][column] = missing
+    task = make_task(kind, TaskOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
+    assert len(list(task.data.examples("train"))) == 4
+    (note,) = task.data.change_notes()
+    assert f"a text such as {missing!r}" in note
+    assert note.endswith("a.jsonl, row 3)") or kind == "qa" and "row 3" in note
+
+
+def test_none_may_be_one_of_several_choices(write):
+    rows = [{"text": "How many?", "choices": ["None", "N/A"], "label": i % 2} for i in range(4)]
+    task = make_task("choice", TaskOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
+    assert len(list(task.data.examples("train"))) == 4
+    assert task.data.change_notes() == []

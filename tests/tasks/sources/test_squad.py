@@ -191,7 +191,7 @@ def test_usual_places_of_no_answer_are_questions_without_an_answer(table, start)
 @pytest.mark.parametrize("column", ["label", "Answer", "solution", "answers_"])
 def test_questions_that_evaluate_need_an_answer(table, column):
     source = table("dev", f"question,context,{column}", f"Who?,{CONTEXT},The cat")
-    with pytest.raises(ValueError, match=r'row 2, question 0 has no "answers"'):
+    with pytest.raises(ValueError, match="row 2, question 0 has no answer: give"):
         list(source.examples("dev"))
 
 
