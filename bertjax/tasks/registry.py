@@ -359,7 +359,13 @@ def _range(source: TableSource) -> dict[str, Any]:
     if scores and lowest == highest:
         raise ValueError(
             f"{source.path('train')}: all scores are {lowest:g}, so there is nothing to learn. If "
-            "another column holds the scores, name it with --label_column."
+            "another column holds the scores, name it with --label_column; to train on the pairs "
+            f"as texts that belong together, give --ignore_columns {source.columns.label}."
+        )
+    if {score for score in scores if score < 0} == {-1.0} and highest > 1:
+        raise ValueError(
+            f"{source.path('train')}: the scores are from 0 to {highest:g}, but for some that are "
+            "-1, which marks missing ones: remove their rows, or add 1 to all scores."
         )
     print(
         f"scores: {lowest:g} to {highest:g}; the model learns cosines of 0 for {lowest:g} and of 1 "

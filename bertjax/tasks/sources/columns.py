@@ -46,6 +46,11 @@ _RETRIEVED = (
     *(("title", "body"), ("title", "abstract"), ("title", "text")),
     *(("anchor", "candidate"), *PAIRS),
 )
+# Of columns that say whether the texts of a pair belong together.
+_TOGETHER = (
+    *("relevance", "relevant", "isrelevant", "isduplicate", "duplicate", "isparaphrase"),
+    *("paraphrase", "ismatch", "match", "issimilar", "similar", "goldlabel"),
+)
 KINDS: dict[OwnKind, KindColumns] = {
     "classify": KindColumns(
         fields=("text", "pair", "label", "id"),
@@ -78,13 +83,13 @@ KINDS: dict[OwnKind, KindColumns] = {
         fields=("text", "pair", "label", "id", "negatives", "scores"),
         labels=(
             *("score", "similarity", "similarityscore", "sim", "relatedness"),
-            *("relatednessscore", "rating", "label", "y"),
+            *("relatednessscore", "rating", *_TOGETHER, "label", "y"),
         ),
         pairs=_RETRIEVED,
     ),
     "rerank": KindColumns(
         fields=("text", "pair", "label", "id", "negatives", "scores"),
-        labels=("label", "score", "relevance", "grade", "rating", "target", "y"),
+        labels=("label", "score", "grade", "rating", *_TOGETHER, "target", "y"),
         texts=("query", "question", "anchor", *TEXTS),
         pairs=(*_RETRIEVED, ("query", "text"), ("query", "candidate")),
     ),
@@ -178,7 +183,7 @@ def find_columns(
             "pair has either a score or hard negatives; leave one of them out."
         )
     if kind == "embed":
-        return _find_pair_columns(table, named)
+        return _find_pair_columns(table, named, labelled=labelled)
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
     if kind == "rerank":
@@ -192,8 +197,8 @@ def find_columns(
     words = _RERANK_WORDS if kind == "rerank" else {}
     if lacking:
         raise _which(table, lacking, [words.get(field, field) for field in lacking])
-    if kind in ("classify", "regress") and named.text is None and columns.pair is None:
-        _refuse_unused_text(table, columns, pairs=pairs)
+    if named.text is None and kind != "tag" and (labelled or columns.pair is None):
+        _refuse_unused_text(table, kind, columns, labelled=labelled, pairs=pairs)
     if not table.is_typed and not named.named() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns, KINDS[kind].labels)
     return columns, _describe(table, named, columns, words)
@@ -312,9 +317,16 @@ def _refuse_headerless(table: Table, columns: Columns, labels: Sequence[str] = (
         )
 
 
-def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
-    """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`."""
+def _refuse_unused_text(
+    table: Table, kind: OwnKind, columns: Columns, *, labelled: bool, pairs: bool = True
+) -> None:
+    """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`.
+
+    Beside a pair of texts, only columns with usual names of texts are refused.
+    """
     texts = [name for name in _left(table, columns) if _holds_texts(table, name)]
+    if columns.pair is not None and kind != "choice":
+        texts = [name for name in texts if is_usual_text(name)]
     if texts:
         first, other = columns.text, texts[0]
         remedy = (
@@ -323,6 +335,7 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
             if pairs
             else "name one with --text_column."
         )
+        remedy += f" To leave one out, give --ignore_columns {other}." * labelled
         raise ValueError(
             f"{table.path}: the columns {brief(str(first), 60)!r} and {brief(other, 60)!r} both "
             f"hold texts: {remedy}"
@@ -341,6 +354,17 @@ def _holds_texts(table: Table, column: str) -> bool:
 def _holds_numbers(table: Table, column: str) -> bool:
     known = [value for value in table.first_values(column) if value not in (None, "")]
     return bool(known) and all(read_number(str(value)) is not None for value in known)
+
+
+def _holds_scores(table: Table, column: str) -> bool:
+    known = [value for value in table.first_values(column) if value not in (None, "")]
+    return bool(known) and all(score_of(value) is not None for value in known)
+
+
+def score_of(value: Any) -> float | None:
+    """Converts a number, or true or false as 1 or 0, to a float; None: it is neither."""
+    text = str(value).strip().lower()
+    return read_number({"true": "1", "false": "0"}.get(text, text))
 
 
 def holds_dates(values: Sequence[Any]) -> bool:
@@ -387,7 +411,7 @@ _WORDS = {
 _RERANK_WORDS = {**_WORDS, "text": "query", "pair": "passage", "label": "label"}
 
 
-def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
+def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple[Columns, str]:
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
@@ -399,9 +423,11 @@ def _find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
     columns = dataclasses.replace(named, id=named.id or _first(free, IDS))
     columns = _with_negatives(columns, free)
     columns = _with_texts(table, columns, free)
+    if labelled and named.text is None:
+        _refuse_unused_text(table, "embed", columns, labelled=labelled)
     if columns.label is None and not columns.negatives:
         left = {key: name for key, name in free.items() if name not in columns.named()}
-        scores = {key: name for key, name in left.items() if _holds_numbers(table, name)}
+        scores = {key: name for key, name in left.items() if _holds_scores(table, name)}
         columns = dataclasses.replace(columns, label=_first(scores, KINDS["embed"].labels))
     return columns, _describe(table, named, columns, _WORDS)
 

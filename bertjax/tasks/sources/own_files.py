@@ -20,7 +20,13 @@ from typing import Any
 
 from bertjax.base.files import brief
 from bertjax.base.scratch import scratch_folder
-from bertjax.tasks.sources.columns import Columns, OwnKind, check_columns, find_columns
+from bertjax.tasks.sources.columns import (
+    Columns,
+    OwnKind,
+    check_columns,
+    find_columns,
+    score_of,
+)
 from bertjax.tasks.sources.conll import in_iob2, read_conll, text_example, utf16_hint
 from bertjax.tasks.sources.rows import SQL_MISSING, Row, shorten
 from bertjax.tasks.sources.tables import (
@@ -403,7 +409,8 @@ class TableSource(Source):
         if self.kind == "choice":
             return row.choice_of(value, columns.choices, num_choices)
         if self.kind != "classify":
-            return row.number_of(value)
+            score = score_of(value) if self.kind in PER_SPLIT else None
+            return row.number_of(value) if score is None else score
         _refuse_written_list(row, value)
         if not self.multi_label:
             return row.name(value)

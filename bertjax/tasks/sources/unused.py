@@ -5,9 +5,10 @@ the user says what it is; docs/data_formats.md lists the names and values.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertjax.base.files import brief
 from bertjax.tasks.sources.columns import IDS, KINDS, Columns, holds_dates, plain
@@ -15,38 +16,24 @@ from bertjax.tasks.sources.tables import read_number
 
 # Words of names of columns that describe a row and do not change what it means, by their reason.
 HARMLESS = {
-    "names the row, or what it belongs to": (
-        *("id", "ids", "idx", "index", "ind", "key", "guid", "uid", "uuid", "qid", "pid", "docid"),
-        *("hash", "number", "no", "nr", "row", "line", "order", "rank", "unnamed", "level"),
-    ),
-    "says where the text comes from": (
-        *("url", "urls", "link", "href", "source", "src", "origin", "dataset", "corpus", "genre"),
-        *("domain", "file", "filename", "path", "publisher", "publication", "journal", "license"),
-        *("subreddit", "forum", "channel", "platform", "product", "brand", "version", "page"),
-    ),
-    "says when": (
-        *("date", "time", "timestamp", "datetime", "year", "month", "day", "hour", "created"),
-        *("updated", "modified", "published", "posted", "timezone", "duration", "elapsed"),
-    ),
-    "says who wrote or annotated it": (
-        *("author", "user", "username", "name", "by", "annotator", "annotators", "worker"),
-        *("reviewer", "editor", "speaker", "coder", "rater", "gender", "age", "email", "session"),
-    ),
-    "says the language or the place": (
-        *("lang", "language", "locale", "country", "city", "state", "region", "location", "place"),
-        *("geo", "lat", "lon", "latitude", "longitude", "coord", "address"),
-    ),
-    "is measured on the text": (
-        *("length", "len", "count", "counts", "num", "words", "chars", "characters", "tokens"),
-        *("size", "parse", "lemma", "lemmas", "pos", "offset", "offsets", "start", "end"),
-    ),
-    "counts how readers reacted": (
-        *("likes", "retweets", "shares", "votes", "upvotes", "downvotes", "replies", "views"),
-        *("followers", "helpful", "useful", "funny", "cool"),
-    ),
-    "is a note beside the data": ("meta", "metadata", "info", "note", "notes", "remarks", "lead"),
+    "names the row, or what it belongs to": "id ids idx index ind key guid uid uuid qid pid docid "
+    "hash number no nr row line order rank unnamed level",
+    "says where the text comes from": "url urls link href source src origin dataset corpus genre "
+    "domain file filename path publisher publication journal license subreddit forum channel "
+    "platform product brand version page",
+    "says when": "date time timestamp datetime year month day hour created updated modified "
+    "published posted timezone duration elapsed",
+    "says who wrote or annotated it": "author user username name by annotator annotators worker "
+    "reviewer editor speaker coder rater gender age email session",
+    "says the language or the place": "lang language locale country city state region location "
+    "place geo lat lon latitude longitude coord address",
+    "is measured on the text": "length len count counts num words chars characters tokens size "
+    "parse lemma lemmas pos offset offsets start end",
+    "counts how readers reacted": "likes retweets shares votes upvotes downvotes replies views "
+    "followers helpful useful funny cool",
+    "is a note beside the data": "meta metadata info note notes remarks lead",
 }
-_HARMLESS = frozenset(word for words in HARMLESS.values() for word in words)
+_HARMLESS = frozenset(" ".join(HARMLESS.values()).split())
 
 # {name: (the program that writes it, values of rows that are not used, values of the others)}
 OBEYED = {
@@ -73,105 +60,72 @@ WEIGHTS = frozenset(
     "confidence".split()
 )
 _LABELS = frozenset(label for kind in KINDS.values() for label in kind.labels) - {"answer"}
-_PAIR_LABEL = re.compile(
-    "label|score|similar|related|relation|relevan|duplicat|paraphras|entail|contradict|match"
-    "|judg|verdict|grade|correct|equivalent|(target|rating|y|gold|class)$"
-)
 _STRONG = ("label", "labels", "goldlabel")
-BINARY = frozenset(("0", "1", "true", "false", "yes", "no", "y", "n", "t", "f"))
+# In plain names of columns: may say whether the texts of a pair belong together.
+_PAIR_LABEL = re.compile(
+    "label|score|similar|related|relation|relevan|duplicat|paraphras|entail|contradict|match|judg"
+    "|verdict|grade|correct|equivalent|rating$|class$|^(target|y|gold)$"
+)
+BINARY = frozenset("0 1 true false yes no y n t f".split())
 # A column with more different values is no label, split or state.
 MOST_VALUES = 20
+_LISTS = "lists"
+
+# Why a column that is not read could change the meaning, and the remedy.
+_ROWS = "may say which rows to use: keep the rows that are meant in a file of their own"
+_WEIGHTS = (
+    "may say how much a row counts, which is not supported: leave out the rows that should not "
+    "count"
+)
+_LABEL = "may be the label as well: name the label with --label_column"
+_SEVERAL = (
+    "may be one of several labels, with a column each: write lists of the names of the labels in a "
+    'column "labels" of JSON lines, or name the only label with --label_column'
+)
+_PAIRS = (
+    "may say which texts belong together: keep only the rows whose texts do or, if it holds "
+    "scores, higher for texts that are more alike, give --label_column"
+)
+_CLASSES = (
+    "seems to hold the numbers of classes, such as contradiction, which are no similarity: keep "
+    "only the rows whose texts belong together, without this column"
+)
 
 
-class _Values:
-    """The different values of a column, as texts, up to `MOST_VALUES` of them."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, None] = {}
-        self.rows = self.count = 0  # with this column; with a value
-        self.are_lists = False
-        self.are_numbers = True
-        self.is_open = True  # whether more values can change what it is
-
-    def add(self, value: Any) -> None:
-        if isinstance(value, list | dict):
-            self.are_lists, self.is_open = True, False
-            return
-        text = written(value)
-        self.seen.setdefault(text)
-        if not text:
-            return
-        self.count += 1
-        self.are_numbers = self.are_numbers and read_number(text) is not None
-        if len(self.seen) > MOST_VALUES:
-            self.is_open = self.are_numbers
+class _Values(Counter[str]):
+    """How often a column has each of its first values, as texts in lower case; "" if it lacks."""
 
     @property
     def known(self) -> list[str]:
-        return [value for value in self.seen if value]
+        return [value for value in self if value]
 
     @property
-    def are_few(self) -> bool:
-        return not self.are_lists and len(self.seen) <= MOST_VALUES
+    def vary(self) -> bool:
+        return len(self) > 1
 
-    def within(self, names: Collection[str]) -> bool:
-        return bool(self.known) and all(value.lower() in names for value in self.known)
+    def within(self, names: frozenset[str]) -> bool:
+        return names.issuperset(self.known)
 
     @property
     def sort(self) -> str:
-        """What the values are: "list", "binary", "number", "name" (of a class) or "free"."""
-        if self.are_lists:
-            return "list"
-        if self.within(BINARY) and len(self.known) > 1:
+        """What the values are: lists, "binary", "number", "name" (of a class) or "free"."""
+        known = self.known
+        if _LISTS in known:
+            return _LISTS
+        if self.within(BINARY):
             return "binary"
-        if self.known and self.are_numbers:
+        if all(read_number(value) is not None for value in known):
             return "number"
-        recur = self.are_few and 2 * len(self.known) <= self.count
-        return "name" if recur and not holds_dates(self.known) else "free"
-
-    def __str__(self) -> str:
-        if self.are_lists:
-            return "lists"
-        shown = ", ".join(value or "empty" for value in [*self.seen][:4])
-        return brief(shown, 60) + ", ..." * (len(self.seen) > 4)
+        recur = len(self) <= MOST_VALUES and 2 * len(known) <= self.total()
+        return "name" if recur and not holds_dates(known) else "free"
 
 
 def written(value: Any) -> str:
-    """Converts a value to a text, in which 1.0 is 1, True is true and a missing value is ""."""
-    if value is None:
-        return ""
-    text = str(value).strip()
-    if isinstance(value, bool) or text in ("True", "False", "TRUE", "FALSE"):
-        return text.lower()
+    """Converts a value to a text in lower case, in which 1.0 is 1, and a missing value is ""."""
+    if isinstance(value, list | dict):
+        return _LISTS
+    text = "" if value is None else str(value).strip().lower()
     return text.removesuffix(".0") if read_number(text) is not None else text
-
-
-class Doubt(NamedTuple):
-    """Why a column that is not read could change the meaning, and what the user can do."""
-
-    reason: str
-    remedy: str
-
-
-_ROWS = Doubt(
-    "may say which rows to use",
-    "keep the rows that are meant in a file of their own",
-)
-_WEIGHTS = Doubt(
-    "may say how much a row counts, which is not supported",
-    "leave out the rows that should not count",
-)
-_LABEL = Doubt("may be the label as well", "name the label with --label_column")
-_SEVERAL = Doubt(
-    "may be a label of several, one in each column",
-    'write lists of the names of the labels in a column "labels" of JSON lines, or name the only '
-    "label with --label_column",
-)
-_PAIRS = Doubt(
-    "may say which pairs belong together",
-    "keep only the rows whose texts belong together or, if it holds scores, the higher the more "
-    "similar, give --label_column",
-)
 
 
 class UnusedColumns:
@@ -179,26 +133,19 @@ class UnusedColumns:
 
     Args:
         path: the file or folder, for messages.
-        kind: the kind of task, such as "classify".
-        columns: the columns that are read and those that the user lets be ignored.
+        kind: the kind of task, such as "classify"; of others, only columns that select rows or
+            weigh them stop the command.
+        columns: the columns that are read, and those that the user lets be ignored.
         named: the columns that the user names.
-        read: names of further columns that are read.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        kind: str,
-        columns: Columns,
-        named: Columns,
-        read: Collection[str] = (),
-    ):
-        self._path, self._kind = path, kind
-        self._label = columns.label
+    def __init__(self, path: Path, kind: str, columns: Columns, named: Columns):
+        self._path, self._kind, self._label = path, kind, columns.label
         self._is_named = columns.label is not None and columns.label == named.label
-        self._read = {*columns.named(), *columns.ignored, *read} - {columns.label}
+        self._columns = columns
+        self._read = {*columns.named(), *columns.ignored} - {columns.label}
         self._rows = 0
-        self._columns: dict[str, _Values] = {}
+        self._values: dict[str, _Values] = {}
         self._obeyed: dict[str, int] = {}  # names of columns in `OBEYED` -> rows left out
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -207,14 +154,13 @@ class UnusedColumns:
         for name, value in row.items():
             if name in self._read:
                 continue
-            values = self._columns.get(name)
-            if values is None:
-                values = self._columns[name] = _Values()
+            if name not in self._values:
+                # The rows before lack it.
+                self._values[name] = _Values({"": self._rows - 1} if self._rows > 1 else ())
                 if plain(name) in OBEYED and name != self._label:
                     self._obeyed[name] = 0
-            values.rows += 1
-            if values.is_open:
-                values.add(value)
+            if len(self._values[name]) <= MOST_VALUES:
+                self._values[name][written(value)] += 1
 
     def says_to_leave_out(self, row: Mapping[str, Any]) -> str:
         """Returns why a row is not to be used, as the program that wrote it means it, or ""."""
@@ -230,71 +176,84 @@ class UnusedColumns:
 
     def check(self) -> None:
         """Raises ValueError if a column could change the meaning; the message says the remedy."""
-        doubts: dict[Doubt, list[str]] = {}
-        for name, values in self._others():
-            if values.rows < self._rows:
-                values.seen.setdefault("")
-            if doubt := self._doubt(name, values):
-                doubts.setdefault(doubt, []).append(name)
+        doubts: dict[str, list[str]] = {}
+        for name in self._values:
+            doubt = self._of_label() if name == self._label else self._doubt(name)
+            doubts.setdefault(doubt, []).append(name)
+        doubts.pop("", None)
         for doubt, names in doubts.items():
-            listed = ", ".join(f"{name!r} ({self._columns[name]})" for name in names[:10])
-            several = len(names) > 1
+            shown = []
+            for name in names:
+                values = brief(", ".join([*self._values[name]][:4]), 40)
+                shown.append(f"{name!r} ({values})")
             raise ValueError(
-                f"{self._path}: the column{'s' * several} {listed} {'are' if several else 'is'} "
-                f"not used, but {'each ' * several}{doubt.reason}: {doubt.remedy}, or give "
-                f"--ignore_columns {' '.join(names)} to leave "
-                f"{'them' if several else 'it'} aside."
+                f"{self._path}: columns that could change the meaning of the rows: "
+                f"{', '.join(shown)}: each {doubt}, or give --ignore_columns {' '.join(names)} if "
+                "nothing is meant by it."
             )
 
-    def _others(self) -> Iterator[tuple[str, _Values]]:
-        return ((name, x) for name, x in self._columns.items() if name != self._label)
-
-    def _doubt(self, name: str, values: _Values) -> Doubt | None:
-        key = plain(name)
+    def _doubt(self, name: str) -> str:
+        """Returns why a column that is not read could change the meaning, or ""."""
+        key, values = plain(name), self._values[name]
         if self._obeyed.get(name):
             _, refused, used = OBEYED[key]
-            return None if values.within(refused + used) else _ROWS
-        varies = len(values.seen) > 1 and values.are_few
-        if varies and (key in SELECTING or values.within(SPLITS) or values.within(STATES)):
+            return "" if values.within(frozenset(refused + used)) else _ROWS
+        selects = key in SELECTING or values.within(SPLITS) or values.within(STATES)
+        if values.vary and selects and len(values) <= MOST_VALUES:
             return _ROWS
-        if len(values.seen) > 1 and key in WEIGHTS and values.sort in ("number", "binary"):
+        if values.vary and key in WEIGHTS:
             return _WEIGHTS
-        if self._is_named:
-            return None
-        if self._kind in ("embed", "rerank"):
-            return self._doubt_of_pair(name, values)
-        if self._kind in ("classify", "regress", "tag", "choice"):
-            return self._doubt_of_label(name, values)
-        return None
+        if self._is_named or self._kind not in KINDS:
+            return ""
+        pairs = self._kind in ("embed", "rerank")
+        return self._of_pair(name) if pairs else self._of_second_label(name)
 
-    def _doubt_of_pair(self, name: str, values: _Values) -> Doubt | None:
+    def _of_pair(self, name: str) -> str:
+        values = self._values[name]
         is_label = _PAIR_LABEL.search(plain(name)) is not None
+        is_label = is_label and (values.sort != "free" or "label" in plain(name))
+        is_number = values.sort in ("number", "binary")
         if self._label is not None:
-            is_number = values.sort in ("number", "binary") and len(values.seen) > 1
-            return _LABEL if is_label and is_number else None
-        if values.sort == "number" and len(values.seen) == 1 and "0" not in values.seen:
-            return None  # all pairs are alike
-        is_binary = values.sort == "binary" and not is_harmless(name)
-        return _PAIRS if is_label or is_binary else None
+            return _LABEL if is_label and is_number and values.vary else ""
+        if is_number and not values.vary and "0" not in values:
+            return ""  # all pairs are alike
+        is_binary = values.sort == "binary" and values.vary and not is_harmless(name)
+        return _PAIRS if is_label or is_binary else ""
 
-    def _doubt_of_label(self, name: str, values: _Values) -> Doubt | None:
-        """Whether another column may be the label of a task with one label column."""
-        label = self._columns.get(self._label or "")
-        if label is None or len(values.seen) < 2:
-            return None
-        key, chosen = plain(name), plain(self._label or "")
-        alike = values.sort == label.sort or (self._kind == "tag" and values.are_lists)
-        guessed = chosen not in KINDS[self._kind].labels  # type: ignore[index]
-        if values.sort == label.sort == "binary" and not is_harmless(name):
-            binary = [x for x, other in self._others() if other.sort == "binary"]
-            if chosen not in _STRONG or sum(not is_harmless(x) for x in binary) > 1:
+    def _of_label(self) -> str:
+        """Returns why the scores of pairs may be the numbers of classes, as 0, 1, 2 of NLI."""
+        key, values = plain(self._label or ""), self._values[self._label or ""]
+        is_score = any(
+            word in key for word in ("score", "sim", "relat", "relev", "grade", "rating")
+        )
+        nli = plain(self._columns.text or "") == "premise"
+        if self._kind != "embed" or (not nli and (is_score or self._is_named)):
+            return ""
+        whole = all(re.fullmatch(r"-?\d+", value) for value in values.known)
+        two = values.within(BINARY) or set(values.known) == {"-1", "1"}
+        if two or not (values.vary and whole):
+            return ""
+        return _CLASSES if nli else _PAIRS
+
+    def _of_second_label(self, name: str) -> str:
+        """Returns why another column may be the label of a task with one label column, or ""."""
+        label = self._values.get(self._label or "")
+        values, key, chosen = self._values[name], plain(name), plain(self._label or "")
+        if label is None or not values.vary:
+            return ""
+        if values.sort != label.sort and not (values.sort == _LISTS and key in _LABELS):
+            return ""
+        if values.sort == "binary" and not is_harmless(name):
+            others = [x for x in self._values if x != self._label and not is_harmless(x)]
+            binary = [x for x in others if self._values[x].sort == "binary"]
+            if chosen not in _STRONG or len(binary) > 1:
                 return _SEVERAL
-        if not alike or values.sort == "free" or (self._kind == "tag" and key == "postags"):
-            return None
-        if guessed:
-            return None if is_harmless(name) else _LABEL
+        if values.sort == "free" or (self._kind == "tag" and key == "postags"):
+            return ""
+        if chosen not in KINDS[self._kind].labels:  # type: ignore[index]
+            return "" if is_harmless(name) else _LABEL
         is_strong = chosen in _STRONG and self._kind in ("classify", "choice")
-        return _LABEL if key in (_STRONG if is_strong else _LABELS) else None
+        return _LABEL if key in (_STRONG if is_strong else _LABELS) else ""
 
 
 def is_harmless(name: str) -> bool:

@@ -74,7 +74,7 @@ SELECTING = [
 def test_columns_that_may_say_which_rows_count_stop_a_task(kind, column, tmp_path):
     (name,) = column
     path = table(tmp_path / "t.jsonl", kind, **column)
-    with pytest.raises(ValueError, match=rf"'{name}' \(.*--ignore_columns {name} to leave it"):
+    with pytest.raises(ValueError, match=rf"'{name}' \(.*--ignore_columns {name} if"):
         read(path, kind)
     assert len(read(path, kind, ignored=(name,))) == len(TEXTS)
     # A prediction is made for each row, whatever they are for.
@@ -106,7 +106,7 @@ def test_labels_with_a_column_each_stop_a_task(suffix, values, pair, tmp_path):
         frame.to_parquet(path)
     else:
         frame.to_json(path, orient="records", lines=True)
-    message = r"columns 'toxic' .*, 'threat' .* each may be a label of several.*lists.*labels"
+    message = r"'toxic' \(.*, 'threat' \(.* each may be one of several labels.*lists.*labels"
     with pytest.raises(ValueError, match=message):
         read(path, "classify")
     assert len(read(path, "classify", label="insult")) == 10
@@ -158,3 +158,112 @@ def test_entities_of_rejected_rows_are_not_learnt(tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = make_task("tag", TaskOptions(train=str(tmp_path / "t.jsonl")))
     assert "B-WRONG" not in task.labels and "B-ANIMAL" in task.labels
+
+
+def pairs(path, **columns):
+    """Writes twelve pairs of texts, of which `columns` say whether they belong together."""
+    texts = [*TEXTS, "rain", "snow"]
+    rows = [
+        {"sentence1": f"{text} at {i}", "sentence2": f"{text} near {i}"}
+        | {name: values[i % len(values)] for name, values in columns.items()}
+        for i, text in enumerate(texts)
+    ]
+    if path.suffix == ".csv":
+        pandas.DataFrame(rows).to_csv(path, index=False)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["embed", "rerank"])
+@pytest.mark.parametrize(
+    "name", ["is_duplicate", "relevant", "label", "gold_label", "score", "similarity", "isMatch"]
+)
+@pytest.mark.parametrize("values", [[1, 0], [True, False], ["true", "false"], [1.0, 0.0, 1.0]])
+def test_whether_texts_belong_together_is_read_as_a_score(kind, name, values, suffix, tmp_path):
+    path = pairs(tmp_path / f"t.{suffix}", **{name: values}, source=["a", "b"])
+    columns = {"text": "sentence1", "pair": "sentence2"} if kind == "rerank" else {}
+    if kind == "rerank" and name == "similarity":
+        columns["label"] = name
+    scores = [example.label for example in read(path, kind, **columns)]
+    expected = [
+        float(str(values[i % len(values)]).lower() in ("1", "1.0", "true")) for i in range(12)
+    ]
+    assert scores == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": ["entailment", "neutral", "contradiction"]}, "'label' .* which texts belong"),
+        ({"gold_label": ["entailment", "-"]}, "'gold_label' .* which texts belong"),
+        ({"label": [0, 1, 2]}, "'label' .* which texts belong"),
+        ({"label": [0, 1, 2, -1]}, "'label' .* which texts belong"),
+        ({"label": [0, 1, -1]}, "'label' .* which texts belong"),
+        ({"is_duplicate": ["yes", "no"]}, "'is_duplicate' .* which texts belong"),
+        ({"quality": [1, 0]}, "'quality' .* which texts belong"),
+        ({"answer_is_right": ["t", "f"]}, "'answer_is_right' .* which texts belong"),
+        ({"score": [0.5, 1], "label": [1, 0]}, "'label' .* the label as well"),
+        ({"label": [1]}, "all scores are 1, so .* --ignore_columns label"),
+        ({"score": [0, 2.5, 5, -1]}, "some that are -1"),
+    ],
+)
+def test_pairs_that_may_not_belong_together_are_refused(columns, message, tmp_path):
+    path = pairs(tmp_path / "t.csv", **columns)
+    with pytest.raises(ValueError, match=message):
+        make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
+    named = Columns(ignored=tuple(columns))
+    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2, columns=named))
+    assert not task.scored
+
+
+@pytest.mark.parametrize("named", [None, "label"])
+def test_the_numbers_of_classes_of_nli_are_no_similarity(named, tmp_path):
+    rows = [
+        {"premise": text, "hypothesis": f"not {text}", "label": i % 3}
+        for i, text in enumerate(TEXTS)
+    ]
+    pandas.DataFrame(rows).to_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match="'label' .*numbers of classes, such as contradiction"):
+        read(tmp_path / "t.csv", "embed", label=named)
+
+
+@pytest.mark.parametrize(
+    ("columns", "scored"),
+    [
+        ({"score": [0, 1, 2]}, True),
+        ({"relatedness": [1, 2.5, 5], "entailment_judgment": ["neutral", "entailment"]}, True),
+        ({"label": [0, 0.5, 1]}, True),
+        ({"label": [-1, 1]}, True),
+        ({"category": ["a", "b"], "page": [1, 2]}, False),
+        ({"is_verified_by": [1, 0], "title_id": [4, 5]}, False),
+    ],
+)
+def test_pairs_with_other_columns_are_read(columns, scored, tmp_path):
+    labels = [example.label for example in read(pairs(tmp_path / "t.jsonl", **columns), "embed")]
+    assert scored == (None not in labels)
+
+
+def test_whole_numbers_are_similarities_if_the_user_says_so(tmp_path):
+    path = pairs(tmp_path / "t.csv", label=[0, 1, 2])
+    assert {x.label for x in read(path, "embed", label="label")} == {0.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "message"),
+    [
+        ("choice", {"article": TEXTS, "question": TEXTS, "options": [["a", "b"]]}, "'article'"),
+        ("embed", {"question": TEXTS, "answer": TEXTS, "context": TEXTS}, "'context'"),
+        ("embed", {"query": TEXTS, "title": TEXTS, "text": TEXTS}, "'query'"),
+        ("classify", {"question": TEXTS, "sentence": TEXTS, "title": TEXTS}, "'title'"),
+    ],
+)
+def test_a_further_text_is_refused(kind, columns, message, tmp_path):
+    rows = [{name: x[i % len(x)] for name, x in columns.items()} for i in range(10)]
+    if kind != "embed":
+        rows = [row | {"label": i % 2} for i, row in enumerate(rows)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=f"{message} .*hold texts.*--ignore_columns"):
+        read(path, kind)
