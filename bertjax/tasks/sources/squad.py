@@ -18,7 +18,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,11 +27,15 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources import tables
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.held_out import BY_PASSAGE, divide
 from bertjax.tasks.sources.official import DatasetRow, decode, official_source
+from bertjax.tasks.sources.unused import UnusedColumns
 from bertjax.tasks.task import BadRows, ChangeCounts, Example, Source
 
 _TEXT_COLUMNS = ("answer", "answer_text")
+# The columns of tables that are read.
+_READ = ("id", "question", "context", "answers", *_TEXT_COLUMNS, "answer_start", "is_impossible")
 # What stands in answer_start, as a text, where there is no answer.
 _NO_PLACE = ("", "None", "nan", "-1", "-1.0", "0", "0.0")
 
@@ -78,8 +82,8 @@ class _Asked(NamedTuple):
     context: str = ""
 
 
-def _table_questions(path: Path, *, to_train: bool) -> Iterator[_Asked]:
-    """Yields the questions of a table.
+def _table_questions(path: Path, ignored: Sequence[str], *, to_train: bool) -> Iterator[_Asked]:
+    """Yields the questions of a table, without the columns `ignored`.
 
     With `to_train`, a row is malformed if the place of its answer is not known. To score
     predictions, the text of the answer is enough. A question with an empty list of answers gets
@@ -103,7 +107,8 @@ def _table_questions(path: Path, *, to_train: bool) -> Iterator[_Asked]:
             yield _Asked(where, {}, row)
             continue
         try:
-            question = _question({"id": str(index), **row}, where, to_train)
+            read = {name: value for name, value in row.items() if name not in ignored}
+            question = _question({"id": str(index), **read}, where, to_train)
             yield _Asked(where, row, question, _text(question, "context", where))
         except ValueError as error:
             yield _Asked(where, row, error)
@@ -131,6 +136,12 @@ def _json_questions(path: Path) -> Iterator[_Asked]:
 
 
 def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
+    given = [name for name in ("answers", *_TEXT_COLUMNS) if row.get(name) not in (None, "")]
+    if len(given) > 1:
+        raise ValueError(
+            f"{where} has an answer in {' and in '.join(given)}: keep one of them, or give "
+            f"--ignore_columns {given[-1]}."
+        )
     answers = row.pop("answers", None)
     if answers is None:
         answers = _one_answer(row, where, to_train)
@@ -199,9 +210,17 @@ class SquadSource(Source):
     """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions."""
 
     def __init__(
-        self, files: Mapping[str, Path | str], bad_rows: BadRows = "refuse", *, keep: bool = True
+        self,
+        files: Mapping[str, Path | str],
+        bad_rows: BadRows = "refuse",
+        *,
+        keep: bool = True,
+        ignored: tuple[str, ...] = (),
     ):
-        """Takes the arguments of `Source`; raises FileNotFoundError if a file does not exist."""
+        """Takes the arguments of `Source`, and columns of tables that are not meant to be used.
+
+        Raises FileNotFoundError if a file does not exist.
+        """
         paths = {split: Path(path).expanduser() for split, path in files.items()}
         super().__init__("SQuAD", paths, bad_rows, keep=keep)
         for split, path in self.files.items():
@@ -210,6 +229,7 @@ class SquadSource(Source):
         folders = [path for path in self.files.values() if path.is_dir()]
         unread = (tables.unread_files(path, tables.files_in(path, SUFFIXES)) for path in folders)
         self.note = "\n".join(filter(None, unread))
+        self._ignored = ignored
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
@@ -238,9 +258,16 @@ class SquadSource(Source):
         for file in tables.files_in(self.files[split], SUFFIXES):
             in_table = is_question_table(file)
             questions = (
-                _table_questions(file, to_train=to_train) if in_table else _json_questions(file)
+                _table_questions(file, self._ignored, to_train=to_train)
+                if in_table
+                else _json_questions(file)
             )
+            unused = UnusedColumns(file, "qa", Columns(ignored=(*_READ, *self._ignored)), Columns())
             for number, asked in enumerate(questions):
+                unused.add(asked.row)
+                if reason := unused.says_to_leave_out(asked.row):
+                    self.counts.add(f"{split}: {reason}", asked.where)
+                    continue
                 try:
                     example = self._example(split, asked, placed=in_table and to_train)
                 except ValueError as error:
@@ -250,6 +277,8 @@ class SquadSource(Source):
                     example = Example(id=id, where=asked.where, problem=str(error))
                 if example is not None:
                     yield dataclasses.replace(example, row=asked.row)
+            if split != "test":
+                unused.check()
 
     def _example(self, split: str, asked: _Asked, *, placed: bool) -> Example | None:
         """Converts a question to an example or None; `placed`: an answer must be in the passage."""
@@ -411,7 +440,7 @@ def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
-    source = SquadSource(options.files, bad_rows)
+    source = SquadSource(options.files, bad_rows, ignored=options.columns.ignored)
     source.can_skip = True
     divide(source, options, BY_PASSAGE, lambda example: example.pair)
     counts = {split: _count_impossible(source, split) for split in source.splits}
@@ -486,5 +515,7 @@ SQUAD_TASKS = (
         )
         for name, version in VERSIONS.items()
     ),
-    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True),
+    TaskDefinition(
+        name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, columns=("ignored",)
+    ),
 )

@@ -43,6 +43,7 @@ OBEYED = {
 # Names and values of columns that may say which rows to use.
 SELECTING = frozenset(
     "split splits fold kfold partition istrain istest isdev isval isvalid isvalidation usage "
+    "train test dev intrain intest indev trainset testset devset "
     "status valid invalid validated approved accepted rejected discarded discard deleted excluded "
     "exclude skip skipped ignore ignored cancelled wascancelled annotationapprover isconfirmed "
     "trainortest traintest holdout heldout isbad bad keep use".split()
@@ -64,12 +65,13 @@ _STRONG = ("label", "labels", "goldlabel")
 # In plain names of columns: may say whether the texts of a pair belong together.
 _PAIR_LABEL = re.compile(
     "label|score|similar|related|relation|relevan|duplicat|paraphras|entail|contradict|match|judg"
-    "|verdict|grade|correct|equivalent|rating$|class$|^(target|y|gold)$"
+    "|verdict|grade|correct|equivalent|rating$|class$|^is(answer|positive|negative|same)"
+    "|^(target|y|gold|same|sim|polarity)$"
 )
 BINARY = frozenset("0 1 true false yes no y n t f".split())
 # A column with more different values is no label, split or state.
 MOST_VALUES = 20
-_LISTS = "lists"
+_LISTS, _TEXTS = "lists", "lists of texts"
 
 # Why a column that is not read could change the meaning, and the remedy.
 _ROWS = "may say which rows to use: keep the rows that are meant in a file of their own"
@@ -85,6 +87,10 @@ _SEVERAL = (
 _PAIRS = (
     "may say which texts belong together: keep only the rows whose texts do or, if it holds "
     "scores, higher for texts that are more alike, give --label_column"
+)
+_NEGATIVES = (
+    "may hold texts that do not belong to the first one: name hard negatives with "
+    "--negative_columns"
 )
 _CLASSES = (
     "seems to hold the numbers of classes, such as contradiction, which are no similarity: keep "
@@ -110,7 +116,7 @@ class _Values(Counter[str]):
     def sort(self) -> str:
         """What the values are: lists, "binary", "number", "name" (of a class) or "free"."""
         known = self.known
-        if _LISTS in known:
+        if _LISTS in known or _TEXTS in known:
             return _LISTS
         if self.within(BINARY):
             return "binary"
@@ -123,7 +129,8 @@ class _Values(Counter[str]):
 def written(value: Any) -> str:
     """Converts a value to a text in lower case, in which 1.0 is 1, and a missing value is ""."""
     if isinstance(value, list | dict):
-        return _LISTS
+        texts = isinstance(value, list) and value and all(isinstance(x, str) for x in value)
+        return _TEXTS if texts else _LISTS
     text = "" if value is None else str(value).strip().lower()
     return text.removesuffix(".0") if read_number(text) is not None else text
 
@@ -217,8 +224,12 @@ class UnusedColumns:
             return _LABEL if is_label and is_number and values.vary else ""
         if is_number and not values.vary and "0" not in values:
             return ""  # all pairs are alike
-        is_binary = values.sort == "binary" and values.vary and not is_harmless(name)
-        return _PAIRS if is_label or is_binary else ""
+        if is_harmless(name):
+            return _PAIRS if is_label else ""
+        if is_label or (values.sort == "binary" and values.vary):
+            return _PAIRS
+        long = [value for value in values.known if value == _TEXTS or len(value.split()) > 2]
+        return _NEGATIVES if 2 * len(long) > len(values.known) else ""
 
     def _of_label(self) -> str:
         """Returns why the scores of pairs may be the numbers of classes, as 0, 1, 2 of NLI."""

@@ -1,6 +1,7 @@
 """Columns that are not read are harmless, obeyed, or stop the command with the remedy."""
 
 import json
+from pathlib import Path
 
 import pandas
 import pytest
@@ -267,3 +268,91 @@ def test_a_further_text_is_refused(kind, columns, message, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match=f"{message} .*hold texts.*--ignore_columns"):
         read(path, kind)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"foo": [f"{text} once" for text in TEXTS]},
+        {"distractors": [[text, "no"] for text in TEXTS]},
+        {"my_negatives": [f"not {text}" for text in TEXTS[:4]]},
+        {"negatives:": [["a text"]]},
+    ],
+    ids=lambda x: next(iter(x)),
+)
+@pytest.mark.parametrize("kind", ["embed", "rerank"])
+def test_texts_that_may_be_negatives_stop_a_task_of_pairs(kind, column, tmp_path):
+    (name,) = column
+    rows = {"query": TEXTS, "positive": [f"{text} again" for text in TEXTS]}
+    if kind == "rerank":
+        rows["negatives"] = [["something else"]]
+    rows |= column
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        "".join(json.dumps({k: v[i % len(v)] for k, v in rows.items()}) + "\n" for i in range(10))
+    )
+    with pytest.raises(ValueError, match=f"'{name}' .*--negative_columns.*--ignore_columns {name}"):
+        read(path, kind)
+    assert len(read(path, kind, ignored=(name,))) == len(TEXTS)
+
+
+def test_lists_of_numbers_and_sources_are_no_negatives(tmp_path):
+    columns = {"embedding": [[0.5, 1.5]], "source": [f"a page of the {x}" for x in TEXTS]}
+    assert len(read(pairs(tmp_path / "t.jsonl", **columns), "embed")) == 12
+
+
+def test_a_negative_in_one_row_alone_stops_a_task(tmp_path):
+    path = Path(pairs(tmp_path / "t.jsonl"))
+    lines = path.read_text().splitlines()
+    lines[7] = json.dumps(json.loads(lines[7]) | {"negative": "another text than this"})
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="'negative' .*--negative_columns"):
+        read(path, "embed")
+
+
+@pytest.mark.parametrize("name", ["same", "sim", "polarity", "is_answer", "isPositive"])
+@pytest.mark.parametrize("values", [[1, -1], ["x", "y"], [0, 1, 2]])
+def test_further_names_that_may_say_what_belongs_together_stop_a_task(name, values, tmp_path):
+    path = pairs(
+        tmp_path / "t.jsonl", negative=[f"{text} no more" for text in TEXTS], **{name: values}
+    )
+    with pytest.raises(ValueError, match=f"'{name}' .* which texts belong together"):
+        read(path, "embed")
+
+
+QUESTIONS = [
+    {"question": "Who left?", "context": f"Anna left at {i}.", "answer": "Anna"} for i in range(8)
+]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"split": ["train", "test"]}, "'split' .* which rows to use"),
+        ({"is_test": [0, 1]}, "'is_test' .* which rows to use"),
+        ({"weight": [1, 0.5]}, "'weight' .* how much a row counts"),
+        ({"answers": [{"text": ["left"], "answer_start": [5]}]}, "has an answer in answers and in"),
+        ({"answer_text": ["left"]}, "row 1.* has an answer in answer and in answer_text: keep one"),
+    ],
+)
+def test_columns_beside_questions_that_could_change_them_stop_the_task(tmp_path, column, message):
+    (name, values) = next(iter(column.items()))
+    path = tmp_path / "t.jsonl"
+    rows = [row | {name: values[i % len(values)]} for i, row in enumerate(QUESTIONS)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=message):
+        make_task("qa", TaskOptions(train=str(path), dev_fraction=0))
+    named = Columns(ignored=(name,))
+    task = make_task("qa", TaskOptions(train=str(path), dev_fraction=0, columns=named))
+    assert {example.answers for example in task.data.examples("train")} == {(("Anna", 0),)}
+
+
+def test_harmless_columns_beside_questions_change_nothing(tmp_path):
+    path = tmp_path / "t.jsonl"
+    rows = [
+        row | {"title": f"Anna {i}", "label": i, "split": "train", "is_impossible": False}
+        for i, row in enumerate(QUESTIONS)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = make_task("qa", TaskOptions(train=str(path), dev_fraction=0))
+    assert {example.answers for example in task.data.examples("train")} == {(("Anna", 0),)}
