@@ -2,11 +2,14 @@
 
 The options mean what they mean in sentence-transformers' `mine_hard_negatives`, and of several
 positives of a query, the one with the lowest score counts there as here. Other than there, the text
-of a query is never its negative, and a reranker's scores also count without a margin.
+of a query is never its negative, nor is another form of a positive of it, and a reranker's scores
+also count without a margin.
 """
 
 import dataclasses
 import functools
+import re
+import unicodedata
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -78,7 +81,7 @@ def run(config: MineConfig) -> None:
     from bertjax.inference import output_files as files
     from bertjax.inference.embed import write_vectors
     from bertjax.inference.pretrained import load_pretrained
-    from bertjax.inference.retrieval import QUERIES, embedders, fresh, read_texts, search
+    from bertjax.inference.retrieval import QUERIES, embedders, fresh, read_passages, search
     from bertjax.tasks.sources.columns import Columns
     from bertjax.tasks.sources.own_files import TableSource
 
@@ -89,18 +92,35 @@ def run(config: MineConfig) -> None:
     print(source.note)
     if source.columns.label is not None:
         raise ValueError(f"{config.queries} has pairs with scores: give queries with positives.")
-    numbers: dict[str, int] = {}  # of the distinct texts
-    for _, text in read_texts(Path(corpus)) if corpus else ():
-        numbers.setdefault(text, len(numbers))
-    positives: dict[str, dict[int, None]] = {}  # query -> the numbers of its positives, in order
+    texts: list[str] = []
+    numbers: dict[int, int] = {}  # hash of a `folded` text -> the number of the first such text
+    positives: dict[str, dict[int, str]] = {}  # query -> its positives as written, by number
+    left_out: dict[int, set[int]] = {}  # hash of a `folded` query -> what is no negative of it
+
+    def add(text: str) -> int:
+        number = numbers.setdefault(hash(folded(text)), len(texts))
+        texts.extend([text] * (number == len(texts)))
+        return number
+
     for example in source.examples("test"):
-        number = numbers.setdefault(str(example.pair), len(numbers))
-        positives.setdefault(example.text, {})[number] = None
-    texts, queries = list(numbers), list(positives)
+        number = add(str(example.pair))
+        positives.setdefault(example.text, {}).setdefault(number, str(example.pair))
+        left_out.setdefault(hash(folded(example.text)), set()).add(number)
+    for query in left_out.keys() & numbers.keys():
+        left_out[query].add(numbers[query])
+    known = frozenset(numbers)
+    for passage in read_passages(Path(corpus)) if corpus else ():
+        forms = passage_forms(passage.title, passage.text)
+        if passage.whole and known.isdisjoint(forms):
+            number = add(passage.whole)
+            for query in left_out.keys() & forms:
+                left_out[query].add(number)
+    queries = list(positives)
     most = max(map(len, positives.values()), default=0)
     limited = (config.margin, config.ratio, config.max_score) != (None, None, None)
     ranks = config.rank_min + config.num_negatives * (10 if limited else 1) + most
     depth = (config.rank_max or ranks) + most
+    searched = depth + max(map(len, left_out.values()), default=0)
     model = load_pretrained(config.model, "encoder")
     reranker: Any = load_pretrained(config.reranker) if config.reranker else None
     embed = embedders(model.loaded, normalize=True, max_length=config.max_length)
@@ -109,11 +129,12 @@ def run(config: MineConfig) -> None:
         """Returns (query, {number of a positive: score}, the same of the candidates) of a block."""
         asked, found = queries[first : first + QUERIES], []
         x = embed["query"](asked)
-        for query, vector, *best in zip(asked, x, *search(x, vectors, depth + 1), strict=True):
+        for query, vector, *best in zip(asked, x, *search(x, vectors, searched), strict=True):
             own = dict.fromkeys(positives[query], 0.0)
-            left_out = {*own, numbers.get(query)}
+            hidden = left_out[hash(folded(query))] - own.keys()
             pairs = zip(*(values.tolist() for values in reversed(best)), strict=True)
-            pool = [pair for pair in pairs if pair[0] not in left_out][:depth]
+            ranked = [pair for pair in pairs if pair[0] not in hidden][:depth]
+            pool = [pair for pair in ranked if pair[0] not in own]
             scores = (fresh(vectors)[[*own]] @ vector).tolist()
             found.append((query, dict(zip(own, scores, strict=True)), dict(pool)))
         for query, own, pool in found if reranker else ():
@@ -149,7 +170,10 @@ def run(config: MineConfig) -> None:
                 for n, (query, own, pool) in enumerate(pools(first), first):
                     negatives = _chosen(pool, min(own.values()), depth - most, config, n)
                     for positive, score in own.items() if negatives else ():
-                        line: dict[str, Any] = {"query": query, "positive": texts[positive]}
+                        line: dict[str, Any] = {
+                            "query": query,
+                            "positive": positives[query][positive],
+                        }
                         line["negatives"] = [texts[i] for i in negatives]
                         line["scores"] = [score, *(pool[i] for i in negatives)]
                         lines.write(line)
@@ -157,6 +181,28 @@ def run(config: MineConfig) -> None:
                     state.advance()
     missing = sum(map(len, positives.values())) - rows
     print(f"{rows:,} rows written to {output}; {missing:,} pairs have too few negatives")
+
+
+# Characters that show nothing, and signs with several forms besides those of NFKC.
+_NOTHING = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]+")
+_SIGNS = str.maketrans("‘’‚“”„‐‑‒–—", "'''\"\"\"-----")
+_BETWEEN = ".:,;-|?!"
+
+
+def folded(text: str) -> str:
+    """Returns a text without spaces, in one case and one Unicode form, for comparisons."""
+    text = unicodedata.normalize("NFKC", text).casefold().translate(_SIGNS)
+    return _NOTHING.sub("", unicodedata.normalize("NFKC", text))
+
+
+def passage_forms(title: str, text: str) -> list[int]:
+    """Returns hashes of the `folded` text, and of title and text with and without a sign between.
+
+    A title with which the text begins is left out in another form.
+    """
+    title, text = folded(title), folded(text)
+    forms = [text, text.removeprefix(title).lstrip(_BETWEEN) or text]
+    return [*map(hash, forms), *(hash(title + sign + text) for sign in ("", *_BETWEEN))]
 
 
 def _chosen(

@@ -31,7 +31,10 @@ MODES = {
         *("text_column", "output", "pooling", "prompt", "normalize", "layers"),
         *("truncate_dim", "max_length"),
     ),
-    "retrieval_dir": ("output", "pooling", "normalize", "layers", "truncate_dim", "max_length"),
+    "retrieval_dir": (
+        *("id_column", "keep_same_id", "output"),
+        *("pooling", "normalize", "layers", "truncate_dim", "max_length"),
+    ),
 }
 
 
@@ -46,7 +49,8 @@ class PredictConfig:
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed retrieval_dir data_dir tfds_data_dir "
-        "text_column pair_column label_column id_column choice_columns label_separator",
+        "text_column pair_column label_column id_column choice_columns label_separator "
+        "keep_same_id",
         "model": "model max_length doc_stride pooling prompt normalize layers truncate_dim top_k",
         "output": "output spreadsheet_safe html submission",
     }
@@ -98,7 +102,9 @@ class PredictConfig:
     id_column: str | None = None
     """Column of the example ids, which the predictions contain; None: the id column used in
     fine-tuning, else a column with a usual name, such as id or idx. If --input has no ids, the
-    examples are numbered from 0."""
+    examples are numbered from 0. With --retrieval_dir, the column of the ids of passages, of
+    queries, or of both; None: _id, else the only one with a usual name, such as id, docid or qid.
+    """
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices in multiple choice, or of the candidates to rerank, or the one column
     with lists of them; empty: chosen as for --text_column."""
@@ -115,6 +121,9 @@ class PredictConfig:
     """Folder of a collection in BEIR's files, corpus.jsonl, queries.jsonl and qrels/test.tsv: the
     passages are ranked by the model's embeddings, and nDCG@10, MRR@10 and recall@100 are printed;
     the flags of --embed apply; None: the input is that of another flag (see --input)."""
+    keep_same_id: bool = False
+    """Whether --retrieval_dir ranks the passage that has the id of the query; off, as in BEIR,
+    where such a passage is the query itself."""
     output: str | None = None
     """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, which has the
     columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
@@ -307,14 +316,16 @@ def search_collection(config: PredictConfig) -> None:
     """Ranks the passages of --retrieval_dir, writes the ranking to --output, prints the metrics."""
     from bertjax.inference.retrieval import Collection, embedders, write_ranking
 
-    collection, model = Collection(str(config.retrieval_dir), "test"), _loaded(config, "encoder")
-    options = {name: getattr(config, name) for name in MODES["retrieval_dir"][1:]}
+    options = {name: getattr(config, name) for name in MODES["retrieval_dir"]}
+    ids = {name: options.pop(name) for name in ("id_column", "keep_same_id")}
+    collection = Collection(str(config.retrieval_dir), "test", **ids)
+    model, output = _loaded(config, "encoder"), options.pop("output")
     embed = embedders(model.loaded, **options)
     if (similarity := embed["query"].similarity) not in ("cosine", "dot"):
         raise ValueError(f"{config.model} has similarity_fn_name={similarity}: give --pooling.")
     ranking = collection.rank(embed, cosine=similarity == "cosine")
-    if config.output is not None:
-        write_ranking(ranking, Path(config.output))
+    if output is not None:
+        write_ranking(ranking, Path(output))
     print(json.dumps(collection.score(ranking)))
 
 

@@ -10,7 +10,7 @@ import pytest
 import bertjax
 from bertjax import mine
 from bertjax.inference import embed, output_files, retrieval
-from bertjax.mine import MineConfig, run
+from bertjax.mine import MineConfig, folded, passage_forms, run
 from tests.hub_server import unique
 from tests.inference.test_retrieval import with_modules
 
@@ -125,6 +125,76 @@ def test_no_positive_and_not_the_query_itself_is_a_negative(config, tmp_path):
         positives = {row["positive"] for row in rows if row["query"] == line["query"]}
         assert not {*line["negatives"]} & {line["query"], *positives}
         assert len({*line["negatives"]}) == 10
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("positive", "passage"),
+    [
+        ("Ab is in bc.", {"title": "Rhine", "text": "Ab is in bc."}),
+        ("Ab is in bc.", {"text": "AB  is\tin\u00a0bc. "}),
+        ("Caf\u00e9 \ufb01 \u00df", {"text": "CAFE\u0301 FI SS"}),  # NFD, a ligature, a sharp s
+        ("Abc 12", {"text": "\uff21\uff42\uff43 \uff11\uff12"}),  # of full width
+        ("Ab\u200bc de", {"text": "abc\u00ad de\ufeff"}),  # without a width
+        ('It\'s "ab" - cd', {"text": "It\u2019s \u201cab\u201d \u2013 cd"}),
+        ("Rhine: ab bc", {"title": "Rhine", "text": "ab bc"}),
+        ("Rhine\nab bc", {"title": "RHINE", "text": "ab bc"}),
+        ("ab bc", {"title": "Rhine", "text": "Rhine. Ab bc"}),
+        ("Rhine ab bc", {"title": "", "text": "rhine ab bc"}),
+    ],
+)
+def test_a_passage_that_is_a_positive_in_another_form_is_no_negative(positive, passage):
+    assert not {hash(folded(positive))}.isdisjoint(
+        passage_forms(passage.get("title", ""), passage["text"])
+    )
+
+
+def test_other_texts_have_other_forms():
+    texts = ["ab bc", "ab bd", "Ab: bc de", "a + b", "a - b", "2.5", "25", "caf\u00e9", "cafe"]
+    forms = [{*passage_forms(title, text)} for text in texts for title in ("", "x")]
+    for i, (first, second) in enumerate(zip(forms[::2], forms[1::2], strict=True)):
+        others = [form for j, form in enumerate(forms) if j // 2 != i]
+        assert first & second and all((first | second).isdisjoint(form) for form in others)
+
+
+def test_no_form_of_a_positive_or_of_the_query_is_mined_and_texts_are_written_as_given(
+    config, tmp_path
+):
+    pairs = [
+        {"query": "ab cd", "positive": "Cd def."},
+        {"query": "AB  cd", "positive": "gh hij"},  # the same query, with another positive
+        {"query": "ia jab", "positive": "CD  def."},  # the same positive
+    ]
+    corpus = [
+        {"title": "Title", "text": "CD DEF."},
+        {"title": "", "text": "GH hij"},
+        {"title": "Title", "text": "Ab cd"},  # the query
+        {"title": "", "text": "fgh fgh"},
+        {"title": "", "text": "Fgh  FGH"},  # a copy
+        {"title": "", "text": " "},
+        {"title": "", "text": "ca dab"},
+    ]
+    found = mined(
+        config,
+        queries=write_rows(tmp_path / "pairs.jsonl", pairs),
+        corpus=write_rows(tmp_path / "corpus.jsonl", corpus),
+        num_negatives=2,
+    )
+    assert [{k: line[k] for k in ("query", "positive")} for line in found] == pairs
+    for line in found[:2]:
+        assert sorted(line["negatives"]) == ["ca dab", "fgh fgh"]
+    every = mined(
+        config,
+        queries=str(tmp_path / "pairs.jsonl"),
+        corpus=str(tmp_path / "corpus.jsonl"),
+        num_negatives=4,
+    )
+    (line,) = every  # of the third query, whose negatives are the other texts
+    assert sorted(line["negatives"]) == ["Title Ab cd", "ca dab", "fgh fgh", "gh hij"]
 
 
 def test_a_rerankers_scores_filter_and_order(config, monkeypatch, capsys):

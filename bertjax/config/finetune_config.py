@@ -98,9 +98,9 @@ class FinetuneConfig(TrainingConfig):
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows "
-        "test retrieval_dir text_column pair_column label_column id_column choice_columns "
-        "negative_columns score_columns ignore_columns label_separator max_length doc_stride "
-        "max_query_length max_answer_length null_threshold reader_threads",
+        "test retrieval_dir keep_same_id text_column pair_column label_column id_column "
+        "choice_columns negative_columns score_columns ignore_columns label_separator max_length "
+        "doc_stride max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
         "feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps loss class_weights "
@@ -156,6 +156,9 @@ class FinetuneConfig(TrainingConfig):
     retrieval_dir: str | None = None
     """embed: folder with a collection in BEIR's files (corpus.jsonl, queries.jsonl and
     qrels/dev.tsv), which each evaluation on the dev split searches; None: no such search."""
+    keep_same_id: bool = False
+    """Whether --retrieval_dir ranks the passage that has the id of the query; off, as in BEIR,
+    where such a passage is the query itself."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
     text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
@@ -383,6 +386,8 @@ class FinetuneConfig(TrainingConfig):
                 "dev_fraction folds",
                 "on --loss simcse, as single texts cannot be evaluated: give --dev with pairs.",
             )
+        if self.retrieval_dir is None:
+            self.refuse_idle("keep_same_id", "without --retrieval_dir: add it.")
         by_scores = self.task.lower() in ("embed", "rerank")
         if by_scores and self.teacher is not None:
             raise ValueError(

@@ -1,34 +1,48 @@
 """Dense retrieval: exact search in blocks, and the evaluation of a model over a corpus (BEIR).
 
-The metrics are those of sentence-transformers' `InformationRetrievalEvaluator`: a judgement above 0
-is a positive, and grades count alike; a title stands before its text with a space between them; of
-passages with equal scores, the lower id, as a text, comes first (trec_eval: the higher one).
+The metrics are those of BEIR, which trec_eval computes: a judgement above 0 is a positive, and nDCG
+counts its grade; of passages with equal scores, the higher id, as a text, comes first; a judged
+passage that is not in the corpus is never found; a query without a positive counts as 0; and the
+passage with the id of the query is left out. A title stands before its text with a space between.
 """
 
 import functools
 import mmap
-from collections import Counter
+import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.base.files import writing
+from bertjax.base.files import brief, writing
 from bertjax.base.progress import progress
 from bertjax.base.scratch import scratch_folder
 from bertjax.inference.embed import ROLES, Embedder, windows
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
+from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.sources.own_files import data_files
 from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
 from bertjax.weights import LoadedModel
 
 QUERIES, PASSAGES = 512, 16384  # in a block of scores
 DEPTH = 100  # the passages of a ranking that the metrics need
+# Names, as of `plain`, of the columns of ids, and of the columns of judgements.
+QUERY_IDS = frozenset("id idx index guid uid uuid key qid queryid questionid topicid".split())
+PASSAGE_IDS = frozenset(
+    "id idx index guid uid uuid key docid pid did cid docno corpusid passageid documentid "
+    "paragraphid articleid chunkid".split()
+)
+_JUDGED = (
+    frozenset("qid queryid questionid topicid query question topic".split()),
+    frozenset("docid pid did cid docno corpusid passageid documentid passage document doc".split()),
+    frozenset("score relevance relevancy rel label grade rating judgment judgement".split()),
+)
 # {query id: {passage id: score}}, the best passages first
 Ranking = Mapping[str, Mapping[str, float]]
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -97,58 +111,128 @@ def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
     return {role: Embedder(loaded, prompt=role, **options) for role in ROLES}
 
 
-def read_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (id, title and text) of each row of a table with the columns _id, title and text.
+class Passage(NamedTuple):
+    """A row of a table of passages or queries; `id` is "" where no ids are read."""
 
-    There need not be a title; without an id, it is the index of the row, from 0. In a folder, all
-    tables are read.
+    id: str
+    title: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """The title and the text, with a space between them."""
+        return f"{self.title} {self.text}".strip()
+
+
+def read_passages(
+    path: Path, ids: frozenset[str] | None = None, id_column: str | None = None
+) -> Iterator[Passage]:
+    """Yields the rows of a table with the columns text and, perhaps, title.
+
+    In a folder, all tables are read.
+
+    Args:
+        ids: usual names, as of `plain`, of the column of ids; None: no ids are read.
+        id_column: the column of ids, if the table has it; else, and for None, it is _id, or the
+            only one with a usual name.
+
+    Raises:
+        ValueError: a row has no text or no id, or the column of ids is not known.
     """
-    rows = ((file, *row) for file in data_files(path, "embed") for row in Table(file).rows())
-    for index, (file, number, row) in enumerate(rows):
-        parts = [row.get("title") or "", row.get("text")]
-        if not all(isinstance(part, str) for part in parts):
-            raise ValueError(f"{row_name(file, number)} has no text: give _id, title and text.")
-        yield str(row.get("_id", index)), " ".join(parts).strip()
+    for file in data_files(path, "embed"):
+        table = Table(file)
+        column = _id_column(table, ids, id_column) if ids else ""
+        for number, row in table.rows():
+            parts = [row.get("title") or "", row.get("text")]
+            if not all(isinstance(part, str) for part in parts):
+                where = row_name(file, number)
+                raise ValueError(f"{where} has no text: give _id, title and text.")
+            id = row.get(column, "") if ids else "-"
+            if type(id) not in (int, str) or id == "":
+                where = row_name(file, number)
+                raise ValueError(f"{where} has no text or whole number as {column!r}: add its id.")
+            yield Passage(str(id), *parts)
+
+
+def _id_column(table: Table, usual: frozenset[str], named: str | None) -> str:
+    for name in (named, "_id"):
+        if name in table.columns:
+            return str(name)
+    known = [name for name in table.columns if plain(name) in usual]
+    if len(known) != 1:
+        number = "several columns" if known else "no column"
+        raise ValueError(
+            f"{table.path} has {number} of ids (columns: {brief(', '.join(table.columns))}): name "
+            "the one to which the judgements refer _id, or give it as --id_column."
+        )
+    return known[0]
 
 
 class Collection:
     """A retrieval in BEIR's files: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv in a folder.
 
     The judgements may have TREC's four columns, too. If there is no file for `split`, qrels must
-    hold one. The texts of the corpus are read again whenever they are embedded.
+    hold one. The texts of the corpus are read again whenever they are embedded. Warnings count the
+    judged queries and passages that are in no file, the queries without a positive, and those
+    whose ranking lacks the passage with the id of the query.
+
+    Args:
+        id_column: as in `read_passages`, of the corpus and of the queries.
+        keep_same_id: whether the passage with the id of the query is ranked.
 
     Raises:
-        ValueError: an id occurs twice, or is judged, but in no file; a query has no positive; or a
-            score is not a number.
+        ValueError: an id occurs twice, no judged query or passage is in the files, a passage is
+            judged twice for a query, a score is not a number, or a positive has the id of its query
+            without `keep_same_id`.
     """
 
-    def __init__(self, folder: str | Path, split: str):
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        *,
+        id_column: str | None = None,
+        keep_same_id: bool = False,
+    ):
         folder = Path(folder).expanduser()
         self._corpus, asked = folder / "corpus.jsonl", folder / "queries.jsonl"
         files = sorted((folder / "qrels").glob("*.*"))
         files = [path for path in files if path.stem == split] or files
         if len(files) != 1:
             raise ValueError(f"{folder} needs one file of judgements, such as qrels/{split}.tsv.")
-        queries, ids = list(read_texts(asked)), [id for id, _ in read_texts(self._corpus)]
-        for path, names in ((asked, [id for id, _ in queries]), (self._corpus, ids)):
-            if twice := [id for id, count in Counter(names).items() if count > 1]:
-                raise ValueError(f"{path}: the id {twice[0]!r} occurs twice: make ids unique.")
-        self._positives: dict[str, set[str]] = {}
-        judged = set()
-        for query, passage, score in _judgements(files[0]):
-            self._positives.setdefault(query, set()).update([passage] if score > 0 else ())
-            judged.add(passage)
-        unknown = (self._positives.keys() - dict(queries).keys(), judged - {*ids})
-        for path, lacking in zip((asked, self._corpus), unknown, strict=True):
-            if lacking:
-                raise ValueError(f"{files[0]}: the id {min(lacking)!r} is not in {path}: add it.")
-        if without := [query for query, found in self._positives.items() if not found]:
-            raise ValueError(f"{files[0]}: the query {without[0]!r} has no score above 0: add one.")
-        self._queries = {id: text for id, text in queries if id in self._positives}
-        if not self._queries:
-            raise ValueError(f"{files[0]} has no judgements: check the file.")
-        self._ids = sorted(ids)
-        self._rows = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))
+        if id_column not in (None, *Table(asked).columns, *Table(self._corpus).columns):
+            raise ValueError(f"{folder}: no file has the column {id_column!r} of --id_column.")
+        queries: dict[str, str] = {}
+        for query in read_passages(asked, QUERY_IDS, id_column):
+            _add(queries, query.id, query.whole, asked)
+        ids: dict[str, str] = {}
+        for passage in read_passages(self._corpus, PASSAGE_IDS, id_column):
+            _add(ids, passage.id, "", self._corpus)
+        self._keeps_same_id = keep_same_id
+        self._gains = _read_judgements(files[0])
+        judged = {id for gains in self._gains.values() for id in gains}
+        for found, known, path, effect in (
+            ({*self._gains}, queries, asked, "queries are left out"),
+            (judged, ids, self._corpus, "passages count as never found"),
+        ):
+            if not found & known.keys():
+                raise ValueError(f"{files[0]}: no id is in {path}: check the ids, and --id_column.")
+            _warn(files[0], f"ids that are not in {path}, whose {effect}", found - known.keys())
+        self._gains = {id: gains for id, gains in self._gains.items() if id in queries}
+        self._queries = {id: queries[id] for id in self._gains}
+        lacking = [id for id, gains in self._gains.items() if not any(gains.values())]
+        _warn(files[0], "queries without a score above 0, which count as 0", lacking)
+        if not keep_same_id:
+            same = self._gains.keys() & ids.keys()
+            if wanted := [id for id in same if self._gains[id].get(id)]:
+                raise ValueError(
+                    f"{files[0]}: the id {min(wanted)!r} is that of a query and of its positive, "
+                    "but a passage with the id of the query is left out, as in BEIR, because it is "
+                    "the query itself: give --keep_same_id if the ids are equal by chance."
+                )
+            _warn(asked, "passages with these ids are left out (see --keep_same_id)", same)
+        self._ids = sorted(ids, reverse=True)
+        self._rows = np.argsort(sorted(range(len(ids)), key=[*ids].__getitem__, reverse=True))
 
     def rank(self, embed: Mapping[str, Embed], *, cosine: bool = True) -> Ranking:
         """Ranks the passages for each query; `embed` are functions as of `embedders`."""
@@ -156,34 +240,60 @@ class Collection:
         with scratch_folder() as folder, progress("embedding", count, "texts") as state:
             path = folder / "vectors.npy"
             np.lib.format.open_memmap(path, "w+", np.float32, (count, queries.shape[1]))
-            for texts in windows(text for _, text in read_texts(self._corpus)):
+            for texts in windows(passage.whole for passage in read_passages(self._corpus)):
                 rows = self._rows[done : done + len(texts)]
                 np.load(path, mmap_mode="r+")[rows] = embed["document"](texts)
                 done += len(texts)
                 state.advance(len(texts))
-            found = search(queries, np.load(path, mmap_mode="r"), DEPTH, cosine=cosine)
-        return {
-            query: {self._ids[i]: float(x) for x, i in zip(*row, strict=True)}
-            for query, *row in zip(self._queries, *found, strict=True)
-        }
+            found = search(queries, np.load(path, mmap_mode="r"), DEPTH + 1, cosine=cosine)
+        ranking = {}
+        for query, *row in zip(self._queries, *found, strict=True):
+            ranked = [(self._ids[i], float(x)) for x, i in zip(*row, strict=True)]
+            kept = [pair for pair in ranked if self._keeps_same_id or pair[0] != query]
+            ranking[query] = dict(kept[:DEPTH])
+        return ranking
 
     def score(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, float]:
         """Returns the means over the queries of nDCG@10, MRR@10 and recall@100, as fractions."""
         values = []
-        for query, positives in self._positives.items():
-            gains, best = [float(x in positives) for x in ranking[query]], [1.0] * len(positives)
-            values.append((ndcg(gains, best, 10), mrr(gains, 10), recall(gains, best, DEPTH)))
+        for query, judged in self._gains.items():
+            gains, best = [judged.get(x, 0.0) for x in ranking[query]], [*judged.values()]
+            hits, positives = np.sign(gains).tolist(), np.sign(best).tolist()
+            values.append((ndcg(gains, best, 10), mrr(hits, 10), recall(hits, positives, DEPTH)))
         return dict(zip(RETRIEVAL_METRICS, np.mean(values, axis=0).tolist(), strict=True))
 
 
-def _judgements(path: Path) -> Iterator[tuple[str, str, float]]:
+def _add(values: dict[str, Any], key: str, value: Any, where: Path | str) -> None:
+    if key in values:
+        raise ValueError(f"{where}: the id {key!r} occurs twice: make ids unique.")
+    values[key] = value
+
+
+def _warn(path: Path, what: str, ids: Any) -> None:
+    if ids:
+        first = brief(min(ids), 40)
+        print(f"warning: {path}: {what}: {len(ids):,}, such as {first!r}", file=sys.stderr)
+
+
+def _read_judgements(path: Path) -> dict[str, dict[str, float]]:
+    """Returns {query id: {passage id: gain}}; scores below 0 have the gain 0."""
+    gains: dict[str, dict[str, float]] = {}
     for number, line in read_lines(path):
         fields = line.split("\t") if "\t" in line else line.split()
+        ids = fields[:1] + fields[-2:]
         score = read_number(fields[-1]) if len(fields) in (3, 4) else None
         if score is not None:
-            yield fields[0], fields[-2], score
-        elif fields and (number > 1 or fields[-1].lower().strip("+-") in ("nan", "inf")):
-            raise ValueError(f"{row_name(path, number)} is no judgement: give ids and a number.")
+            gain = gains.setdefault(ids[0], {}).setdefault(ids[1], max(score, 0.0))
+            if gain != max(score, 0.0):
+                raise ValueError(f"{row_name(path, number)} judges {ids[1]!r} again: keep one row.")
+        elif fields and not all(map(operator.contains, _JUDGED, map(plain, ids))):
+            raise ValueError(
+                f"{row_name(path, number)} is no judgement: give a header with query-id, corpus-id "
+                "and score in this order, or TREC's four columns, and a number as each score."
+            )
+    if not gains:
+        raise ValueError(f"{path} has no judgements: check the file.")
+    return gains
 
 
 def write_ranking(ranking: Ranking, output: Path) -> None:

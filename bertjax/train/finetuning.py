@@ -168,7 +168,9 @@ class FinetuningJob(Job):
                 "a collection is searched by 'cosine' or 'dot': give --pooling, with which the "
                 "model has cosines."
             )
-        self.collection = None if folder is None else Collection(folder, "dev")
+        self.collection = None
+        if folder is not None:
+            self.collection = Collection(folder, "dev", keep_same_id=config.keep_same_id)
 
     def _predictor(self) -> Predictor:
         return Predictor(

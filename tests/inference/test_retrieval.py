@@ -1,7 +1,10 @@
 """Exact search, and the evaluation over a corpus: equal to numpy's and sentence-transformers'."""
 
+import itertools
 import json
 import shutil
+import types
+import zlib
 
 import numpy as np
 import pytest
@@ -63,28 +66,44 @@ def with_modules(model, folder, prompts):
     return folder
 
 
-@pytest.fixture
-def beir(tmp_path):
-    """A collection with equal passages, grades, and a query without judgements."""
-    rng = np.random.default_rng(1)
-    texts = [" ".join(rng.choice(WORDS, 4)) for _ in range(130)]
-    texts[40:60] = [texts[0]] * 20
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_judgements(folder, judged, name="test.tsv", header="query-id\tcorpus-id\tscore"):
+    (folder / "qrels").mkdir(exist_ok=True)
+    lines = [header, *("\t".join(map(str, row)) for row in judged)]
+    (folder / "qrels" / name).write_text("\n".join(lines) + "\n")
+
+
+def collection(folder, *, plain=False, seed=1):
+    """Writes a collection with equal passages, grades, and a query without judgements.
+
+    A `plain` one has neither, so that BEIR and sentence-transformers give the same metrics.
+    """
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, 4)) + f" x{i}" * plain for i in range(130)]
+    if not plain:
+        texts[40:60] = [texts[0]] * 20
     ids = [f"d{i}" for i in rng.permutation(130)]
-    corpus = [
-        {"_id": id, "title": rng.choice(["", "a title"]), "text": text}
-        for id, text in zip(ids, texts, strict=True)
+    titles = [str(title) for title in rng.choice(["", "a title"], 130)]
+    rows = [
+        {"_id": id, "title": title, "text": text}
+        for id, title, text in zip(ids, titles, texts, strict=True)
     ]
+    write_rows(folder / "corpus.jsonl", rows)
     queries = [{"_id": f"q{i}", "text": " ".join(rng.choice(WORDS, 3))} for i in range(12)]
     queries[0]["text"] = texts[0]
-    judged = [("q0", ids[41], 1), *((f"q{i}", ids[i], 2) for i in range(11))]
+    write_rows(folder / "queries.jsonl", queries)
+    judged = [("q0", ids[41], 1), *((f"q{i}", ids[i], 2 - plain) for i in range(11))]
     judged += [(f"q{i}", ids[70 + i], i % 2) for i in range(11)]
-    (tmp_path / "qrels").mkdir()
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        lines = "".join(json.dumps({k: str(v) for k, v in row.items()}) + "\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(lines)
-    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in judged)]
-    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
-    return tmp_path
+    write_judgements(folder, judged)
+    return folder
+
+
+@pytest.fixture
+def beir(tmp_path):
+    return collection(tmp_path)
 
 
 def bag_of_words(texts):
@@ -109,38 +128,40 @@ def test_scores_and_rankings_are_those_of_trec_files_too(beir, tmp_path):
     line = (tmp_path / "run.trec").read_text().splitlines()[0].split()
     assert line[:4] == ["q0", "Q0", first[0], "1"] and float(line[4]) == pytest.approx(first[1])
     equal = [id for id, score in ranking["q0"].items() if score == first[1]]
-    assert len(equal) > 5 and equal == sorted(equal)
+    assert len(equal) > 5 and equal == sorted(equal, reverse=True)
+
+
+def vectors_of_texts(texts):
+    """Random vectors, of which those of different texts differ."""
+    seeds = [zlib.crc32(text.encode()) for text in texts]
+    return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds])
 
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_metrics_are_those_of_sentence_transformers(beir):
+def test_metrics_are_those_of_sentence_transformers(tmp_path):
     torch = pytest.importorskip("torch")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    ours = Collection(beir, "test")
+    ours = Collection(beir := collection(tmp_path, plain=True), "test")
 
     class Model:
         similarity_fn_name = "cosine"
 
         def encode_query(self, texts, **_):
-            return torch.tensor(bag_of_words(texts)).float()
+            return torch.tensor(vectors_of_texts(texts)).float()
 
         encode_document = encode_query
 
         def similarity(self, a, b):
             return torch.nn.functional.normalize(a) @ torch.nn.functional.normalize(b).T
 
-    corpus = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
     evaluator = evaluation.InformationRetrievalEvaluator(
-        ours._queries,
-        {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus},
-        ours._positives,
-        precision_recall_at_k=[100],
-        write_csv=False,
+        *judged_texts(beir, ours), precision_recall_at_k=[100], write_csv=False
     )
     evaluator.store_metrics_in_model_card_data = lambda *_: None
     theirs = evaluator(Model())
-    found = ours.score(ours.rank(EMBED))
+    embed = {"query": vectors_of_texts, "document": vectors_of_texts}
+    found = ours.score(ours.rank(embed))
     assert found == pytest.approx(
         {
             "ndcg_at_10": theirs["cosine_ndcg@10"],
@@ -152,24 +173,27 @@ def test_metrics_are_those_of_sentence_transformers(beir):
     assert all(0 < value < 1 for value in found.values())
 
 
+def judged_texts(folder, ours):
+    """Returns the arguments of InformationRetrievalEvaluator."""
+    corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus}
+    gains = {query: {id for id, x in ids.items() if x} for query, ids in ours._gains.items()}
+    return ours._queries, texts, gains
+
+
 @pytest.mark.slow
 @pytest.mark.parity
-def test_a_models_metrics_are_those_of_sentence_transformers(beir, one_layer, tmp_path, capsys):
+def test_a_models_metrics_are_those_of_sentence_transformers(one_layer, tmp_path, capsys):
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
+    beir = collection(tmp_path, plain=True)
     model = with_modules(one_layer, tmp_path / "model", {"query": "ab ", "document": "hij: "})
     flags = ["--model", str(model), "--retrieval_dir", str(beir), "--output"]
     assert predict.main([*flags, str(tmp_path / "run.trec")]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    ours = Collection(beir, "test")
-    corpus = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
     evaluator = InformationRetrievalEvaluator(
-        ours._queries,
-        {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus},
-        ours._positives,
-        precision_recall_at_k=[100],
-        write_csv=False,
+        *judged_texts(beir, Collection(beir, "test")), precision_recall_at_k=[100], write_csv=False
     )
     theirs = evaluator(library.SentenceTransformer(str(model), device="cpu"))
     names = {"ndcg_at_10": "ndcg@10", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
@@ -178,19 +202,183 @@ def test_a_models_metrics_are_those_of_sentence_transformers(beir, one_layer, tm
     assert len((tmp_path / "run.trec").read_text().splitlines()) == 1100
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, capsys):
+    """Ties, grades, ids of queries in the corpus, missing passages, queries without a positive."""
+    library = pytest.importorskip("pytrec_eval")
+    rng = np.random.default_rng(seed)
+    names = [f"{i}" for i in rng.permutation(140)]
+    corpus = [{"_id": id, "text": " ".join(rng.choice(WORDS, 2))} for id in names[:120]]
+    queries = [{"_id": id, "text": " ".join(rng.choice(WORDS, 2))} for id in names[100:135]]
+    write_rows(tmp_path / "corpus.jsonl", corpus)
+    write_rows(tmp_path / "queries.jsonl", queries)
+    judged, graded = {}, rng.integers(-1, 4) > 0
+    for query in names[100:140]:
+        for id in rng.choice(names[:125], rng.integers(1, 9), replace=False):
+            grade = int(rng.integers(-1, 4 if graded else 2))
+            judged.setdefault(query, {})[str(id)] = 0 if id == query else grade
+    write_judgements(
+        tmp_path, [(query, id, x) for query, ids in judged.items() for id, x in ids.items()]
+    )
+    keeps = bool(seed % 2)
+    ours = Collection(tmp_path, "test", keep_same_id=keeps)
+    found = ours.score(ours.rank(EMBED))
+
+    x, y = (bag_of_words([row["text"] for row in rows]) for rows in (queries, corpus))
+    x, y = (np.asarray(v / np.linalg.norm(v, axis=1, keepdims=True), np.float64) for v in (x, y))
+    run = {
+        query["_id"]: {
+            passage["_id"]: round(float(score), 5)
+            for passage, score in zip(corpus, scores, strict=True)
+            if keeps or passage["_id"] != query["_id"]
+        }
+        for query, scores in zip(queries, x @ y.T, strict=True)
+    }
+    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
+    theirs = library.RelevanceEvaluator(judged, measures).evaluate(run)
+    assert theirs.keys() == set(names[100:135])
+    mean = {x: np.mean([row[x] for row in theirs.values()]) for x in ("ndcg_cut_10", "recall_100")}
+    ranks = [row["recip_rank"] for row in theirs.values()]
+    mean["mrr"] = np.mean([x if x >= 0.1 - 1e-9 else 0 for x in ranks])  # of the first ten
+    expected = dict(zip(found, (mean["ndcg_cut_10"], mean["mrr"], mean["recall_100"]), strict=True))
+    assert found == pytest.approx(expected, abs=1e-9)
+    warnings = capsys.readouterr().err
+    for count, what in (
+        (5, "queries.jsonl, whose queries are left out"),
+        (len({*names[120:125]} & {id for ids in judged.values() for id in ids}), "never found"),
+        (sum(max(judged[id].values()) <= 0 for id in names[100:135]), "which count as 0"),
+        (0 if keeps else 20, "with these ids are left out (see --keep_same_id)"),
+    ):
+        assert (f"{what}: {count}, such as" in warnings) == bool(count), (warnings, what)
+    write_ranking(ours.rank(EMBED), tmp_path / "run.trec")  # is sorted as trec_eval sorts it
+    lines = [line.split() for line in (tmp_path / "run.trec").read_text().splitlines()]
+    pairs = [(query, -float(score), id) for query, _, id, _, score, _ in lines]
+    for before, after in itertools.pairwise(pairs):
+        same = before[0] == after[0]
+        assert not same or before[1] < after[1] or (before[1] == after[1] and before[2] > after[2])
+
+
+@pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore", "qid\tQ0\tdocid\trel", None])
+@pytest.mark.parametrize(
+    ("query", "passage"),
+    [
+        ("_id", "_id"),
+        ("id", "id"),
+        ("qid", "pid"),
+        ("query_id", "docid"),
+        ("query-id", "corpus-id"),
+        ("Question ID", "document_id"),
+        ("topic_id", "docno"),
+    ],
+)
+def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
+    embed = {"query": vectors_of_texts, "document": vectors_of_texts}
+    expected = Collection(beir, "test").rank(embed)
+    for name, column, other in (("queries", query, "doc_id"), ("corpus", passage, "query_id")):
+        path = beir / f"{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        # The column of ids of the other kind is not meant, nor do numbers differ from texts.
+        rows = [{other: "x", "metadata": {}, column: row.pop("_id"), **row} for row in rows]
+        write_rows(path, rows)
+    lines = (beir / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    if header != "query-id\tcorpus-id\tscore":
+        rows = [[query, "0", id, score] for query, id, score in rows]
+    write_judgements(beir, rows, header=header or "")
+    assert Collection(beir, "test").rank(embed) == expected
+    assert capsys.readouterr().err == ""
+
+
+def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path):
+    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    numbered = [{**row, "_id": int(row["_id"][1:])} for row in rows]
+    write_rows(beir / "corpus.jsonl", numbered)
+    lines = (beir / "qrels" / "test.tsv").read_text().replace("\td", "\t")
+    (beir / "qrels" / "test.tsv").write_text(lines)
+    assert Collection(beir, "test")._ids[0] == "99"
+    for id, message in (
+        (None, "has no text or whole number as '_id': add its id"),
+        ("", "has no text or whole number as '_id'"),
+        (1.5, "has no text or whole number as '_id'"),
+        (True, "has no text or whole number as '_id'"),
+        (["d1"], "has no text or whole number as '_id'"),
+    ):
+        write_rows(beir / "corpus.jsonl", [*numbered, {"_id": id, "text": "a"}])
+        with pytest.raises(ValueError, match=rf"corpus.jsonl, row 131 {message}"):
+            Collection(beir, "test")
+    for columns, message in (
+        ({}, r"has no column of ids \(columns: title, text\): name the one .* --id_column"),
+        ({"mine": "a"}, r"has no column of ids \(columns: mine, title, text\)"),
+        ({"query_id": "a"}, r"has no column of ids"),
+        ({"id": "a", "docid": "b"}, r"has several columns of ids \(columns: id, docid, title"),
+    ):
+        write_rows(beir / "corpus.jsonl", [{**columns, "title": "", "text": "a"}])
+        with pytest.raises(ValueError, match=message):
+            Collection(beir, "test")
+
+
+def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
+    expected = Collection(beir, "test").rank(EMBED)
+    for name in ("corpus", "queries"):
+        rows = [json.loads(x) for x in (beir / f"{name}.jsonl").read_text().splitlines()]
+        write_rows(beir / f"{name}.jsonl", [{"mine": x.pop("_id"), "id": 1} | x for x in rows])
+        with pytest.raises(ValueError, match=r"the id '1' occurs twice: make ids unique"):
+            Collection(beir, "test")
+        found = Collection(beir, "test", id_column="mine").rank(EMBED)  # of one or both files
+        assert found == expected
+    with pytest.raises(ValueError, match="no file has the column 'mind' of --id_column"):
+        Collection(beir, "test", id_column="mind")
+    embedder = types.SimpleNamespace(similarity="dot")
+    monkeypatch.setattr(predict, "_loaded", lambda *_: types.SimpleNamespace(loaded=None))
+    monkeypatch.setattr(retrieval, "embedders", lambda *_, **options: {"query": embedder})
+    monkeypatch.setattr(Collection, "rank", lambda *_, **options: expected)
+    flags = ["--model", "m", "--retrieval_dir", str(beir), "--id_column", "mine", "--keep_same_id"]
+    assert predict.main(flags) == 0
+    scores = Collection(beir, "test", id_column="mine").score(expected)
+    assert json.loads(capsys.readouterr().out) == scores
+
+
+def test_a_positive_with_the_id_of_its_query_is_refused_unless_such_ids_are_kept(tmp_path):
+    write_rows(tmp_path / "corpus.jsonl", [{"id": i, "text": WORDS[i]} for i in range(3)])
+    write_rows(tmp_path / "queries.jsonl", [{"id": i, "text": WORDS[i]} for i in range(3)])
+    write_judgements(tmp_path, [(0, 0, 1), (1, 2, 1)])
+    with pytest.raises(ValueError, match=r"'0' is that of a query and of its positive.*--keep_sam"):
+        Collection(tmp_path, "test")
+    ours = Collection(tmp_path, "test", keep_same_id=True)
+    assert ours.score({"0": ["0"], "1": ["1", "2"]})["mrr_at_10"] == 0.75
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("q1\td999\t1", r"test.tsv: the id 'd999' is not in .*corpus.jsonl: add it"),
-        ("q99\td1\t1", r"test.tsv: the id 'q99' is not in .*queries.jsonl: add it"),
-        ("q11\td1\t0", r"test.tsv: the query 'q11' has no score above 0: add one"),
-        ("q1\td1\tnan", r"test.tsv, row \d+ is no judgement: give ids and a number"),
+        ("q1\td1\tnan", r"test.tsv, row \d+ is no judgement: give a header with query-id"),
+        ("q1\td1", r"test.tsv, row \d+ is no judgement"),
+        ("q1 d1 1 0 0", r"test.tsv, row \d+ is no judgement"),
+        ("q1,d1,1", r"test.tsv, row \d+ is no judgement"),
     ],
 )
 def test_bad_judgements_are_refused(beir, line, message):
     with (beir / "qrels" / "test.tsv").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ValueError, match=message):
+        Collection(beir, "test")
+
+
+def test_contradicting_judgements_and_ids_of_no_file_are_refused(beir):
+    write_judgements(beir, [("q1", "d1", 1), ("q1", "d1", 1), ("q1", "d1", 0)])
+    with pytest.raises(ValueError, match=r"test.tsv, row 4 judges 'd1' again: keep one row"):
+        Collection(beir, "test")
+    for header in ("corpus-id\tquery-id\tscore", "a\tb\tc", "query-id\tcorpus-id"):
+        write_judgements(beir, [("d1", "q1", 1)], header=header)
+        with pytest.raises(ValueError, match="test.tsv, row 1 is no judgement: .* in this order"):
+            Collection(beir, "test")
+    for row, path in ((("d1", "q1", 1), "queries"), (("q1", "x", 1), "corpus")):
+        write_judgements(beir, [row])
+        with pytest.raises(ValueError, match=rf"test.tsv: no id is in .*{path}.jsonl: check"):
+            Collection(beir, "test")
+    write_judgements(beir, [])
+    with pytest.raises(ValueError, match="test.tsv has no judgements: check the file"):
         Collection(beir, "test")
 
 
