@@ -60,8 +60,10 @@ def accept(config: PretrainConfig, flags: BenchmarkFlags) -> None:
     """
     names = " ".join(field.name for field in dataclasses.fields(config))
     config.refuse_idle(names, "with --acceptance: leave it out.")
+    from bertjax.base.outputs import check_paths
     from bertjax.planning import acceptance
 
+    check_paths(flags)
     lines = acceptance.accept(Path(flags.output), flags.size, flags.minutes)
     if left := [line["row"] for line in lines if "left" in line]:
         print(f"left for the next call of the same command: {'; '.join(left)}")
@@ -80,8 +82,10 @@ def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
         ValueError: the config has no phase with the index `flags.phase`, counted from 0, or the
             config, the data and the devices are incompatible.
     """
+    from bertjax.base.outputs import check_paths
     from bertjax.train.throughput import measure
 
+    check_paths(config, flags)
     results = measure(config, flags.phase, flags.steps, flags.profile)
     _print(results)
     if flags.json is not None:

@@ -67,12 +67,14 @@ def run(config: ConvertConfig) -> None:
     """
     import jax
 
+    from bertjax.base.outputs import check_paths
     from bertjax.cloud.hub import create_repository, push_folder
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.families import architecture
     from bertjax.weights.tf1 import save_tf1
 
+    check_paths(config)
     if config.push_to_hub is not None:
         create_repository(config.push_to_hub, private=config.hub_private)
     with progress.progress("reading the weights"):

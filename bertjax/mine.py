@@ -76,6 +76,7 @@ def run(config: MineConfig) -> None:
     Raises:
         ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
+    from bertjax.base.outputs import check_paths
     from bertjax.base.progress import progress
     from bertjax.cloud.hub import local_data
     from bertjax.inference import output_files as files
@@ -85,8 +86,8 @@ def run(config: MineConfig) -> None:
     from bertjax.tasks.sources.columns import Columns
     from bertjax.tasks.sources.own_files import TableSource
 
+    check_paths(config)
     output, named = Path(config.output), Columns(text=config.text_column, pair=config.pair_column)
-    files.check_output(output, config.queries)
     table, corpus = (path and local_data(path) for path in (config.queries, config.corpus))
     source = TableSource("embed", test=table, columns=named, keep=False)
     print(source.note)

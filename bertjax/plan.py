@@ -112,9 +112,11 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
             topology is unknown, or there are several nodes, but no GPUs.
         ImportError: the compiler for the devices is not installed.
     """
+    from bertjax.base.outputs import check_paths
     from bertjax.planning.compile import plan_phase
     from bertjax.planning.hardware import get_topology, is_gpu
 
+    check_paths(config, flags)
     if not config.phases:
         raise ValueError("The config has no phases: give --config FILE.")
     if flags.num_nodes > 1 and not any(map(is_gpu, flags.topologies)):

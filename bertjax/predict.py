@@ -221,7 +221,6 @@ def predict_file(config: PredictConfig) -> None:
     from bertjax.inference.evaluation import TrainingOverlap, from_file
     from bertjax.inference.output_files import (
         PredictionWriter,
-        check_output,
         check_suffix,
         prediction_lines,
     )
@@ -229,7 +228,6 @@ def predict_file(config: PredictConfig) -> None:
 
     if config.output is not None:
         check_suffix(config.output)
-        check_output(config.output, config.input)
     model = _loaded(config, None)
     task, overlap = model.task_with(config.max_length, config.doc_stride), None
     if config.text is not None:
@@ -336,6 +334,7 @@ def run(config: PredictConfig) -> None:
         ValueError: the model lacks the required head, the input cannot be read, or a flag has a
             value that the model or the input does not support.
     """
+    from bertjax.base.outputs import check_paths
     from bertjax.cloud.copies import local_copy
     from bertjax.devices.compilation import use_compilation_cache
     from bertjax.inference.embed import Embedder, embed_file
@@ -343,6 +342,7 @@ def run(config: PredictConfig) -> None:
     from bertjax.inference.output_files import standard_input_as_file
     from bertjax.weights import load_model
 
+    check_paths(config)
     use_compilation_cache()
     given = [name for name in ("input", "embed") if getattr(config, name) is not None]
     copies = {name: str(local_copy(getattr(config, name))) for name in given}

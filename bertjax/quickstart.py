@@ -118,7 +118,10 @@ def run(config: QuickstartConfig) -> int:
     Raises:
         OSError: the output folder cannot be written.
     """
+    from bertjax.base.outputs import check_paths
+
     started = time.monotonic()
+    check_paths(config)
     with naming_write_errors(config.output):
         Path(config.output).mkdir(parents=True, exist_ok=True)
     todo = steps(config)

@@ -36,10 +36,12 @@ def run(config: ReportConfig) -> None:
         ValueError: no run is given, or a run has logged no metrics yet.
     """
     from bertjax.base.files import write_text
+    from bertjax.base.outputs import check_paths
     from bertjax.record.report import report_page, run_data
 
     if not config.runs:
         raise ValueError("No run is given: name the --workdir of one or more runs.")
+    check_paths(config)
     folders = [entry for address in config.runs for entry in _runs_at(address)]
     names = _names([address for address, _ in folders])
     runs = [

@@ -80,10 +80,12 @@ def run(config: VisualizeConfig) -> None:
         OSError: the file cannot be written.
         ValueError: the text is empty or too long, or the model has no such layer or head.
     """
+    from bertjax.base.outputs import check_paths
     from bertjax.devices.compilation import use_compilation_cache
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 
+    check_paths(config)
     use_compilation_cache()
     # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
     model = Pretrained(load_model(config.model, "auto"))

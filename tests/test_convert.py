@@ -318,8 +318,10 @@ def test_links_within_a_model_and_within_the_cache_of_the_hub_are_followed(one_l
 def test_a_full_disk_leaves_the_old_directory_whole(
     tmp_path, tiny_config, tokenizer, monkeypatch, capsys, written
 ):
+    old = tmp_path / "b"
+    assert run(written(tmp_path / "a", tiny_config, "pretraining", tokenizer, seed=7), old) == 0
+    shutil.rmtree(tmp_path / "a")
     source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
-    old = written(tmp_path / "b", tiny_config, "pretraining", tokenizer, seed=7)
     before = (old / "model.safetensors").read_bytes()
 
     def full(*args, **kwargs):

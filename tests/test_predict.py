@@ -173,12 +173,12 @@ def test_predictions_go_on_after_an_interruption_and_give_the_same_bytes(
     predict.run(many)
     output = Path(str(many.output))
     expected, scores = output.read_bytes(), capsys.readouterr().err.splitlines()[-1]
-    output.write_text("old")
+    output.write_text('{"id": "old"}')
     with monkeypatch.context() as patch:
         stop_at(patch, 37, error)
         with pytest.raises(type(error)):
             predict.run(many)
-    assert output.read_text() == "old" and len(list(tmp_path.glob("*.partial"))) == 1
+    assert output.read_text() == '{"id": "old"}' and len(list(tmp_path.glob("*.partial"))) == 1
     assert not list(tmp_path.glob("*.lock"))
     (partial,) = tmp_path.glob("*.partial")
     with partial.open("ab") as file:  # as a kill or a crash leaves it

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
+from bertjax.base.checksums import steps_in
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import shard_paths, unigram_entropy
 from bertjax.data.records import decode_row
@@ -74,6 +75,7 @@ def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
     state, progress = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
+    assert progress.pop("run_id") == run.workdir.read()["run_id"]
     return state, progress
 
 
@@ -299,6 +301,22 @@ def claim(config) -> PretrainingJob:
     job = PretrainingJob(config)
     run.claim(job, job.workdir)
     return job
+
+
+def test_a_checkpoint_of_another_run_is_neither_resumed_from_nor_exported(config, whole, tmp_path):
+    """Also not of a run with the same config, and not if it is older than the run's own."""
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    claim(here).workdir.release()
+    newest = max(steps_in(whole / "checkpoints"))
+    shutil.copytree(whole / "checkpoints" / f"{newest}", tmp_path / f"run/checkpoints/{newest}")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    for use in (lambda: pretrain.run(here), lambda: pretrain.export(str(tmp_path / "run"))):
+        with pytest.raises(ValueError, match=f"of steps {newest} in .* are of another run"):
+            use()
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    shutil.copytree(whole, tmp_path / "copy")  # the whole workdir is the run itself
+    claim(dataclasses.replace(config, workdir=str(tmp_path / "copy"))).workdir.release()
+    pretrain.export(str(tmp_path / "copy"))
 
 
 def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_path):

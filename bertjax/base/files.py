@@ -1,4 +1,4 @@
-"""File helpers: atomic writes of files and folders, JSON with clear errors, spelling hints."""
+"""File helpers: atomic writes of files, JSON with clear errors, spelling hints."""
 
 import contextlib
 import difflib
@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import shutil
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -278,65 +277,6 @@ def set_aside(path: Path) -> Path:
         pass
     write_bytes(copy, path.read_bytes())
     return copy
-
-
-@contextlib.contextmanager
-def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
-    """Yields a new folder that replaces `folder` at the end of the `with` block.
-
-    If the block raises an error, `folder` is unchanged, and the new folder is removed. A folder
-    with content is replaced only if it contains one of the files `marks`, or `marks` is empty.
-
-    Raises:
-        ValueError: `folder` is a file, or has content but none of the files in `marks`.
-        Locked: another process is writing `folder`.
-        OSError: the new content could not be written; the old content is unchanged.
-    """
-    folder = Path(folder).resolve()
-    _check_replaceable(folder, marks)
-    from bertjax.base.lock import Lock  # filelock is a slow import
-
-    lock = Lock(
-        folder.with_name(f"{folder.name}.lock"),
-        place=str(folder),
-        what="process",
-        remedy="wait until it ends, or name another directory",
-    )
-    with naming_write_errors(folder, "its old content is unchanged"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.take()
-    scratch = folder.with_name(f"{folder.name}.writing")
-    try:
-        with naming_write_errors(folder, "its old content is unchanged"):
-            _tidy(folder, scratch)  # cleans up after a process that was killed
-            (scratch / "new").mkdir(parents=True)
-            yield scratch / "new"
-            if folder.exists():
-                folder.rename(scratch / "old")
-            (scratch / "new").rename(folder)
-    finally:
-        _tidy(folder, scratch)
-        lock.release()
-
-
-def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, so it is not replaced: name a new directory.")
-    names = [file.name for file in folder.glob("*")]
-    if marks and names and not set(names) & set(marks):
-        raise ValueError(
-            f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
-            "is not replaced: name a new directory, or the directory of an older model."
-        )
-
-
-def _tidy(folder: Path, scratch: Path) -> None:
-    """If replacing `folder` was interrupted, restores it from `scratch`/old; removes `scratch`."""
-    if scratch.is_symlink():
-        scratch.unlink()
-    if (scratch / "old").exists() and not folder.exists():
-        (scratch / "old").rename(folder)
-    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_file_name(name: str) -> bool:

@@ -77,8 +77,17 @@ class Lock:
 
         Raises:
             Locked: another process holds the lock.
+            ValueError: another program wrote the lock file.
             OSError: the lock file cannot be created: no write permission, a full or read-only disk.
         """
+        content = b""
+        with contextlib.suppress(OSError):  # filelock refuses a link
+            content = content if self._path.is_symlink() else self._path.read_bytes()
+        if content and not content.startswith(b"pid="):
+            raise ValueError(
+                f"{self._path}, by which {self._place} would be locked, is a file of another "
+                "program: rename it, or choose another name."
+            )
         options: dict[str, Any] = {"thread_local": False, "timeout": 0}
         try:
             self._acquire(FileLock(self._path, fallback_to_soft=False, **options), wait=False)

@@ -11,13 +11,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import read_json, write_json
-from bertjax.base.workdir_files import RUN_FILE, SPARE_FILE
+from bertjax.base.checksums import steps_in
+from bertjax.base.files import listed, read_json, read_json_or_empty, write_json
+from bertjax.base.workdir_files import CHECKPOINTS, RUN_FILE, SPARE_FILE
 
 
 def holds_run(workdir: Path) -> bool:
     """Returns whether `workdir` contains run.json or its spare copy, .run.json."""
     return any((workdir / name).is_file() for name in (RUN_FILE, SPARE_FILE))
+
+
+def is_run(workdir: Path) -> bool:
+    """Returns whether bertjax wrote the run.json of `workdir`, which may be damaged.
+
+    A damaged run.json is known by an intact or damaged spare copy, or by a checkpoint of bertjax.
+    """
+    if not holds_run(workdir):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        return bool(read_run(workdir))
+    checkpoints = (workdir / CHECKPOINTS).glob("[0-9]*/progress")
+    return (workdir / SPARE_FILE).is_file() or any(checkpoints)
 
 
 def read_run(workdir: Path) -> dict[str, Any]:
@@ -57,9 +71,36 @@ def read_run_file(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_run(workdir: Path, config: Mapping[str, Any], data_fingerprint: str) -> None:
-    """Writes run.json and its spare copy .run.json, each atomically, with a checksum."""
-    content = {"config": config, "data_fingerprint": data_fingerprint}
+def checked_run_id(checkpoints: Path, run_id: str) -> str:
+    """Returns `run_id`, the name of a run or, if that is "", the name that its checkpoints have.
+
+    Checkpoints of older versions have no name.
+
+    Raises:
+        ValueError: a checkpoint in the folder `checkpoints` has the name of another run.
+    """
+    names = {}
+    for step in steps_in(checkpoints):
+        stored = read_json_or_empty(checkpoints / str(step) / "progress" / "metadata")
+        names[step] = stored.get("run_id", "")
+    run_id = run_id or max(names.values(), default="")
+    if others := [step for step, name in names.items() if name not in ("", run_id)]:
+        raise ValueError(
+            f"The checkpoints of steps {listed(others)} in {checkpoints} are of another run than "
+            "the run.json beside them: move them to another folder or, to go on with that run, "
+            "copy its whole workdir."
+        )
+    return run_id
+
+
+def write_run(
+    workdir: Path, config: Mapping[str, Any], data_fingerprint: str, run_id: str = ""
+) -> None:
+    """Writes run.json and its spare copy .run.json, each atomically, with a checksum.
+
+    `run_id` is the random name of the run, which its checkpoints have as well.
+    """
+    content = {"config": config, "data_fingerprint": data_fingerprint, "run_id": run_id}
     for name in (RUN_FILE, SPARE_FILE):
         write_json(workdir / name, {**content, "checksum": _checksum(content)})
 

@@ -20,7 +20,6 @@ from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.output_files import (
     PartialVectors,
-    check_output,
     continued,
     file_identity,
 )
@@ -268,7 +267,6 @@ def embed_file(
         raise FileNotFoundError(
             f"{source} {what}: --embed takes one file, a table or one text per line."
         )
-    check_output(output, source)
     text_column = _text_column(source, text_column)
     identity = {
         **embedder.settings,

@@ -32,7 +32,6 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax.base.checksums import CHECKSUMS
 from bertjax.base.files import json_lines, naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.printable import unfiltered
@@ -151,39 +150,6 @@ class PartialVectors:
 Partial = TypeVar("Partial", PartialLines, PartialVectors)
 
 
-def check_output(output: str | Path, source: str | Path | None) -> None:
-    """Creates the folder of the file `output`; refuses to replace the input or a part of a model.
-
-    Raises:
-        ValueError: `output` is the file `source`, lies in the folder `source`, or is a file of a
-            model or of a run.
-    """
-    output = Path(output)
-    if source is not None and Path(source).exists():
-        read = Path(source).resolve()
-        if output.resolve() == read or (read.is_dir() and output.resolve().parent == read):
-            raise ValueError(
-                f"--output {output} would replace the input or lie among the input files: choose "
-                "another --output."
-            )
-    if _is_part_of_model(output):
-        raise ValueError(
-            f"--output {output} would replace a file of a model or of a run: choose another "
-            "--output."
-        )
-    with naming_write_errors(output.parent):
-        output.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _is_part_of_model(path: Path) -> bool:
-    if not path.exists():
-        return False
-    run = ("run.json", "metrics.jsonl", "scores.json")
-    return (path.parent / CHECKSUMS).is_file() or (
-        (path.parent / "run.json").is_file() and path.name in run
-    )
-
-
 @contextlib.contextmanager
 def continued(
     output: str | Path,
@@ -214,9 +180,11 @@ def continued(
         remedy="wait until it ends, stop it, or choose another --output",
     )
     with naming_write_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
         lock.take()
     try:
-        for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
+        hashes = "[0-9a-f]" * len(digest)
+        for other in output.parent.glob(f"{glob.escape(output.name)}.{hashes}.partial"):
             if other != path:
                 other.unlink(missing_ok=True)
         if path.is_symlink():

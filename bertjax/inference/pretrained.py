@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 
 from bertjax.base.checked import Count, Positive, check
 from bertjax.base.files import brief, listed, naming_read_errors
+from bertjax.base.outputs import keep_apart
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import use_compilation_cache
@@ -472,7 +473,12 @@ class Pretrained:
         A head of pretraining that `load_pretrained` left out is written as well. Files that tell
         how the model is used are kept: files of sentence-transformers and, for a fine-tuned model,
         `task.json` with its maximum length and column names.
+
+        Raises:
+            ValueError: `directory` holds the model itself, or files that bertjax did not write.
+            OSError: the disk is full; the previous content of `directory` remains.
         """
+        keep_apart("the directory", directory, "model", self._loaded.source.where)
         kept = ("id2label", "label2id", "num_labels", "problem_type", *CROSS_ENCODER)
         head, params, source = self.head, self.params, self._loaded.source.config
         if self._loaded.left_out:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bertjax.base.files import is_remote, listed, read_json, replacing_folder, write_json, writing
+from bertjax.base.files import is_remote, listed, read_json, write_json, writing
+from bertjax.base.outputs import replacing_folder
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
 from bertjax.cloud.hub import local_data, push_folder
@@ -298,10 +299,12 @@ def publish(
 
     The predictions of the run for the test split are added to the zip file `submission`, if any.
     """
-    for part in (MODEL, PREDICTIONS):
-        if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
-            with replacing_folder(workdir / part) as folder:
-                shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
+    with replacing_folder(workdir / MODEL, keeping=True) as folder:
+        shutil.copytree(workdir / best / MODEL, folder, dirs_exist_ok=True)
+    for file in (workdir / best / PREDICTIONS).glob("*"):  # none without a dev or test split
+        (workdir / PREDICTIONS).mkdir(exist_ok=True)
+        with writing(workdir / PREDICTIONS / file.name) as temporary:
+            shutil.copyfile(file, temporary)
     if (workdir / best / CALIBRATION).is_file():
         shutil.copyfile(workdir / best / CALIBRATION, workdir / CALIBRATION)
     write_json(workdir / SCORES, scores)

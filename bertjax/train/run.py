@@ -18,6 +18,7 @@ import jax
 
 from bertjax.base.addresses import naming_bucket_errors, place
 from bertjax.base.files import refuse_links_outside
+from bertjax.base.outputs import check_paths
 from bertjax.base.run_file import holds_run
 from bertjax.base.signals import Interrupted, StopSignal
 from bertjax.base.workdir_files import HOSTS
@@ -63,6 +64,7 @@ class Job(abc.ABC):
         name: the name of the run in the progress bar.
         identity: the config as stored in run.json, with a hash of the teacher's weights, if any.
         data_fingerprint: a hash of the training data.
+        run_id: the random name of the run, which run.json and each checkpoint have.
         best_metric: the name of the evaluation metric that determines the best checkpoint.
         higher_is_better: whether its highest value is the best.
         keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
@@ -75,6 +77,7 @@ class Job(abc.ABC):
     name: str
     identity: dict[str, Any]
     data_fingerprint: str
+    run_id: str
     best_metric: str
     higher_is_better: bool
     keep_checkpoints: int
@@ -236,6 +239,7 @@ def opened_run(
         path = os.path.abspath(config.workdir)
         if "\\udc" in ascii(path):
             raise ValueError(f"{path} is not UTF-8, as names of checkpoints must be: rename it.")
+        check_paths(config)
         with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     with (
@@ -314,7 +318,7 @@ def put_in_order(workdir: Workdir, *, overwrite: bool = False) -> None:
 
 
 def claim(job: Job, workdir: Workdir) -> None:
-    """Locks the workdir, and writes the config and the tokenizer to it."""
+    """Locks the workdir, writes the config and the tokenizer to it, and names the run."""
     if jax.process_count() > 1:
         shared = {key: value for key, value in job.identity.items() if key not in PER_HOST}
         hosts.check_equal(
@@ -339,6 +343,7 @@ def claim(job: Job, workdir: Workdir) -> None:
 
     hosts.on_first(claim_here)
     hosts.on_all(workdir.check_shared)
+    job.run_id = workdir.read().get("run_id")
 
 
 def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
@@ -552,6 +557,7 @@ class Saver:
             "pending": self._record.pending,
             "skipped_in_a_row": self._bad.in_a_row,
             "evaluation_due": self.evaluation_due,
+            "run_id": self.job.run_id,
         }
         kept = {**metrics, "phase": segment.phase_index} if metrics else {}
         with self._clock.doing(activity.SAVING, "saving a checkpoint"):

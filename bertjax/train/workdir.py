@@ -8,6 +8,8 @@ files, which takes a single host.
 
 import contextlib
 import os
+import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,27 @@ from typing import Any
 import jax
 
 from bertjax.base.addresses import place, remove_folder
-from bertjax.base.checksums import steps_in
-from bertjax.base.files import is_remote, naming_write_errors, set_aside
+from bertjax.base.checksums import TEMPORARY, steps_in
+from bertjax.base.files import (
+    is_remote,
+    listed,
+    naming_write_errors,
+    set_aside,
+)
 from bertjax.base.lock import Lock, Locked
-from bertjax.base.run_file import holds_run, read_run, read_run_file, write_run
+from bertjax.base.outputs import others_in
+from bertjax.base.run_file import (
+    checked_run_id,
+    holds_run,
+    is_run,
+    read_run,
+    read_run_file,
+    write_run,
+)
 from bertjax.base.workdir_files import (
     CHECKPOINTS,
     DAMAGED,
+    DELETED,
     HOSTS,
     LOCK_FILE,
     METRICS,
@@ -50,6 +66,7 @@ MAY_CHANGE = (
     "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
     "push_to_hub push_every hub_private track track_project"
 ).split()
+_CHECKPOINT = re.compile(rf"\d+(-\d+)?$|{DELETED}$|.*{TEMPORARY}")
 LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
 
 
@@ -77,7 +94,7 @@ class Workdir:
     def read(self) -> dict[str, Any]:
         """Returns run.json or, if that is damaged or missing, its spare copy.
 
-        {"config": config of the run, "data_fingerprint": hash of its data}.
+        {"config": config of the run, "data_fingerprint": hash of its data, "run_id": its name}.
 
         Raises:
             FileNotFoundError, ValueError: both files are missing or damaged.
@@ -171,7 +188,13 @@ class Workdir:
 
         Raises:
             Locked: another process has locked it.
+            ValueError: another program wrote its run.json.
         """
+        if holds_run(self.path) and not is_run(self.path):
+            raise ValueError(
+                f"{self._run} was not written by bertjax, so that nothing in {self.address} is "
+                "changed: choose another --workdir, or move these files away."
+            )
         with naming_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not self._lock.held:
@@ -196,7 +219,8 @@ class Workdir:
         `check`.
 
         Raises:
-            ValueError: the workdir holds checkpoints of another run, and `overwrite` is False; it
+            ValueError: the workdir holds checkpoints of another run, and `overwrite` is False, or
+                files that `overwrite` would delete although bertjax did not write them; it
                 holds files but no run; or another process has locked it.
         """
         has_run = holds_run(self.path)
@@ -210,6 +234,7 @@ class Workdir:
         try:
             if has_run:
                 self._compare(config, data_fingerprint, checks)
+            run_id = self._run_id()
         except ValueError:
             if not self.newest_step:
                 remove_folder(self.path / TRACKERS_FOLDER)
@@ -217,8 +242,20 @@ class Workdir:
                 self.delete_run()
             else:
                 raise
+            run_id = uuid.uuid4().hex
         # If the phases of the run have changed, run.json stores the new phases from now on.
-        write_run(self.path, config, data_fingerprint)
+        write_run(self.path, config, data_fingerprint, run_id)
+
+    def _run_id(self) -> str:
+        """Returns the name of the run in run.json, else in the checkpoints, else a new one.
+
+        Raises:
+            ValueError: a checkpoint has the name of another run. Older versions stored no names.
+        """
+        run_id = ""
+        with contextlib.suppress(OSError, ValueError):
+            run_id = self.read().get("run_id", "")
+        return checked_run_id(self.checkpoints, run_id) or uuid.uuid4().hex
 
     def _compare(self, config: Any, data_fingerprint: str, checks: Mapping[str, Any]) -> None:
         """Checks the run as `check`; says what was used if run.json was damaged, which is kept."""
@@ -243,7 +280,21 @@ class Workdir:
             print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
 
     def delete_run(self) -> None:
-        """Deletes what the run has left in the workdir, for another run (--overwrite)."""
+        """Deletes what the run has left in the workdir, for another run (--overwrite).
+
+        Raises:
+            ValueError: its folders have files that bertjax did not write; nothing is deleted.
+        """
+        others = [f"{MODEL}/{name}" for name in others_in(self.path / MODEL)]
+        for folder in (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK):
+            names = (path.name for path in (self.path / folder).glob("*"))
+            others += [f"{folder}/{name}" for name in names if not _CHECKPOINT.match(name)]
+        if others:
+            raise ValueError(
+                f"--overwrite would delete files in {self.address} that bertjax did not write or "
+                f"that were changed since: {listed(others)}. Move them to another folder, or "
+                "choose another --workdir."
+            )
         for path in {
             parent / name for parent in (self.path, self.checkpoints.parent) for name in RESULTS
         }:

@@ -17,7 +17,8 @@ from safetensors.numpy import save
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS, find_damage, write_checksums
-from bertjax.base.files import brief, is_file_name, listed, read_json, replacing_folder
+from bertjax.base.files import brief, is_file_name, listed, read_json
+from bertjax.base.outputs import replacing_folder
 from bertjax.base.progress import BYTES, progress
 from bertjax.model import HEADS, BertConfig, TaggerConfig
 from bertjax.tokenization import Tokenizer
@@ -26,8 +27,6 @@ from bertjax.weights.names import LazyTensors, to_hf
 from bertjax.weights.torch_files import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# A directory that contains one of these files is a model directory, which may be overwritten.
-MODEL_FILES = ("config.json", "bert_config.json")
 BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Of several, transformers reads the first one, too.
 WEIGHTS = (SAFETENSORS, INDEX, BIN, BIN_INDEX)
@@ -165,8 +164,8 @@ def save_hf(
         tagger: the parameters of a tagger on the frozen encoder, for `tagger.safetensors`.
 
     Raises:
-        ValueError: `directory` holds files but no model, or transformers does not support the head
-            or a value of `config` for the model family.
+        ValueError: `directory` holds files that bertjax did not write, or transformers does not
+            support the head or a value of `config` for the model family.
         OSError: the disk is full; the previous content of `directory` remains.
     """
     if head == "masked_lm" and config.enhanced_mask_decoder:
@@ -176,7 +175,7 @@ def save_hf(
         )
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
-    with replacing_folder(directory, MODEL_FILES) as beside:
+    with replacing_folder(directory) as beside:
         left_out = (*HEADS[head].training_parts, *HEADS[head].separate_parts)
         written = {name: part for name, part in params.items() if name not in left_out}
         write_safetensors(beside / SAFETENSORS, written, config)
@@ -192,7 +191,7 @@ def save_hf(
             (beside / name).parent.mkdir(parents=True, exist_ok=True)
             whole = file if isinstance(file, bytes) else f"{file}\n".encode()
             (beside / name).write_bytes(whole)
-        write_checksums(beside, without=(CARD,))
+        write_checksums(beside)
 
 
 def adapter_files(
@@ -237,12 +236,12 @@ def adapter_files(
 def check_files(directory: Path) -> None:
     """Compares the files of a model directory with their checksums, if bertjax wrote the directory.
 
-    The model card has no checksum, because users may edit it. Raises ValueError if another file is
+    The model card may differ, because users may edit it. Raises ValueError if another file is
     damaged, missing or changed.
     """
     if not (directory / CHECKSUMS).is_file():
         return
-    damage = find_damage(directory)
+    damage = find_damage(directory, without=(CARD,))
     if damage is not None:
         raise ValueError(
             f"{directory}: {damage}. Copy the model again or, if the file was changed on purpose, "

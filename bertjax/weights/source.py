@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.checksums import damaged_steps, without_older_checkpoints
 from bertjax.base.files import brief, is_remote, read_json, refuse_links_outside
-from bertjax.base.run_file import holds_run, read_run
+from bertjax.base.run_file import checked_run_id, holds_run, read_run
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import fetch, may_be_hub_name
@@ -185,7 +185,8 @@ def _is_fine_tuned(workdir: Path) -> bool:
 
 def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     """Reads the parameters, but no optimizer state, from a run's newest undamaged checkpoint."""
-    run: Any = read_run(workdir)["config"]
+    content = read_run(workdir)
+    run: Any = content["config"]
     if "task" in run:
         raise ValueError(
             f"The fine-tuning in {workdir} is not finished, so it has no model yet: repeat its "
@@ -198,6 +199,7 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
             f"{workdir / 'run.json'} has no config of a model: give the workdir of a pretraining "
             "run, or of a finished fine-tuning."
         ) from error
+    checked_run_id(workdir / "checkpoints", content.get("run_id", ""))
     head = run.get("head") or "pretraining"
     model: Any = HEADS[head](BertConfig.from_dict(config))
     if head == "rtd":

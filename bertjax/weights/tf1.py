@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.base.files import brief, listed, read_bytes, replacing_folder
-from bertjax.weights.hf import MODEL_FILES
+from bertjax.base.checksums import write_checksums
+from bertjax.base.files import brief, listed, read_bytes
+from bertjax.base.outputs import replacing_folder
 from bertjax.weights.names import LazyTensors
 
 _LAYER = "bert/encoder/layer_{layer}"
@@ -231,7 +232,8 @@ def save_tf1(
     Raises:
         ValueError: Google's code does not support the model, or has no name for a tensor; tensors
             are missing; the vocabulary has more than vocab_size tokens, or a token with a line
-            break; `name` is not a file name; or `directory` holds files but no model.
+            break; `name` is not a file name; or `directory` holds files
+            that bertjax did not write.
         OSError: the disk is full; the previous content of `directory` remains.
         ImportError: TensorFlow is not installed.
     """
@@ -244,7 +246,7 @@ def save_tf1(
             f"The vocabulary has {len(vocab)} tokens, and vocab_size={config['vocab_size']}: give "
             "at most vocab_size tokens, none of them with a line break."
         )
-    with replacing_folder(directory, MODEL_FILES) as beside:
+    with replacing_folder(directory) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
@@ -263,6 +265,7 @@ def save_tf1(
         (beside / "bert_config.json").write_text(f"{text}\n", encoding="utf-8")
         lines = "".join(f"{token}\n" for token in vocab)
         (beside / "vocab.txt").write_text(lines, encoding="utf-8", newline="\n")
+        write_checksums(beside)
 
 
 _CONFIG_FIELDS = (

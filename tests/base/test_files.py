@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all, and nearest names are found."""
+"""Files are written whole or not at all, and nearest names are found."""
 
 import pytest
 
@@ -6,82 +6,9 @@ from bertjax.base.files import (
     did_you_mean,
     is_remote,
     read_json,
-    replacing_folder,
     write_text,
     writing,
 )
-from bertjax.base.lock import Locked
-from bertjax.weights.hf import MODEL_FILES
-
-
-@pytest.fixture
-def model(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("old")
-    return tmp_path / "model"
-
-
-def replace(directory, text="new"):
-    with replacing_folder(directory, MODEL_FILES) as beside:
-        (beside / "config.json").write_text(text)
-
-
-def test_a_new_directory_an_empty_one_and_a_model_are_written(model):
-    (model.parent / "empty").mkdir()
-    for name in ("model", "empty", "new", "deep/er"):
-        replace(model.parent / name)
-        assert (model.parent / name / "config.json").read_text() == "new"
-    assert sorted(p.name for p in model.parent.iterdir()) == ["deep", "empty", "model", "new"]
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("bad")])
-def test_an_error_leaves_what_was_there(model, error):
-    with (
-        pytest.raises(type(error), match=str(error.args[-1])),
-        replacing_folder(model, MODEL_FILES) as beside,
-    ):
-        (beside / "config.json").write_text("half")
-        raise error
-    assert (model / "config.json").read_text() == "old"
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_what_a_killed_process_left_is_put_in_order(model):
-    scratch = model.with_name("model.writing")
-    (scratch / "new").mkdir(parents=True)
-    model.rename(scratch / "old")  # killed between the two renames
-    with pytest.raises(ValueError, match="bad"), replacing_folder(model, MODEL_FILES):
-        raise ValueError("bad")
-    assert (model / "config.json").read_text() == "old"
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_a_folder_is_not_replaced_by_two_processes_at_once(model):
-    with replacing_folder(model, MODEL_FILES) as beside:
-        (beside / "config.json").write_text("new")
-        with pytest.raises(Locked, match="is being written by another process"):
-            replacing_folder(model, MODEL_FILES).__enter__()
-    assert (model / "config.json").read_text() == "new"
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_what_is_no_model_is_not_replaced(tmp_path):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "thesis.tex").write_text("years")
-    with pytest.raises(ValueError, match="is no model directory"):
-        replace(tmp_path / "work")
-    for marks in (MODEL_FILES, ()):
-        with pytest.raises(ValueError, match="is a file, so it is not replaced: name a new dir"):
-            with replacing_folder(tmp_path / "work" / "thesis.tex", marks):
-                raise AssertionError
-    assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
-
-
-def test_a_linked_directory_is_replaced_where_it_lies(model):
-    link = model.with_name("link")
-    link.symlink_to(model)
-    replace(link)
-    assert link.is_symlink() and (model / "config.json").read_text() == "new"
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

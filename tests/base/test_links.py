@@ -6,8 +6,9 @@ import pytest
 
 from bertjax import finetune, load_pretrained, pretrain, report
 from bertjax.base import addresses
-from bertjax.base.files import refuse_links_outside, replacing_folder, write_bytes, writing
+from bertjax.base.files import refuse_links_outside, write_bytes, writing
 from bertjax.base.lock import Lock
+from bertjax.base.outputs import replacing_folder
 from bertjax.base.run_file import write_run
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.inference.output_files import PartialLines, PartialVectors, continued
@@ -16,7 +17,13 @@ from bertjax.inference.output_files import PartialLines, PartialVectors, continu
 NAMES = [
     *("run.json", ".run.json", "run.lock", "run.lock.heartbeat", "metrics.jsonl"),
     *("goodput.jsonl", ".goodput.json", "report.html", "scores.json", "rollbacks.json", "hosts"),
-    *("events.out.tfevents.1.x", "run.json.tmp", "report.html.tmp", "model.writing", "model.lock"),
+    *(
+        "events.out.tfevents.1.x",
+        "run.json.tmp",
+        "report.html.tmp",
+        "model.bertjax.writing",
+        "model.lock",
+    ),
     *("checkpoints", "damaged", "replaced", "rolled_back", "model", "predictions", "tokenizer"),
     *("checkpoints/5", "checkpoints/5/state", "tokenizer/vocab.txt.tmp", "model/config.json"),
     *("processes.jsonl", "trackers", "push", "calibration.json", "bad_rows.jsonl"),
@@ -110,7 +117,7 @@ def test_files_are_not_written_through_links_that_wait_for_them(where, outside, 
 
 
 def test_a_folder_is_not_written_through_a_link_that_waits_for_it(outside, tmp_path):
-    link(tmp_path, "model.writing", outside)
+    link(tmp_path, "model.bertjax.writing", outside)
     (outside / "token").touch()
     with replacing_folder(tmp_path / "model") as folder:
         (folder / "config.json").write_text("{}")

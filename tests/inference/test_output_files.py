@@ -11,7 +11,6 @@ import pytest
 from bertjax.base.printable import printable_output
 from bertjax.inference.output_files import (
     _Printed,
-    check_output,
     check_suffix,
     table_row,
     write_converted,
@@ -114,18 +113,6 @@ def test_answers_of_every_kind_have_a_cell():
     assert (
         json.loads(table_row({"id": "7", "entities": entities})["predicted_entities"]) == entities
     )
-
-
-def test_files_of_a_model_and_of_a_run_are_no_output(tmp_path):
-    (tmp_path / "model").mkdir()
-    for name in ("run.json", "metrics.jsonl", "model/config.json", "model/checksums.json"):
-        (tmp_path / name).write_text("{}")
-    for name in ("metrics.jsonl", "model/config.json"):
-        with pytest.raises(ValueError, match="would replace a file of a model or of a run"):
-            check_output(tmp_path / name, None)
-    (tmp_path / "answers.jsonl").write_text("")
-    check_output(tmp_path / "answers.jsonl", None)
-    check_output(tmp_path / "model" / "answers.jsonl", None)
 
 
 def test_an_unknown_suffix_is_refused():

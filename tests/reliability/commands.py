@@ -178,7 +178,9 @@ def _arrays_in(folder: Path) -> dict[str, str]:
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
-    return arrays | {"progress": (folder / "progress" / "metadata").read_text()}
+    progress = json.loads((folder / "progress" / "metadata").read_text())
+    progress.pop("run_id", None)  # it is random
+    return arrays | {"progress": json.dumps(progress)}
 
 
 def run_steps(workdir: Path) -> tuple[int, int]:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 from bertjax.base.files import write_json
 from bertjax.base.lock import Locked
+from bertjax.base.run_file import checked_run_id
 from bertjax.base.workdir_files import BAD_ROWS
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
 from bertjax.train.optimizer import difference_before
@@ -170,6 +172,7 @@ def test_a_run_json_without_a_checksum_is_not_taken_for_damaged(tmp_path, capsys
 
 def test_without_a_spare_copy_the_run_resumes_and_says_what_was_not_compared(tmp_path, capsys):
     workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.checkpoints / "12" / "progress").mkdir()
     (workdir.path / ".run.json").unlink()
     (workdir.path / "run.json").write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json cannot be read, because it has no config"):
@@ -266,3 +269,97 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_overwritten_only_on_request(
     assert step.is_dir()
     put_in_order(Workdir(tmp_path / "run"), overwrite=True)
     assert not step.exists() and "the earlier run was deleted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ['{"name": "mine"}', "not JSON", '{"config": "a.yaml"}', "[]"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_workdir_whose_run_json_another_program_wrote_stays_as_it_is(
+    tmp_path, content, overwrite
+):
+    folder = tmp_path / "run"
+    for name in ("run.json", "checkpoints/100/weights.pt", "model/data.csv", "scores.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for use in (
+        lambda: put_in_order(Workdir(folder), overwrite=overwrite),
+        lambda: resume(Workdir(folder), CONFIG, overwrite=overwrite),
+    ):
+        with pytest.raises(ValueError, match=r"run\.json was not written by bertjax"):
+            use()
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name", ["model/notes.txt", "checkpoints/notes.txt", "damaged/mine/a", "rolled_back/x.csv"]
+)
+def test_overwrite_deletes_no_file_that_bertjax_did_not_write(tmp_path, name):
+    workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (workdir.path / name).write_text("mine")
+    top = "/".join(name.split("/")[:2])
+    with pytest.raises(ValueError, match=f"bertjax did not write or .*: {top}. Move them"):
+        resume(workdir, dataclasses.replace(CONFIG, seed=1), overwrite=True)
+    assert (workdir.path / name).read_text() == "mine" and workdir.newest_step == 12
+    resume(workdir, CONFIG)  # the run itself goes on
+    (workdir.path / name).unlink()
+    if name == "damaged/mine/a":
+        (workdir.path / "damaged" / "mine").rmdir()
+    resume(workdir, dataclasses.replace(CONFIG, seed=1), overwrite=True)
+    assert not workdir.newest_step
+
+
+def name_checkpoint(workdir, step, name):
+    folder = workdir.checkpoints / str(step) / "progress"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "metadata", {"row": 5} | ({} if name is None else {"run_id": name}))
+
+
+def test_checkpoints_of_another_run_are_named_and_those_of_the_run_and_old_ones_are_not(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    own = workdir.read()["run_id"]
+    assert len(own) == 32
+    for step, name in ((1, None), (12, own), (14, own)):
+        name_checkpoint(workdir, step, name)
+    resume(workdir, CONFIG)
+    assert workdir.read()["run_id"] == own
+    for step, name in (
+        (13, "b" * 32),
+        (15, "c" * 32),
+    ):  # the first would be the best one
+        name_checkpoint(workdir, step, name)
+    with pytest.raises(ValueError, match=r"steps 13, 15 in .* are of another run .*: move them to"):
+        resume(workdir, CONFIG)
+    with pytest.raises(ValueError, match=r"steps 13, 15 in .* are of another run"):
+        checked_run_id(workdir.checkpoints, own)
+    assert workdir.newest_step == 15 and workdir.read()["run_id"] == own
+    resume(workdir, CONFIG, overwrite=True)
+    assert not workdir.newest_step and workdir.read()["run_id"] not in (own, "b" * 32, "c" * 32)
+
+
+def test_a_copied_workdir_goes_on_and_a_run_of_an_older_version_gets_a_name(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    own = workdir.read()["run_id"]
+    name_checkpoint(workdir, 12, own)
+    shutil.copytree(workdir.path, tmp_path / "copy")
+    resume(Workdir(tmp_path / "copy"), CONFIG)
+    assert Workdir(tmp_path / "copy").read()["run_id"] == own
+    content = {"config": dataclasses.asdict(CONFIG), "data_fingerprint": "data"}
+    for name in ("run.json", ".run.json"):  # as older versions write it, also over a newer one
+        write_json(workdir.path / name, content)
+    resume(workdir, CONFIG)
+    assert workdir.read()["run_id"] == own  # of its checkpoint
+    name_checkpoint(workdir, 12, None)
+    for name in ("run.json", ".run.json"):
+        write_json(workdir.path / name, content)
+    resume(workdir, CONFIG)
+    assert workdir.read()["run_id"] not in ("", own)
+
+
+def test_another_run_in_a_workdir_without_checkpoints_has_another_name(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    names = []
+    for seed in (0, 0, 1):
+        resume(workdir, dataclasses.replace(CONFIG, seed=seed))
+        names.append(workdir.read()["run_id"])
+    assert names[0] == names[1] != names[2]
