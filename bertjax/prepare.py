@@ -60,8 +60,10 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 
 def run(config: PrepareConfig) -> "Metadata | None":
     """Prepares pretraining data, or continues it; returns and raises what `prepare` does."""
+    from bertjax.base.outputs import check_paths
     from bertjax.data.preparation.prepared_dir import locked
 
+    check_paths(config)
     with naming_bucket_errors(config.output):
         directory = place(config.output)
         with locked(directory, config.shard):
@@ -85,7 +87,8 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
     if corpus.note:
         print(corpus.note, flush=True)
-    plan = _plan(config, tokenizer, corpus)
+    contents = prepared_dir.contents_of(corpus.files, directory)
+    plan = _plan(config, tokenizer, corpus) | contents
     metadata = prepared_dir.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is already complete with these settings: nothing to do.")

@@ -1,10 +1,12 @@
 import dataclasses
 import errno
+import gzip
 import hashlib
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -816,3 +818,96 @@ def test_a_signal_while_the_pool_of_workers_is_made_or_ended_leaves_no_semaphore
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr == "stopped by SIGTERM; run the same command again to resume\n"
     assert done.returncode == STOPPED
+
+
+def edited(path: Path, times: bool) -> None:
+    """Changes a byte in the middle of a file, whose size and, with `times`, times stay."""
+    before, is_gz = path.stat(), path.suffix == ".gz"
+    content = bytearray(gzip.decompress(path.read_bytes()) if is_gz else path.read_bytes())
+    middle = content.index(b"a", len(content) // 2)
+    content[middle : middle + 1] = b"o"
+    path.write_bytes(gzip.compress(content, 0) if is_gz else content)
+    assert path.stat().st_size == before.st_size
+    if times:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("times", [False, True])
+@pytest.mark.parametrize("form", ["file", "folder", "glob", "gz", "replaced"])
+def test_a_corpus_that_was_edited_in_its_middle_is_not_taken_for_the_prepared_one(
+    form, times, config, text, tmp_path, capsys
+):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_bytes(text.read_bytes())
+    path = folder / "b.txt"
+    given = {"folder": str(folder), "glob": f"{folder}/*.txt"}.get(form, str(path))
+    if form == "gz":
+        path = folder / "b.txt.gz"
+        given = str(path)
+        path.write_bytes(gzip.compress(text.read_bytes(), 0))  # the text as it is
+    config = dataclasses.replace(config, input=(given,))
+    metadata = prepare.run(config)
+    if form == "replaced":  # by a renamed file, as editors do
+        copy = folder / "copy"
+        shutil.copy2(path, copy)
+        edited(copy, times)
+        copy.rename(path)
+    else:
+        edited(path, times)
+    with pytest.raises(ValueError, match=r"begun with other settings: .*b\.txt.* was 'SHA-256"):
+        prepare.run(config)
+    assert prepare.run(dataclasses.replace(config, overwrite=True)) is not None
+    assert prepare.run(config) is not None and "already complete" in capsys.readouterr().out
+    assert metadata is not None
+
+
+def test_files_are_hashed_once_and_again_only_if_something_tells_of_a_change(
+    config, text, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "text.txt"
+    shutil.copy(text, path)
+    config = dataclasses.replace(config, input=(str(path),))
+    hashed = []
+    checksum = prepared_dir.checksum
+    monkeypatch.setattr(
+        prepared_dir, "checksum", lambda file, *more: hashed.append(file) or checksum(file, *more)
+    )
+    for _ in range(3):
+        prepare.run(config)
+    assert hashed == [str(path)]
+    os.utime(path)  # as a copy or a `touch` does: the content is the same
+    for _ in range(2):
+        prepare.run(config)
+    assert hashed == [str(path)] * 2 and capsys.readouterr().out.count("already complete") == 4
+
+
+def test_a_directory_of_an_older_version_without_hashes_is_still_complete(config, capsys):
+    prepare.run(config)
+    path = Path(config.output) / "prepare.json"
+    plan = json.loads(path.read_text())
+    hashes = {name: plan.pop(name) for name in ("contents", "stamps")}
+    path.write_text(json.dumps(plan))
+    assert prepare.run(config) is not None
+    assert "already complete" in capsys.readouterr().out
+    assert {name: json.loads(path.read_text())[name] for name in hashes} == hashes
+
+
+@pytest.mark.parametrize(
+    "files", [{"metadata.json": '{"title": "my photos"}'}, {"prepare.json": '{"steps": []}'}]
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_another_program_with_the_names_of_prepare_are_not_touched(
+    config, files, overwrite, tmp_path
+):
+    files = files | {"train-32-00000.array_record": "years of work"}
+    for number in (1, 2):
+        folder = tmp_path / f"data-{number}"
+        folder.mkdir()
+        for name, content in list(files.items())[:number]:
+            (folder / name).write_text(content)
+        before = contents(folder, "*")
+        with pytest.raises(ValueError, match="contains files that prepare did not write"):
+            prepare.run(dataclasses.replace(config, output=str(folder), overwrite=overwrite))
+        assert contents(folder, "*") == before

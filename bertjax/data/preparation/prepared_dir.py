@@ -1,6 +1,8 @@
 """The output directory of `prepare`: its settings, the finished chunks, and the final metadata.
 
-prepare.json            settings and inputs, written first; a run with other settings is rejected
+prepare.json            settings and inputs, written first; a run with other settings, or with files
+                        of other content (SHA-256; not read if size, times and inode are the same),
+                        is rejected
 chunks/00012.json       summary of a finished chunk of text: counts, names of its shards
 chunks/train-128-00003-of-00024.json   a joined shard and the chunks' shards that it replaces
 metadata-1-of-4.json    marks as finished the part that `prepare --shard 1/4` makes
@@ -17,6 +19,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +30,7 @@ from bertjax.base.addresses import place, read_locally, written_locally
 from bertjax.base.files import (
     is_remote,
     listed,
+    naming_read_errors,
     naming_write_errors,
     read_json,
     read_json_or_empty,
@@ -34,7 +38,7 @@ from bertjax.base.files import (
 )
 from bertjax.base.lock import Lock
 from bertjax.base.progress import BYTES, progress
-from bertjax.data.checksums import Remembered, describe, is_intact, verify_shards
+from bertjax.data.checksums import Remembered, checksum, describe, is_intact, verify_shards
 from bertjax.data.metadata import (
     METADATA_FILE,
     LengthSummary,
@@ -83,10 +87,16 @@ def claim(
     path = directory / SETTINGS_FILE
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory.")
+    old_plan = None
+    if path.is_file():
+        old_plan = read_json(path, "name a new directory, or delete this one")
     others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
-    ours = re.compile(f"{_FILES.pattern}|{_LOCK_FILES}|{CHUNK_FOLDER}")
-    others = [name for name in others if not ours.fullmatch(name)]
-    if others and not path.is_file():
+    if old_plan is None:  # prepare writes it first
+        before = re.compile(rf"{SETTINGS_FILE}{_TMP}|{_LOCK_FILES}|{CHUNK_FOLDER}")
+        others = [name for name in others if not before.fullmatch(name)]
+    elif {"settings", "inputs"} <= old_plan.keys():
+        others = []
+    if others:
         raise ValueError(
             f"--output {directory} contains files that prepare did not write: {others[:5]}. "
             "Name a new directory."
@@ -99,9 +109,9 @@ def claim(
                 "name a new --output for all parts."
             )
         clear(directory)
-    old_plan = read_json(path, "use --overwrite") if path.is_file() else None
     if old_plan != plan and _have_same_rows(old_plan, plan, part):
-        write_text(path, json.dumps(plan, indent=1) + "\n")
+        with contextlib.suppress(OSError):  # a complete directory may be read-only
+            write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
         old_plan = plan
     if old_plan is not None and old_plan != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
@@ -119,6 +129,25 @@ def claim(
     if old_plan is None:  # other parts may write the same file at the same time
         write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
     return None
+
+
+def contents_of(files: Sequence[str], directory: Path) -> dict[str, Any]:
+    """Returns the entries of a plan that tell the contents of local `files`.
+
+    "contents" has the SHA-256 of each file, and "stamps" also its size, times and inode. As long
+    as these are as in the prepare.json of `directory`, the hash is taken from there.
+    """
+    path, stamps = directory / SETTINGS_FILE, {}
+    known = read_json_or_empty(path).get("stamps", {})
+    total = sum(map(os.path.getsize, files))
+    with progress("hashing the input", total, BYTES) as state, naming_read_errors(path):
+        for file in files:
+            found = os.stat(file)
+            times = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            stamps[file] = known.get(file, [])
+            if stamps[file][1:] != times:
+                stamps[file] = [f"SHA-256 {checksum(file, state.advance)}", *times]
+    return {"contents": {file: hashed for file, (hashed, *_) in stamps.items()}, "stamps": stamps}
 
 
 def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> Metadata:
@@ -215,7 +244,9 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
         settings = {"encoding": "utf-8", "normalize": "none", **old["settings"]}  # newer fields
         if settings["errors"] == "strict":
             settings["errors"] = plan["settings"]["errors"]
-        changed = {**old, "settings": settings}
+        # Older versions stored no hashes, and the stamps of a file differ on another machine.
+        changed = {"contents": plan["contents"], **old, "settings": settings}
+        changed["stamps"] = plan["stamps"]
         if part == (0, 1) and "sources" in old:
             weights = {source["name"]: source["weight"] for source in plan["sources"]}
             changed["sources"] = [{**s, "weight": weights[s["name"]]} for s in old["sources"]]
@@ -228,9 +259,9 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     differences = []
     for name in sorted(old_plan.keys() | plan.keys()):
         old, new = old_plan.get(name), plan.get(name)
-        if old == new:
+        if old == new or name == "stamps":
             continue
-        if name == "settings" and isinstance(old, dict) and isinstance(new, dict):
+        if name in ("settings", "contents") and isinstance(old, dict) and isinstance(new, dict):
             differences += _differences(old, new)
         elif name == "sources":
             weights = [

@@ -168,6 +168,12 @@ class Corpus:
         return _Opened(name, identity, sum(entry[1] for entry in identity), readers)
 
     @property
+    def files(self) -> list[str]:
+        """The paths of the files that are read, without pipes."""
+        readers = chain.from_iterable(opened.readers for opened in self._opened)
+        return [path for kind, path in readers if kind == "file" and os.path.isfile(path)]
+
+    @property
     def bytes_read(self) -> int:
         """Number of bytes read from disk so far, before decompression."""
         return self._bytes.count
