@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, progress, signals
 from bertjax.base.checked import part_of
+from bertjax.base.files import naming_write_errors
 from bertjax.config import TrainTokenizerConfig, config_from
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 sys.modules[__name__].__class__ = command_line.CallableModule
 
 _SAMPLED_TEXTS = 10_000
+# As long as this file is in the output, not all others are, and the same command may replace them.
+UNFINISHED = ".unfinished"
 
 
 def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -> "Tokenizer":
@@ -41,11 +44,17 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
 
 def run(config: TrainTokenizerConfig) -> "Tokenizer":
     """Learns or extends a vocabulary; errors are those of `train_tokenizer`."""
+    from bertjax.base.outputs import check_paths
     from bertjax.data.text.corpus import Corpus, ReadOptions
+    from bertjax.tokenization import TOKENIZER_FILES
     from bertjax.tokenization.letters import about_letters
 
+    check_paths(config)
     output = Path(config.output)
-    if output.exists() and any(output.iterdir()):
+    names = {path.name for path in output.iterdir()} if output.exists() else set()
+    if UNFINISHED in names:
+        names -= {UNFINISHED, *TOKENIZER_FILES}
+    if names:
         raise ValueError(
             f"{output} is not empty: choose another --output, so that no existing vocabulary is "
             "overwritten."
@@ -58,7 +67,7 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     if config.extend is not None:
         return _extend(config, texts, sample)
     tokenizer = _train(config, texts)
-    tokenizer.save(output)
+    _save(tokenizer, output)
     print(*about_letters(tokenizer, sample), sep="\n")
     print(f"{tokenizer.vocab_size} entries written to {output}")
     if tokenizer.vocab_size < config.vocab_size:
@@ -67,6 +76,15 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
             f"--model.vocab_size {-(-tokenizer.vocab_size // 64) * 64}, the next multiple of 64."
         )
     return tokenizer
+
+
+def _save(tokenizer: "Tokenizer", output: Path) -> None:
+    """Writes a tokenizer, so that after a full disk or a kill the same command can be repeated."""
+    with naming_write_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        (output / UNFINISHED).touch()
+        tokenizer.save(output)
+        (output / UNFINISHED).unlink()
 
 
 def _train(config: TrainTokenizerConfig, texts: Iterator[str]) -> "Tokenizer":
@@ -105,7 +123,7 @@ def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str
         texts = map(first.normalize_str, texts)
     old = load_tokenizer(_place_of_tokenizer(str(config.extend)))
     extension = extend(old, texts, config.add, min_frequency=config.min_frequency, report=print)
-    extension.tokenizer.save(config.output)
+    _save(extension.tokenizer, Path(config.output))
     print(*about_letters(old, sample), sep="\n")
     entries, before, after = extension.entries, extension.tokens_before, extension.tokens_after
     print(

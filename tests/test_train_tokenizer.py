@@ -1,5 +1,7 @@
 """Learning a vocabulary: the same every time, never larger than asked."""
 
+import contextlib
+import dataclasses
 import os
 import random
 import subprocess
@@ -11,6 +13,7 @@ import pytest
 
 import bertjax
 from bertjax import train_tokenizer
+from bertjax.base.files import write_bytes
 from bertjax.config import TrainTokenizerConfig
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.tokenization.base import SPECIAL_TOKENS, count_words
@@ -170,3 +173,60 @@ def test_settings_without_effect_are_refused():
         TrainTokenizerConfig(**fields, add=7)
     with pytest.raises(ValueError, match="add=0: it must be at least 1"):
         TrainTokenizerConfig(**fields, extend="m", add=0)
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+@pytest.mark.parametrize("stops", ["full disk", "kill"])
+def test_an_unfinished_tokenizer_is_written_by_the_same_command_again(
+    tmp_path, monkeypatch, after, stops
+):
+    (tmp_path / "text.txt").write_text("one short text, and another one\n" * 9)
+    given = {"input": (str(tmp_path / "text.txt"),), "vocab_size": 40}
+    config = TrainTokenizerConfig(output=str(tmp_path / "out"), **given)
+    done = 0
+
+    class Killed(BaseException):
+        pass
+
+    def stopping(function):
+        def call(*args, **options):
+            nonlocal done
+            done += 1
+            if done == after:
+                raise OSError(28, "No space left on device") if stops == "full disk" else Killed
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr("bertjax.tokenization.base.write_bytes", stopping(write_bytes))
+    monkeypatch.setattr("pathlib.Path.touch", stopping(Path.touch))
+    monkeypatch.setattr("os.replace", stopping(os.replace))
+    with contextlib.suppress(OSError, Killed):
+        train_tokenizer.run(config)
+    monkeypatch.undo()
+    if after > done:
+        with pytest.raises(ValueError, match="is not empty"):
+            train_tokenizer.run(config)
+    else:
+        assert not (tmp_path / "out" / "tokenizer_config.json").exists() or after > 5
+        train_tokenizer.run(config)
+    train_tokenizer.run(dataclasses.replace(config, output=str(tmp_path / "whole")))
+    files = [
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("out", "whole")
+    ]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "notes.txt", "tokenizer.json", "sub/a.txt"])
+def test_no_file_of_the_user_is_replaced_by_a_tokenizer(text, tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("[PAD]\n")
+    with pytest.raises(ValueError, match="is not empty: choose another --output"):
+        train_tokenizer(input=str(text), output=str(tmp_path / "out"), vocab_size=300)
+    if name == "notes.txt":  # not even in a folder that is unfinished
+        (tmp_path / "out" / ".unfinished").touch()
+        with pytest.raises(ValueError, match="is not empty: choose another --output"):
+            train_tokenizer(input=str(text), output=str(tmp_path / "out"), vocab_size=300)
+    assert path.read_text() == "[PAD]\n"

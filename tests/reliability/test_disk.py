@@ -21,7 +21,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bertjax import convert, predict, prepare
+from bertjax import convert, predict, prepare, train_tokenizer
 from bertjax.base.files import naming_write_errors
 from bertjax.tasks.task import Example
 from bertjax.weights import load_model
@@ -125,11 +125,14 @@ def classifier(tmp_path_factory, one_layer_config, tokenizer, written):
 
 
 # JSON lines of vectors are written as those of predictions are.
-@pytest.fixture(scope="module", params=["prepare", "export", "predict", "embed"])
+@pytest.fixture(scope="module", params=["train_tokenizer", "prepare", "export", "predict", "embed"])
 def command(request, corpus, classifier, sentences, tmp_path_factory) -> Command:
     texts = tmp_path_factory.mktemp("texts") / "texts.txt"
     texts.write_text("\n".join(sentences[:80]) + "\n")
     model = ["--model", str(classifier)]
+    if request.param == "train_tokenizer":
+        flags = [f"--input={corpus / 'text.txt'}", "--vocab_size=120"]
+        return Command(train_tokenizer.main, flags, "tokenizer")
     if request.param == "prepare":
         flags = f"--input={corpus / 'text.txt'} --tokenizer={corpus / 'tokenizer'}"
         more = "--max_length 16 --num_processes 1 --chunk_mb 0.002 --eval_fraction 0.1"
