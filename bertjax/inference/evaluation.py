@@ -34,6 +34,7 @@ from bertjax.tasks.sources.tables import (
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
     Table,
+    saved_split,
     suffix_of,
 )
 from bertjax.tasks.tagging import TagTask
@@ -183,7 +184,7 @@ def from_file(
         ValueError: the file cannot be read for the task, or column names are set for question
             answering.
     """
-    path = Path(path).expanduser()
+    path = saved_split(Path(path).expanduser(), "test")
     if isinstance(task, SpanTask):
         if columns != Columns():
             raise ValueError(

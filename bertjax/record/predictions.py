@@ -204,7 +204,7 @@ class ClassReport:
         tagging = self._task if isinstance(self._task, TagTask) else None
         for example, prediction in pairs:
             if isinstance(example.label, tuple) and tagging and tagging.marks_entities:
-                gold, answer = (tagging.iob2(x) for x in (example.label, prediction["labels"]))
+                gold, answer = tagging.scored_tags(example, prediction)
                 self._count(entities(gold), entities(answer), example.cut)
             elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
                 self._count([(x,) for x in example.label], [(x,) for x in prediction["labels"]])
@@ -507,7 +507,7 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
     elif task.label_kind == "tokens":
         triples = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
         for word, (gold, tag, p) in enumerate(triples):
-            if p is not None:
+            if p is not None and gold:
                 yield Decision(gold, tag, p, gold == tag, word)
     elif task.label_kind == "span":
         golds = [text for text, _ in example.answers]

@@ -4,12 +4,14 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns, flag_of
+from bertjax.tasks.sources.tables import saved_split
 from bertjax.tasks.task import Task
 
 
@@ -67,9 +69,13 @@ class TaskOptions:
 
     @property
     def files(self) -> dict[str, str]:
-        """{split: path} of the user's own files."""
+        """{split: path} of the user's own files; of a saved `DatasetDict`, that of the split."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {split: file for split, file in files.items() if file is not None}
+        return {
+            split: str(saved_split(Path(file).expanduser(), split))
+            for split, file in files.items()
+            if file is not None
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,16 +53,24 @@ def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
     """Writes two JSON files for SQuAD's official scripts to `folder`.
 
     SPLIT_answers.json maps each question id to the predicted answer, and SPLIT_null_odds.json to
-    the log-odds that the question has no answer.
+    the log-odds that the question has no answer. Of several questions with one id, they have the
+    last one, which a warning says.
     """
     answers, null_odds = {}, {}
+    repeated = 0
     for example, prediction in pairs:
+        repeated += example.id in answers
         answers[example.id] = prediction["answer"]
         null_odds[example.id] = prediction["null_odds"]
         yield example, prediction
     for name, content in (("answers", answers), ("null_odds", null_odds)):
         text = json.dumps(content, ensure_ascii=False, indent=0)
         write_text(folder / f"{split}_{name}.json", text + "\n")
+    if repeated:
+        print(
+            f"warning: {repeated:,} questions of {split} have the id of an earlier one, whose "
+            f"answer they replace in {split}_answers.json; {split}.jsonl has a row for each."
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,9 +245,10 @@ class SpanTask(Task):
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
-                golds[example.id] = [text for text, _ in example.answers]
-                answers[example.id] = prediction["answer"]
-                null_odds[example.id] = prediction["null_odds"]
+                name = str(len(golds))  # not the id, which several questions may have
+                golds[name] = [text for text, _ in example.answers]
+                answers[name] = prediction["answer"]
+                null_odds[name] = prediction["null_odds"]
         if not golds:
             return {}
         # SQuAD's own scores split answers at spaces alone.

@@ -31,7 +31,7 @@ from bertjax.tasks.sources.rows import shorten
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.sources.tables import read_number
-from bertjax.tasks.tagging import TagTask, order_tags
+from bertjax.tasks.tagging import UNLABELLED, TagTask, order_tags
 from bertjax.tasks.task import MISSING, Example, Task
 
 # Number of examples from which labels and targets are compared with what is usual.
@@ -81,14 +81,14 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
             )
     if not count:
         raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
-    if len(seen) < 2:
+    if len(seen - {UNLABELLED}) < 2:
         only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
         raise ValueError(
             f"{where}The training data has {only}: a classifier needs at least two different "
             "labels. If another column holds the labels, name it with --label_column."
         )
     if tags:
-        return order_tags(seen)
+        return order_tags(seen - {UNLABELLED})
     if several and seen <= MULTI_HOT and len(sizes) == 1 and max(sizes) > 1:
         raise ValueError(
             f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
@@ -120,9 +120,7 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
         raise ValueError(f"--task={kind} trains on your own files: give --train.")
     source = TableSource(
         kind,
-        train=options.train,
-        dev=options.dev,
-        test=options.test,
+        **options.files,
         columns=options.columns,
         label_separator=options.label_separator,
         bad_rows="skip" if options.skip_bad_rows else "refuse",
@@ -135,7 +133,7 @@ def _make(kind: OwnKind, options: TaskOptions) -> Task:
 def _entity_types(example: Example) -> tuple[str, ...]:
     """Returns "PER" of B-PER and I-PER, or the whole tag where tags mark no entities."""
     tags: Any = example.label
-    return tuple(sorted({tag.partition("-")[2] or tag for tag in tags or ()} - {"O"}))
+    return tuple(sorted({tag.partition("-")[2] or tag for tag in tags or ()} - {"O", UNLABELLED}))
 
 
 def _classification(source: TableSource, options: TaskOptions) -> Task:
@@ -449,11 +447,8 @@ def make_task(name: str, options: TaskOptions) -> Task:
     """
     name = check_task(name)
     TASKS[name].check(options)
-    if (
-        options.train
-        and options.dev
-        and Path(options.train).resolve() == Path(options.dev).resolve()
-    ):
+    files = {split: Path(path).resolve() for split, path in options.files.items()}
+    if "train" in files and files["train"] == files.get("dev"):
         print(
             f"warning: {options.dev} is both --train and --dev, so the scores do not tell how well "
             "other texts are predicted: leave --dev out to hold out a part of --train."

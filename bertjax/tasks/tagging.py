@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,11 +48,17 @@ from bertjax.tokenization import Tokenizer
 from bertjax.tokenization.base import CHARACTER, UNSPACED
 
 OUTSIDE = "O"
+# The tag of a word without a label, which is neither trained on nor scored.
+UNLABELLED = ""
+# How files mark such a word: as transformers do or, where tags mark entities, by other signs.
+NO_TAG = "-100"
+PLACEHOLDERS = frozenset("-100 -1 _ - * ? -X- UNK [UNK] <unk> nan NaN N/A".split())
 _MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))
 _SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
 _SCHEMES |= {"IOBES and BILOU": "BIESLU"}
 _USUAL, _BARE = "([A-Z])-(.+)", "([A-Z])()"
 _UNUSUAL = {"([A-Z])_(.+)": "B_X", "(.+)-([A-Z])": "X-B", "(.+)_([A-Z])": "X_B"}
+_MARKED = re.compile("|".join(("[A-Z]", _USUAL, *_UNUSUAL)))
 # Marks that are usual without types and O, of segments such as words.
 _SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
 _NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
@@ -80,6 +86,9 @@ class TagScheme(NamedTuple):
         converted = []
         inside = None  # type of the entity that the next word may continue
         for tag in tags:
+            if tag == UNLABELLED:
+                converted.append(tag)
+                continue
             is_iob = re.fullmatch("[BI](-.+)?", tag)
             mark, kind = self.meanings.get(tag, (tag[0], tag[2:]) if is_iob else (OUTSIDE, ""))
             begins = mark in "BS" or kind != inside
@@ -136,6 +145,19 @@ def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
         mark, _, kind = tag.partition("-")
         meanings[tag] = (mark, kind) if mark in ("B", "I") and kind else ("I", tag)
     return TagScheme("IO", meanings, is_iob=False)
+
+
+def marked_scheme(counts: Mapping[str, int]) -> TagScheme | None:
+    """Returns the scheme of the tags of a file, {tag: number of words}, if they mark entities.
+
+    Unlike in `tag_scheme`, `PLACEHOLDERS` do not prevent it, nor do tags without a mark that are
+    rarer than marks; and types without marks are no scheme.
+    """
+    usual = {tag for tag in counts if tag in _NO_WORDS or _MARKED.fullmatch(tag)} - PLACEHOLDERS
+    scheme = tag_scheme(usual) if usual else None
+    others = sum(counts[tag] for tag in counts.keys() - usual - PLACEHOLDERS)
+    marks = sum(counts[tag] for tag in usual - {OUTSIDE})
+    return scheme if scheme and scheme.name != "IO" and marks >= others else None
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
@@ -204,7 +226,8 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
         for example, prediction in pairs:
-            gold = [example.label] if isinstance(example.label, tuple) else []
+            tags: Any = example.label
+            gold = [[tag or "_" for tag in tags]] if isinstance(tags, tuple) else []
             columns = [example.words, *gold, prediction["labels"]]
             lines.writelines(" ".join(row) + "\n" for row in zip(*columns, strict=True))
             lines.write("\n")
@@ -249,6 +272,12 @@ class TagTask(Task):
         scheme = tag_scheme(labels)
         if scheme is None:
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
+            odd = [x for x in labels if x in PLACEHOLDERS or re.fullmatch("[BI]-.+", x)]
+            if odd:
+                print(
+                    f"warning: no entities are scored, because tags such as {odd[0]!r} mark none: "
+                    f"correct them, or write {NO_TAG} for a word without a label."
+                )
         elif not scheme.is_iob:
             print(
                 f"The tags of the model ({brief(', '.join(labels), 60)}) are read as entities in "
@@ -302,7 +331,8 @@ class TagTask(Task):
             # A tag that the scheme does not have is refused below, and not taken for O.
             pairs = zip(written, tags, strict=True)
             tags = [tag if tag != OUTSIDE or given in outside else given for tag, given in pairs]
-        return np.array([*(self.label_id(tag, example.where) for tag in tags), -1], np.int32)
+        ids = (self.label_id(tag, example.where) if tag else -1 for tag in tags)
+        return np.array([*ids, -1], np.int32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
@@ -365,14 +395,20 @@ class TagTask(Task):
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         rows = [
-            (self.iob2(e.label), self.predicted_label(p), e.cut)
+            (*self.scored_tags(e, p), e.cut)
             for e, p in pairs
-            if isinstance(e.label, tuple)
+            if isinstance(e.label, tuple) and any(e.label)
         ]
         return self.metric(*zip(*rows, strict=True)) if rows else {}
 
-    def predicted_label(self, prediction: Prediction) -> Any:
-        return self.iob2(prediction["labels"])
+    def scored_tags(
+        self, example: Example, prediction: Prediction
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the tags and the predicted tags of the words with a label, as by `iob2`."""
+        golds: Any = example.label
+        known = [word for word, tag in enumerate(golds) if tag != UNLABELLED]
+        golds, answers = ([tags[i] for i in known] for tags in (golds, prediction["labels"]))
+        return self.iob2(golds), self.iob2(answers)
 
 
 def _pieces(example: Example, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, list[int]]:

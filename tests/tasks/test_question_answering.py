@@ -1,11 +1,13 @@
 """Windows on a passage, their labels, and the choice of an answer among their logits."""
 
+import json
+
 import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import decode_feature, encode_feature
 from bertjax.tasks.question_answering import SpanTask, _cut, best_spans
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.squad import SquadSource, _read_by_id
 from bertjax.tasks.task import Example, widest_contexts, windows
 from bertjax.tokenization import load_tokenizer, train_bpe
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
@@ -381,3 +383,67 @@ def test_own_answers_are_compared_by_characters_where_scripts_have_no_spaces(
     assert own.score(pairs)["f1"] == pytest.approx(f1)
     assert official.score(pairs)["f1"] == pytest.approx(f1 if " " in gold else 0)
     assert own.score([(example, {"answer": gold, "null_odds": 0.0})])["f1"] == 1.0
+
+
+def asked(name, answer):
+    """A question that is answered by the first word of its passage."""
+    return Example(id=name, where="f", text="Who?", pair="Anna left", answers=((answer, 0),))
+
+
+@pytest.mark.parametrize("with_impossible", [False, True])
+def test_questions_with_one_id_are_scored_each(with_impossible):
+    task = SpanTask(name="qa", with_impossible=with_impossible)
+    pairs = [
+        (asked("1", "Anna"), {"answer": "Anna", "null_odds": 0.0}),
+        (asked("1", "Bo"), {"answer": "Anna", "null_odds": 0.0}),
+        (asked("2", "Bo"), {"answer": "Anna", "null_odds": 0.0}),
+        (asked("2", "Bo"), {"answer": "Bo", "null_odds": 0.0}),
+    ]
+    one_by_one = [task.score([pair])["f1"] for pair in pairs]
+    assert one_by_one == [1.0, 0.0, 0.0, 1.0]
+    assert task.score(pairs)["f1"] == np.mean(one_by_one)
+
+
+def test_answers_that_a_file_by_id_cannot_hold_are_counted(tmp_path, capsys):
+    task = SpanTask(name="qa")
+    pairs = [
+        (asked(name, "Anna"), {"answer": answer, "null_odds": 0.0})
+        for name, answer in [("1", "a"), ("1", "b"), ("1", "c"), ("2", "d")]
+    ]
+    assert len([*task.write_predictions(tmp_path, "dev", iter(pairs))]) == 4
+    assert json.loads((tmp_path / "dev_answers.json").read_text()) == {"1": "c", "2": "d"}
+    assert len((tmp_path / "dev.jsonl").read_text().splitlines()) == 4
+    assert "warning: 2 questions of dev have the id of an earlier one" in capsys.readouterr().out
+    assert len([*task.write_predictions(tmp_path, "test", iter(pairs[2:]))]) == 2
+    assert "warning" not in capsys.readouterr().out
+
+
+QUESTION = {"question": "Who?", "context": "Anna left.", "answers": [{"text": "Anna"}]}
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_repeated_ids_are_said_in_tables_and_official_files(tmp_path, split):
+    rows = [{"id": name, **QUESTION} for name in ("1", "1", "2", "1")]
+    table, official = tmp_path / "a.jsonl", tmp_path / "a.json"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    nested = {"context": "Anna left.", "qas": rows}
+    official.write_text(json.dumps({"data": [{"paragraphs": [nested]}]}))
+    for path in (table, official):
+        source = SquadSource({split: path})
+        assert [e.id for e in source.examples(split)] == ["1", "1", "2", "1"]
+        assert source.counts == {
+            f"{split}: questions with the id of an earlier one, each read by itself": 2
+        }
+
+
+def test_questions_without_ids_are_numbered_through_all_files_of_a_folder(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text((json.dumps(QUESTION) + "\n") * 2)
+    source = SquadSource({"dev": tmp_path})
+    assert [e.id for e in source.examples("dev")] == ["0", "1", "2", "3"] and not source.counts
+
+
+def test_predictions_that_repeat_an_id_are_refused(tmp_path):
+    (tmp_path / "p.json").write_text('{"1": "a", "2": "b", "1": "c"}')
+    with pytest.raises(ValueError, match="p.json repeats 1 ids"):
+        _read_by_id(tmp_path / "p.json", str, "texts")

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ TFDS_PREFIX = "tfds:"
 USUAL_TEXT_COLUMNS = ("text", "content", "document", "body", "article", "raw_content")
 # Maximum size of the strings and lists in the footer of a Parquet file, which describes its data.
 MAX_FOOTER_BYTES = 1 << 24
+# Arrow's file format begins with these bytes; its stream format, which `datasets` writes, does not.
+ARROW_SUFFIX, ARROW_MAGIC = ".arrow", b"ARROW1"
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
@@ -87,11 +90,16 @@ def _text_columns(file: Any) -> list[str]:
 def open_parquet(path: str) -> Any:
     """Opens a Parquet file as a `pyarrow.parquet.ParquetFile`, whose checksums are verified.
 
+    A file whose suffix is .arrow has Arrow's file or stream format; the result has the same
+    `schema_arrow` and `iter_batches`.
+
     Raises ValueError if the file is damaged, or has a footer above `MAX_FOOTER_BYTES`.
     """
     import pyarrow.parquet
 
     with explained_parquet(path):
+        if path.lower().endswith(ARROW_SUFFIX):
+            return contextlib.nullcontext(_open_arrow(path))
         return pyarrow.parquet.ParquetFile(
             path,
             memory_map=False,
@@ -100,6 +108,21 @@ def open_parquet(path: str) -> Any:
             thrift_string_size_limit=MAX_FOOTER_BYTES,
             thrift_container_size_limit=MAX_FOOTER_BYTES,
         )
+
+
+def _open_arrow(path: str) -> Any:
+    import pyarrow
+
+    file = pyarrow.memory_map(path)
+    is_stream = file.read(len(ARROW_MAGIC)) != ARROW_MAGIC
+    file.seek(0)
+    reader = pyarrow.ipc.open_stream(file) if is_stream else pyarrow.ipc.open_file(file)
+    table = reader.read_all()
+    table.validate(full=True)  # wrong offsets would read outside of the file
+    return types.SimpleNamespace(
+        schema_arrow=table.schema,
+        iter_batches=lambda batch_size, **_: iter(table.to_batches(batch_size)),
+    )
 
 
 def parquet_batches(
@@ -133,7 +156,8 @@ def explained_parquet(path: str) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
         raise ValueError(
-            f"{path} is not a complete Parquet file: {brief(error)}. Copy or download it again."
+            f"{path} is not a complete Parquet file, or one of Arrow: {brief(error)}. Copy or "
+            "download it again."
         ) from error
 
 

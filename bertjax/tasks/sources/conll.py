@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,43 @@ from typing import Any, NamedTuple
 from bertjax.base.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1, word_accuracy
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
 from bertjax.tasks.sources.rows import Row, shorten
-from bertjax.tasks.sources.tables import NAMED_COLUMNS, read_lines, row_name, suffix_of
-from bertjax.tasks.tagging import OUTSIDE, TagTask, Word, split_words, tag_scheme
+from bertjax.tasks.sources.tables import (
+    NAMED_COLUMNS,
+    read_lines,
+    row_name,
+    suffix_of,
+)
+from bertjax.tasks.tagging import (
+    NO_TAG,
+    OUTSIDE,
+    PLACEHOLDERS,
+    UNLABELLED,
+    TagTask,
+    Word,
+    marked_scheme,
+    split_words,
+    tag_scheme,
+)
 from bertjax.tasks.task import ChangeCounts, Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
 CONLL_LABELS = (*("O", "B-PER", "I-PER", "B-ORG", "I-ORG"), *("B-LOC", "I-LOC", "B-MISC", "I-MISC"))
 DOCUMENT_START = "-DOCSTART-"
+NO_COLUMNS = Columns()
+# Number of sentences that tell the columns of a file.
+SAMPLE = 20_000
+_NUMBER = re.compile(r"\d+([-.]\d+)?")
+# Usual names of columns in a first row, in lower case.
+_WORDS = frozenset("word words token tokens form text".split())
+_TAGS = frozenset(
+    "tag tags label labels ner ner_tag ner_tags ner-tag ne entity iob bio pos pos_tag upos "
+    "chunk".split()
+)
+# The types of chunks in the shared tasks of CoNLL 2000 and 2003, English and German.
+_CHUNKS = frozenset(["", *"NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP NC VC PC".split()])
 
 
 class ConllSource(OfficialFiles):
@@ -42,16 +71,25 @@ class ConllSource(OfficialFiles):
 
 
 def read_conll(
-    path: Path | str, counts: ChangeCounts | None = None, split: str = ""
+    path: Path | str,
+    counts: ChangeCounts | None = None,
+    split: str = "",
+    columns: Columns = NO_COLUMNS,
 ) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as examples; entity tags are converted as by `in_iob2`.
 
     If the file has no tags, the labels of the examples are None.
 
+    Args:
+        counts: counts the lines that are left out, such as comments.
+        columns: the columns of words (`text`) and tags (`label`), see `find_layout`.
+
     Raises:
-        ValueError: a row is not UTF-8, or does not have as many columns as the first row.
+        ValueError: a row is not UTF-8, or does not have as many columns as the others, or the
+            columns of words and tags cannot be told.
     """
-    return in_iob2(_as_written(Path(path)), counts, split)
+    counts = ChangeCounts() if counts is None else counts
+    return in_iob2(_as_written(Path(path), counts, split, columns), counts, split)
 
 
 def in_iob2(
@@ -59,46 +97,171 @@ def in_iob2(
 ) -> Iterator[Example]:
     """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme.
 
-    Types without marks stay as they are. Sentences in other schemes than IOB are counted.
+    Types without marks stay as they are. Sentences in other schemes than IOB are counted. The tag
+    `NO_TAG` and, if the tags mark entities and one is O, each of `PLACEHOLDERS` becomes
+    `UNLABELLED`. Any other tag that is not in the scheme is a problem of its example.
     """
+    counts = ChangeCounts() if counts is None else counts
     kept = KeptExamples(examples)
-    tags = {tag for example in kept if isinstance(example.label, tuple) for tag in example.label}
-    scheme = tag_scheme(tags)
-    if scheme is None or scheme.name == "IO":
-        return iter(kept)
+    tags = Counter(tag for e in kept if isinstance(e.label, tuple) for tag in e.label)
+    scheme = marked_scheme(tags)
+    unlabelled = PLACEHOLDERS if scheme and OUTSIDE in tags else {NO_TAG}
 
     def convert(example: Example) -> Example:
         if not isinstance(example.label, tuple):
             return example
-        if counts is not None and not scheme.is_iob:
+        label = tuple(UNLABELLED if tag in unlabelled else tag for tag in example.label)
+        if UNLABELLED in label:
+            counts.add(f"{split}: sentences with words without a label", example.where)
+        if scheme is None:
+            return dataclasses.replace(example, label=label)
+        if odd := {*label} - {*scheme.meanings, UNLABELLED}:
+            problem = (
+                f"{example.where}: the tag {min(odd)!r} marks no entity, unlike most, such as "
+                f"{min(scheme.meanings)!r}: correct it, write O for a word of no entity and "
+                f"{NO_TAG} for a word without a label, or name another column (--label_column)."
+            )
+            return dataclasses.replace(example, label=None, problem=problem)
+        if not scheme.is_iob:
             reason = (
                 f"{split}: sentences with tags in {scheme.name}, such as {max(tags)}, read as IOB2"
             )
             counts.add(reason, example.where)
-        return dataclasses.replace(example, label=scheme.to_iob2(example.label))
+        return dataclasses.replace(example, label=scheme.to_iob2(label))
 
     return map(convert, kept)
 
 
-def _as_written(path: Path) -> Iterator[Example]:
+class Layout(NamedTuple):
+    """The columns of a file with a word per line, from 0, as `find_layout` finds them.
+
+    Attributes:
+        width: the number of columns.
+        words, tags: the columns of the words and of their tags; the latter may be None.
+        header: the row that names the columns, or [].
+        known: the tags in the rows that do not begin with "#".
+    """
+
+    width: int
+    words: int
+    tags: int | None
+    header: list[str]
+    known: Collection[str]
+
+    def why_no_word(self, fields: list[str], *, is_first: bool) -> str:
+        """Returns what a line is if it holds no word, and else "". Comments precede a sentence."""
+        if fields == self.header:
+            return "rows with the names of the columns"
+        if self.words and re.fullmatch(r"\d+[-.]\d+", fields[0]):
+            return "rows of several words or none, such as 3-4 and 8.1"
+        if not is_first or fields[0][0] != "#":
+            return ""
+        fits = len(fields) == self.width and not self.words
+        known = self.width == 1 or (fits and fields[self.tags or -1] in self.known)
+        return "" if fits and known else "comment lines"
+
+
+def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
+    """Finds the columns of words and tags by the first `SAMPLE` sentences of a file.
+
+    The words are in the first column that does not number the words, does not name the sentences,
+    and does not hold tags of entities. The tags are in the only column with entities other than
+    chunks, such as B-NP, or else in the last column. `columns` may say both, by their numbers from
+    1 (-1: the last).
+
+    Raises:
+        ValueError: several columns may hold the tags, or `columns` has no such number.
+    """
+    sentences = []
+    for lines in itertools.islice(_sentences(path), SAMPLE):
+        sentences.append([fields for _, fields in lines if fields[0][0] != "#"])
+    rows = [*itertools.chain(*sentences)]
+    if not rows:
+        return Layout(1, 0, None, [], ())
+    names = {name.lower() for name in rows[0]}
+    header = rows[0] if names & _WORDS and names & _TAGS else []
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    rows = [fields for fields in rows if len(fields) == width and fields != header]
+    values = [Counter(column) for column in zip(*rows, strict=True)]
+
+    schemes = [marked_scheme(found) for found in values]
+    numbers = {i for i, found in enumerate(values) if all(map(_NUMBER.fullmatch, found))}
+    ids = {i for i in range(width) if _name_sentences(sentences, i)}
+    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers | ids]
+    words = _column(path, columns.text, width) if columns.text else (free or [0])[0]
+    marked = [i for i, scheme in enumerate(schemes) if scheme and i != words]
+    found = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
+    others = [*range(words + 1, width)]
+    if columns.label:
+        found = [_column(path, columns.label, width)]
+    elif not marked and (words or numbers & {*others[-1:]}):
+        found = others
+    found = found or marked[-1:] or others[-1:]
+    if len(found) > 1:
+        listed = ", ".join(str(i + 1) for i in found)
+        raise ValueError(
+            f"{row_name(path, 1)}: which column holds the tags of the words in column {words + 1}? "
+            f"Columns {listed} may: give one of the numbers with --label_column, and --text_column "
+            "if the words are in another one."
+        )
+    known = values[(found or [0])[0]]
+    has_tags = {*found} - {words} and known.keys() - PLACEHOLDERS
+    return Layout(width, words, found[0] if has_tags else None, header, known)
+
+
+def _name_sentences(sentences: Sequence[Sequence[list[str]]], column: int) -> bool:
+    """Returns whether a column has the same value in all rows of each of several sentences."""
+    several = [rows for rows in sentences if len(rows) > 1]
+    found = [{(*fields[column : column + 1],) for fields in rows} for rows in several]
+    return len(found) > 1 == max(map(len, found))
+
+
+def _column(path: Path, name: str, width: int) -> int:
+    """Returns the column, from 0, that a user names by its number."""
+    number = int(name) if re.fullmatch("-1|[1-9][0-9]*", name) else 0
+    if not 0 < abs(number) <= width:
+        raise ValueError(
+            f"{path} has a word per line: --text_column and --label_column are numbers from 1 to "
+            f"{width} there, not {name!r}."
+        )
+    return number % (width + 1) - 1
+
+
+def _as_written(
+    path: Path, counts: ChangeCounts, split: str = "", columns: Columns = NO_COLUMNS
+) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as `read_conll` does, without converting the tags."""
-    count, columns = itertools.count(), 0
-    for has_words, lines in itertools.groupby(_fields(path), lambda line: bool(line[1])):
-        if not has_words:
-            continue
-        first, rows = 0, []
+    width, word, tag, *_ = layout = find_layout(path, columns)
+    if word or tag not in (None, width - 1):
+        used = [str(i + 1) for i in (word, tag) if i is not None]
+        reason = f"{split}: files of {width} columns, of which {' and '.join(used)} are read"
+        counts.add(reason, str(path))
+    count = itertools.count()
+    for lines in _sentences(path):
+        rows: dict[int, list[str]] = {}
         for number, fields in lines:
-            first, columns = first or number, columns or len(fields)
-            if len(fields) != columns:
+            if reason := layout.why_no_word(fields, is_first=not rows):
+                counts.add(f"{split}: {reason}, left out", row_name(path, number))
+                continue
+            if len(fields) != width:
                 raise ValueError(
-                    f"{row_name(path, number)} has {len(fields)} columns, but earlier rows have "
-                    f"{columns}: write a word, other columns if any, and a tag in each line, and a "
-                    "blank line between sentences."
+                    f"{row_name(path, number)} has {len(fields)} columns, but other rows have "
+                    f"{width}: write a word, other columns if any, and a tag in each line, and a "
+                    "blank line between sentences; a comment begins with # and precedes a sentence."
                 )
-            rows.append(fields)
-        words, *others = zip(*rows, strict=True)
-        tags = others[-1] if others else None
-        yield Example(id=str(next(count)), where=row_name(path, first), words=words, label=tags)
+            rows[number] = fields
+        if rows:
+            values = [*zip(*rows.values(), strict=True)]
+            tags = None if tag is None else values[tag]
+            where = row_name(path, min(rows))
+            yield Example(id=str(next(count)), where=where, words=values[word], label=tags)
+
+
+def _sentences(path: Path) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yields the lines between blank ones, as (row number, fields)."""
+    for has_words, lines in itertools.groupby(_fields(path), lambda line: bool(line[1])):
+        if has_words:
+            yield [*lines]
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -120,7 +283,7 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
 
 _LINES = 200
 # A text has more words than a line in CoNLL's format has columns.
-_MOST_COLUMNS = 6
+_MOST_COLUMNS = 10
 _KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
 
 
@@ -147,7 +310,7 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     for _, line in read_lines(path):
         fields = line.split()
         blank |= bool(rows) and not fields
-        if fields and fields[0] != DOCUMENT_START:
+        if fields and fields[0] not in (DOCUMENT_START, "#"):
             rows.append(fields)
         if len(rows) == _LINES:
             break
@@ -312,7 +475,7 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             f"--gold and --predictions are the same file, {gold}: give two different files."
         )
     golds, answers = [], []
-    for expected, answer in itertools.zip_longest(_as_written(gold), _as_written(predictions)):
+    for expected, answer in itertools.zip_longest(*map(_last_tags, (gold, predictions))):
         if expected is None or answer is None:
             shorter = gold if expected is None else predictions
             raise ValueError(
@@ -340,6 +503,10 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             print(f"{path}: the tags are in the scheme {name}", file=sys.stderr)
     scores = entity_f1(golds_in_iob2, answers_in_iob2)
     return scores | (word_accuracy(golds, answers) if scheme == other else {})
+
+
+def _last_tags(path: Path) -> Iterator[Example]:
+    return _as_written(path, ChangeCounts(), columns=Columns(label="-1"))
 
 
 def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence[str]]]:

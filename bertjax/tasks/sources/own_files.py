@@ -38,10 +38,12 @@ from bertjax.tasks.sources.tables import (
     files_in,
     json_value,
     row_name,
+    split_named,
     suffix_of,
     unread_files,
 )
 from bertjax.tasks.sources.unused import UnusedColumns
+from bertjax.tasks.tagging import NO_TAG
 from bertjax.tasks.task import BadRows, Example, Source
 
 
@@ -78,14 +80,19 @@ def as_file(rows: Any, file: Path) -> str:
     """Writes `rows` to `file` as JSON lines, and returns its path; a path is returned as it is.
 
     `rows` are a path, a pandas DataFrame, a dictionary {column: values}, or dictionaries, one per
-    row, such as a list of them or a dataset of Hugging Face's `datasets`.
+    row, such as a list of them or a dataset of Hugging Face's `datasets`, whose class ids become
+    the names of the classes. Of a `DatasetDict`, the split is written that the name of `file` says.
 
     Raises:
-        ValueError: `rows` has another type, its columns have different lengths or equal names, or
-            it is empty.
+        ValueError: `rows` has another type, its columns have different lengths or equal names, it
+            is empty, a class id has no name, or a `DatasetDict` lacks the split.
     """
     if isinstance(rows, str | Path):
         return str(rows)
+    if isinstance(rows, Mapping) and all(hasattr(value, "features") for value in rows.values()):
+        rows = rows[split_named([*rows], file.stem, "The DatasetDict")]
+    features = getattr(rows, "features", None)
+    types = features.to_dict() if hasattr(features, "to_dict") else {}
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame
         if twice := [name for name, count in Counter(rows.columns).items() if count > 1]:
             raise ValueError(
@@ -111,16 +118,19 @@ def as_file(rows: Any, file: Path) -> str:
             f"{reads}: give a path, a DataFrame, a dictionary of columns or a list of dictionaries "
             "such as {'text': 'a film', 'label': 'good'}."
         )
-    lines = [
-        json.dumps({str(key): json_value(value) for key, value in record.items()}) + "\n"
-        for record in records
-    ]
+    lines = []
+    for number, record in enumerate(records, 1):
+        try:
+            row = {str(key): json_value(value, types.get(key)) for key, value in record.items()}
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from error
+        lines.append(json.dumps(row) + "\n")
     file.write_text("".join(lines), encoding="utf-8")
     return str(file)
 
 
 # Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
-CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
+CONLL_SUFFIXES = (".conll", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
 
 
 # Kinds whose splits may have different columns, such as scored pairs for evaluation alone.
@@ -189,7 +199,8 @@ class TableSource(Source):
             for split, parts in self._parts.items()
         }
         tables = [table for tables in self._tables.values() for table in tables]
-        notes = self._find_columns(columns or Columns())
+        self._named = columns or Columns()
+        notes = self._find_columns(self._named)
         unread = (unread_files(path, self._parts[split]) for split, path in files.items())
         quoted = next(filter(None, (table.quoting_note() for table in tables)), "")
         self.note = "\n".join(filter(None, dict.fromkeys((*notes, quoted, *unread))))
@@ -303,7 +314,9 @@ class TableSource(Source):
 
     def parse(self, split: str) -> Iterator[Example]:
         if not self._tables[split]:
-            read = functools.partial(read_conll, counts=self.counts, split=split)
+            read = functools.partial(
+                read_conll, counts=self.counts, split=split, columns=self._named
+            )
             return itertools.chain.from_iterable(map(read, self._parts[split]))
         has_tags = self.kind == "tag" and self._columns[split].label is not None
         # The tag scheme depends on all tags, if there are any.
@@ -460,6 +473,8 @@ def _tagged(id: str, row: Row, columns: Columns, *, labelled: bool) -> Example:
     value = row.values.get(label) if label is not None else None
     if value is None and labelled:
         raise ValueError(f"{row.where} has no tags in {brief(label, 60)!r}: write a list of tags.")
+    if isinstance(value, list):  # such as the id -1 of a class
+        value = [NO_TAG if tag is None else tag for tag in value]
     tags = None if value is None else tuple(row.names(value))
     if tags is not None and len(tags) != len(words):
         raise ValueError(

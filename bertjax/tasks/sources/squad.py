@@ -82,8 +82,12 @@ class _Asked(NamedTuple):
     context: str = ""
 
 
-def _table_questions(path: Path, ignored: Sequence[str], *, to_train: bool) -> Iterator[_Asked]:
+def _table_questions(
+    path: Path, first: int, ignored: Sequence[str], *, to_train: bool
+) -> Iterator[_Asked]:
     """Yields the questions of a table, without the columns `ignored`.
+
+    Those without ids are numbered from `first`.
 
     With `to_train`, a row is malformed if the place of its answer is not known. To score
     predictions, the text of the answer is enough. A question with an empty list of answers gets
@@ -101,7 +105,7 @@ def _table_questions(path: Path, ignored: Sequence[str], *, to_train: bool) -> I
             "question answering reads the columns question, context (the passage) and, if there "
             "are ids, id: rename the columns."
         )
-    for index, (number, row) in enumerate(table.rows_and_errors()):
+    for index, (number, row) in enumerate(table.rows_and_errors(), first):
         where = tables.row_name(path, number)
         if not isinstance(row, dict):
             yield _Asked(where, {}, row)
@@ -255,10 +259,11 @@ class SquadSource(Source):
 
     def parse(self, split: str) -> Iterator[Example]:
         to_train = split == "train"
+        seen: set[str] = set()
         for file in tables.files_in(self.files[split], SUFFIXES):
             in_table = is_question_table(file)
             questions = (
-                _table_questions(file, self._ignored, to_train=to_train)
+                _table_questions(file, len(seen), self._ignored, to_train=to_train)
                 if in_table
                 else _json_questions(file)
             )
@@ -275,8 +280,13 @@ class SquadSource(Source):
                     name = named.get("id")
                     id = str(name) if isinstance(name, str | int) and name != "" else str(number)
                     example = Example(id=id, where=asked.where, problem=str(error))
-                if example is not None:
-                    yield dataclasses.replace(example, row=asked.row)
+                if example is None:
+                    continue
+                if example.id in seen:
+                    same = "questions with the id of an earlier one, each read by itself"
+                    self.counts.add(f"{split}: {same}", example.where)
+                seen.add(example.id)
+                yield dataclasses.replace(example, row=asked.row)
             if split != "test":
                 unused.check()
 
@@ -495,6 +505,11 @@ def _score_files(
 def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
     remedy = f"write a JSON object that maps question ids to {what}"
     values = read_json(path, remedy, MAX_BYTES)
+    pairs = json.loads(path.read_text("utf-8-sig"), object_pairs_hook=list)
+    if len(pairs) > len(values):
+        raise ValueError(
+            f"{path} repeats {len(pairs) - len(values):,} ids: give one prediction for each id."
+        )
     for name, value in values.items():
         if not isinstance(value, kind):
             raise ValueError(

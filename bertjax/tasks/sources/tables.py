@@ -1,4 +1,4 @@
-"""`Table`, a file with named columns: CSV, TSV, JSON, Parquet or a text per line; read row by row.
+"""`Table`, a file with named columns: CSV, TSV, JSON, Parquet, Arrow or a text per line.
 
 Rows are counted from 1, including the header and blank rows, as in a spreadsheet. In CSV, TSV and
 JSON lines, the row number is also the line number, unless an earlier quoted field contains line
@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from bertjax.base.files import brief, did_you_mean
+from bertjax.base.files import brief, did_you_mean, read_json_or_empty
 from bertjax.data.text.streams import decompressed
-from bertjax.data.text.tables import open_parquet, parquet_batches
+from bertjax.data.text.tables import ARROW_SUFFIX, open_parquet, parquet_batches
 
 # Maximum length of a field and of a line, in characters: a longer field has an unclosed quote. The
 # limit also bounds the memory of a parsed line of JSON, up to 24 bytes per character.
@@ -228,18 +228,21 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def read_parquet(path: Path) -> Rows:
-    """Yields (row number, {column: value}) for each row of a Parquet file, counted from 1.
+    """Yields (row number, {column: value}) for each row of a Parquet or Arrow file, from 1.
 
-    If Hugging Face's `datasets` wrote the names of classes into the file, class ids become these
-    names; the id -1, which marks an unknown class, becomes None, and a ValueError takes the place
-    of a row with an id that has no name. Values become those of JSON as by `json_value`.
+    If Hugging Face's `datasets` wrote the names of classes, class ids become these names; the id
+    -1, which marks an unknown class, becomes None, and a ValueError takes the place of a row with
+    an id that has no name. Values become those of JSON as by `json_value`.
 
     Raises:
         ValueError: the file is damaged, or a text in it is not UTF-8.
     """
     count = itertools.count(1)
     with open_parquet(str(path)) as file:
+        # In a dataset that `save_to_disk` wrote, the description of its classes counts first.
         features = _features((file.schema_arrow.metadata or {}).get(b"huggingface"))
+        if saved_files(path.parent):
+            features |= read_json_or_empty(path.parent / DATASET_INFO).get("features") or {}
         for rows in parquet_batches(str(path), file):
             for number, row in zip(count, rows, strict=False):
                 try:
@@ -418,7 +421,8 @@ class _Text(io.TextIOWrapper):
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
-PARQUET_SUFFIXES = (".parquet",)
+# Files of Arrow are read like those of Parquet.
+PARQUET_SUFFIXES = (".parquet", ARROW_SUFFIX)
 TEXT_SUFFIXES = (".txt",)
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
@@ -440,13 +444,23 @@ def suffix_of(path: Path) -> str:
 def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns [`path`] or, if it is a folder, the files in it with one of `suffixes`.
 
+    Of a folder that `save_to_disk` of `datasets` wrote, the files are those that it lists.
+
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
+        ValueError: the folder holds several splits, or files of Arrow without their list.
     """
     if not path.is_dir():
         if not path.is_file():
             raise FileNotFoundError(_no_file(path))
         return [path]
+    if saved := saved_files(path):
+        return saved
+    if any(path.glob("*.arrow")) or (path / DATASET_SPLITS).is_file():
+        raise ValueError(
+            f"The folder {path} holds splits or files of Arrow, which are not read together: give "
+            "the folder of one split, as save_to_disk of datasets writes it, or one file."
+        )
     files = sorted(
         file
         for file in path.iterdir()
@@ -466,14 +480,55 @@ def _no_file(path: Path) -> str:
     return f"There is no file {path}: check its name. {hint}".rstrip()
 
 
+# What `save_to_disk` of `datasets` writes beside the files of a dataset, and beside its splits.
+DATASET_STATE, DATASET_INFO, DATASET_SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """Returns the files of the dataset that `save_to_disk` of `datasets` wrote to a folder, or [].
+
+    Versions before 1.6 may have written the order of the rows to a file of its own: [], too.
+    """
+    state = read_json_or_empty(folder / DATASET_STATE)
+    listed = () if state.get("_indices_data_files") else state.get("_data_files", ())
+    return [folder / entry["filename"] for entry in listed]
+
+
+def saved_split(path: Path, split: str) -> Path:
+    """Returns the folder of a split in a folder that `save_to_disk` wrote, or `path`.
+
+    Raises ValueError if the folder holds splits, but none is named like `split`.
+    """
+    known = read_json_or_empty(path / DATASET_SPLITS).get("splits", ())
+    return path / split_named(known, split, str(path))
+
+
+def split_named(known: Sequence[str], split: str, where: str) -> str:
+    """Returns the one of the splits `known` that is read as `split`; "" if there are no splits.
+
+    Raises ValueError, which begins with `where`, if there are splits, but not this one.
+    """
+    names = ("validation", "dev", "val") if split == "dev" else (split,)
+    found = [name for name in names if name in known]
+    if known and not found:
+        raise ValueError(
+            f"{where} holds the splits {', '.join(known)}, but none named {names[0]}: give one."
+        )
+    return found[0] if found else ""
+
+
 def unread_files(path: Path, read: Sequence[Path]) -> str:
     """Returns a warning about what a folder holds besides the files `read`, or ""."""
     if not path.is_dir():
         return ""
+    if splits := read_json_or_empty(path.parent / DATASET_SPLITS).get("splits"):
+        return f"{path} is read, one of the splits {', '.join(splits)}."
     others = sorted(
         file.name + "/" * file.is_dir()
         for file in path.iterdir()
-        if file not in read and not file.name.startswith(".")
+        if file not in read
+        and not file.name.startswith(".")
+        and file.name not in (DATASET_STATE, DATASET_INFO)
     )
     if not others:
         return ""

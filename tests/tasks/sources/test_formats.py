@@ -1,6 +1,7 @@
 """Every format of a user's file gives the same examples, alone, compressed or in a folder."""
 
 import bz2
+import datetime
 import gzip
 import json
 import lzma
@@ -12,11 +13,13 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from bertjax.inference.evaluation import from_file
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource, as_file, rows_as_files
+from bertjax.tasks.sources.own_files import TableSource, as_file, data_files, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.tables import Table
+from bertjax.tasks.tagging import TagTask
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -321,6 +324,169 @@ def test_rows_in_memory_have_the_same_examples(tmp_path, rows):
 def test_other_rows_in_memory_are_refused(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
         as_file(rows, tmp_path / "rows.jsonl")
+
+
+class Features(dict):
+    def to_dict(self):
+        return dict(self)
+
+
+class Dataset(list):
+    """A dataset with the interface of that of `datasets`: rows and the types of their columns."""
+
+    def __init__(self, rows, **features):
+        super().__init__(rows)
+        self.features = Features(features)
+
+
+CLASSES = {"_type": "ClassLabel", "names": ["bad", "good"]}
+TAGS = {"_type": "ClassLabel", "names": ["O", "B-PER", "I-PER"]}
+
+
+def test_ids_of_a_dataset_in_memory_become_the_names_of_their_classes(tmp_path):
+    rows = Dataset([{"text": "a", "label": 0}, {"text": "b", "label": 1}], label=CLASSES)
+    path = as_file(rows, tmp_path / "a.jsonl")
+    assert [e.label for e in TableSource("classify", train=path).examples("train")] == [
+        "bad",
+        "good",
+    ]
+    lists = {"_type": "List", "feature": TAGS}
+    rows = Dataset([{"tokens": ["Anna", "left", "it"], "ner_tags": [1, 0, -1]}], ner_tags=lists)
+    path = as_file(rows, tmp_path / "b.jsonl")
+    (example,) = TableSource("tag", train=path).examples("train")
+    assert example.label == ("B-PER", "O", "")
+    rows = Dataset([{"text": "a", "label": -1}], label=CLASSES)
+    with pytest.raises(ValueError, match="row 1 has no label"):
+        list(TableSource("classify", train=as_file(rows, tmp_path / "c.jsonl")).examples("train"))
+    rows = Dataset([{"text": "a", "label": 0}, {"text": "b", "label": 5}], label=CLASSES)
+    with (
+        pytest.raises(ValueError, match="^train: row 2: the class id 5 has no name"),
+        rows_as_files(train=rows),
+    ):
+        pass
+
+
+def test_of_a_dataset_dict_each_argument_takes_its_own_split():
+    parts = {
+        name: Dataset([{"text": name, "label": 1}], label=CLASSES)
+        for name in ("train", "validation", "test")
+    }
+    with rows_as_files(train=parts, dev=parts, test=parts) as files:
+        texts = [json.loads(Path(files[name]).read_text())["text"] for name in files]
+    assert texts == ["train", "validation", "test"]
+    with (
+        pytest.raises(ValueError, match="dev: The DatasetDict holds the splits train, but none"),
+        rows_as_files(dev={"train": parts["train"]}),
+    ):
+        pass
+
+
+@pytest.fixture(scope="module")
+def datasets():
+    found = pytest.importorskip("datasets")
+    found.disable_progress_bars()
+    return found
+
+
+@pytest.fixture(scope="module")
+def features(datasets):
+    classes, value = datasets.ClassLabel, datasets.Value
+    return datasets.Features(
+        {
+            "tokens": [value("string")],
+            "ner_tags": [classes(names=["O", "B-PER", "I-PER"])],
+            "text": value("string"),
+            "label": classes(names=["bad", "good"]),
+            "score": value("float32"),
+            "seen": value("bool"),
+            "day": value("date32"),
+            "raw": value("binary"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table(datasets, features):
+    rows = [
+        (["Anna", "left"], [1, 0], "a b", 1, 0.5, True, datetime.date(2026, 1, 2), b"x"),
+        (["Bo", "Roe"], [1, -1], "c d", 0, 1.5, False, None, b"y"),
+        (["It"], [0], "e f", -1, None, None, None, None),
+    ]
+    columns = dict(zip(features, map(list, zip(*rows, strict=True)), strict=True))
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+def rows_in(path):
+    return [row for file in data_files(path, "tag") for _, row in Table(file).rows()]
+
+
+def test_datasets_in_memory_and_on_disk_equal_the_same_data_in_parquet(datasets, table, tmp_path):
+    table.to_parquet(tmp_path / "a.parquet")
+    expected = rows_in(tmp_path / "a.parquet")
+    assert [row["label"] for row in expected] == ["good", "bad", None]
+    assert expected[1]["ner_tags"] == ["B-PER", None]
+    forms = {
+        "plain": table,
+        "streamed": table.to_iterable_dataset(),
+        "transformed": table.with_transform(lambda rows: rows),
+        "numpy": table.with_format("numpy"),
+        "sorted": table.select([2, 1, 0]).select([2, 1, 0]),
+    }
+    for name, form in forms.items():
+        assert rows_in(Path(as_file(form, tmp_path / f"{name}.jsonl"))) == expected, name
+    table.save_to_disk(tmp_path / "saved", num_shards=2)
+    assert rows_in(tmp_path / "saved") == expected
+    shard = tmp_path / "saved" / "data-00001-of-00002.arrow"
+    assert rows_in(shard) == expected[2:]
+    source = TableSource("tag", train=tmp_path / "saved")
+    assert [e.label for e in source.examples("train")] == [("B-PER", "O"), ("B-PER", ""), ("O",)]
+    assert "not read" not in source.note
+    # Files that an earlier dataset in the folder left are not rows of this one.
+    table.select([0]).save_to_disk(tmp_path / "saved")
+    assert rows_in(tmp_path / "saved") == expected[:1]
+    assert "00001-of-00002.arrow" in TableSource("tag", train=tmp_path / "saved").note
+    info = tmp_path / "saved" / "dataset_info.json"
+    info.write_text(info.read_text().replace('"good"', '"fine"'))
+    assert rows_in(tmp_path / "saved")[0]["label"] == "fine"
+
+
+def test_of_a_saved_dataset_dict_each_flag_takes_its_own_split(datasets, table, tmp_path, capsys):
+    splits = {"train": table, "validation": table.select([1]), "test": table.select([2])}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "d")
+    folder = str(tmp_path / "d")
+    columns = Columns(text="tokens", label="ner_tags")
+    options = TaskOptions(train=folder, dev=folder, test=folder, columns=columns)
+    source = make_task("tag", options).data
+    found = [[e.words for e in source.examples(split)] for split in ("train", "dev", "test")]
+    assert found == [[("Anna", "left"), ("Bo", "Roe"), ("It",)], [("Bo", "Roe")], [("It",)]]
+    printed = capsys.readouterr().out
+    assert "train is read, one of the splits train, validation, test" in printed
+    assert "both --train and --dev" not in printed
+    task = TagTask(name="tag", labels=("O", "B-PER", "I-PER"))
+    assert [e.words for e in from_file(task, folder, Columns())[1]] == [("It",)]
+    datasets.DatasetDict({"a": table}).save_to_disk(tmp_path / "e")
+    with pytest.raises(ValueError, match="e holds the splits a, but none named train"):
+        make_task("tag", TaskOptions(train=str(tmp_path / "e")))
+    with pytest.raises(ValueError, match="splits or files of Arrow"):
+        data_files(tmp_path / "d", "embed")
+
+
+def test_arrow_files_in_both_formats_are_read_and_damaged_ones_refused(tmp_path):
+    table = pyarrow.table({"text": ["a", "b"], "label": ["x", "y"]})
+    path = tmp_path / "a.arrow"
+    expected = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    for writer in (pyarrow.ipc.new_file, pyarrow.ipc.new_stream):
+        with writer(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=1)
+        assert [row for _, row in Table(path).rows()] == expected
+    content = path.read_bytes()
+    for cut in (10, len(content) // 2):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match="a.arrow is not a complete"):
+            list(Table(path).rows())
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="splits or files of Arrow, which are not read together"):
+        data_files(tmp_path, "classify")
 
 
 def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):
