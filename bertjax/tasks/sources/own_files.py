@@ -199,8 +199,7 @@ class TableSource(Source):
             for split, parts in self._parts.items()
         }
         tables = [table for tables in self._tables.values() for table in tables]
-        self._named = columns or Columns()
-        notes = self._find_columns(self._named)
+        notes = self._find_columns(columns or Columns())
         unread = (unread_files(path, self._parts[split]) for split, path in files.items())
         quoted = next(filter(None, (table.quoting_note() for table in tables)), "")
         self.note = "\n".join(filter(None, dict.fromkeys((*notes, quoted, *unread))))
