@@ -99,7 +99,8 @@ class FinetuneConfig(TrainingConfig):
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows "
         "test retrieval_dir keep_same_id text_column pair_column label_column id_column "
-        "choice_columns negative_columns score_columns ignore_columns label_separator max_length "
+        "choice_columns negative_columns score_columns ignore_columns label_separator keep_labels "
+        "max_length "
         "doc_stride max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout pooling query_prompt document_prompt normalize feature_layers "
         "feature_join tagger tagger_size",
@@ -192,6 +193,9 @@ class FinetuneConfig(TrainingConfig):
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""
+    keep_labels: tuple[str, ...] = ()
+    """Classification: labels that are classes, although they usually mark a missing one: -, ?, _,
+    NA, N/A, None, null, nan, -1 beside 0, and -100; empty: rows with such a label are refused."""
     max_length: Annotated[int, f"[{SHORTEST}, inf)"] | None = None
     """Maximum number of tokens per sequence; None: the default of the task (128; question
     answering: 384; rerank: 256, of query and passage)."""

@@ -36,6 +36,7 @@ class TaskOptions:
         fold: the fold of a cross-validation on the train file to hold out.
         label_separator: the string that separates the labels of an example in the label column; if
             None, a text in this column is a single label.
+        keep_labels: labels that are classes, although they usually mark a missing one, such as NA.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
             folder of the predictions.
         doc_stride: maximum number of tokens between the starts of two consecutive windows; None:
@@ -55,6 +56,7 @@ class TaskOptions:
     skip_bad_rows: bool = False
     columns: Columns = Columns()
     label_separator: str | None = None
+    keep_labels: tuple[str, ...] = ()
     submission: str | None = None
     doc_stride: int | None = None
     loss: str | None = None
@@ -123,6 +125,7 @@ class TaskDefinition:
                 "one of them."
             )
         unused["--loss"] = None if self.losses else options.loss
+        unused["--keep_labels"] = () if self.label_separator else options.keep_labels
         for name in ("label_separator", "submission"):
             if not getattr(self, name):
                 unused[f"--{name}"] = getattr(options, name)

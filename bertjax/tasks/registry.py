@@ -26,13 +26,19 @@ from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.own_files import MULTI_HOT, PER_SPLIT, KnownClasses, TableSource
+from bertjax.tasks.sources.own_files import (
+    MULTI_HOT,
+    PER_SPLIT,
+    PLACEHOLDERS,
+    KnownClasses,
+    TableSource,
+)
 from bertjax.tasks.sources.rows import shorten
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.tagging import UNLABELLED, TagTask, order_tags
-from bertjax.tasks.task import MISSING, Example, Task
+from bertjax.tasks.task import Example, Task
 
 # Number of examples from which labels and targets are compared with what is usual.
 FEWEST_COUNTED = 50
@@ -67,7 +73,8 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
     count = 0
     tags = several = False
     where = f"{source.path('train')}: "
-    for example in source.examples("train") if fold is None else source.usable("train"):
+    splits = [split for split in ("train", "dev") if split == "train" or fold]
+    for example in itertools.chain.from_iterable(map(source.examples, splits)):
         count += 1
         label = example.label
         tags, several = bool(example.words), isinstance(label, tuple)
@@ -140,6 +147,7 @@ def _classification(source: TableSource, options: TaskOptions) -> Task:
     # Of examples with several labels, by the rarest one.
     choice = held_out.BY_RAREST if source.multi_label else held_out.BY_CLASS
     held_out.divide(source, options, choice, _LABEL)
+    _refuse_placeholders(source, options.keep_labels)
     labels = learn_labels(source, options.fold)
     source.use_classes(labels)
     if not source.multi_label and (separator := _separator_in(labels)):
@@ -148,15 +156,39 @@ def _classification(source: TableSource, options: TaskOptions) -> Task:
             f"several classes; to predict each of them by itself, give --label_separator "
             f"{separator!r}"
         )
-    if missing := next((label for label in labels if label.lower() in MISSING), ""):
-        print(
-            f"warning: the label {missing!r}, which R and pandas write where a value is missing, "
-            "is read as a class: if it is none, remove its rows, or leave their cells empty and "
-            "give --skip_bad_rows"
-        )
     _warn_of_alike(labels)
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(labels=labels, **_fields(source, options))
+
+
+def _refuse_placeholders(source: TableSource, kept: Sequence[str]) -> None:
+    """Refuses, or leaves out, the rows whose label marks a missing one, but for those `kept`."""
+    splits = sorted({"train", "dev"} & {*source.splits})
+    seen = {label for split in splits for x in source.examples(split) for label in _labels(x)}
+    missing = {label for label in seen if label.lower() in PLACEHOLDERS}.difference(kept)
+    if "+" in seen:
+        missing.discard("-")
+    numbers = [x for x in map(read_number, seen) if x is not None]
+    # Without 0, or beside other negative numbers, -1 is a number as the others.
+    if len(numbers) == len(seen) and ("0" not in seen or sorted(numbers)[1] < 0):
+        missing.discard("-1")
+    for split in splits if missing else ():
+        problems = []
+        for example in source.examples(split):
+            if found := missing.intersection(_labels(example)):
+                problem = (
+                    f"{example.where}: the label {min(found)!r} usually marks a missing one: "
+                    "correct it, or remove the row; if it is the name of a class, give "
+                    f"--keep_labels {min(found)}."
+                )
+                if not source.leave_out(split, example, problem):
+                    problems.append(problem)
+        source.refuse(split, problems)
+
+
+def _labels(example: Example) -> Sequence[str]:
+    label: Any = example.label
+    return label if isinstance(label, tuple) else (label,)
 
 
 def _warn_of_alike(labels: Sequence[str]) -> None:
@@ -188,14 +220,8 @@ def _tagging(source: TableSource, options: TaskOptions) -> Task:
 
 def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
     held_out.divide(source, options, held_out.AT_RANDOM, lambda _: None)  # regardless of labels
-    count, split = source.num_choices, source.splits[0]
-    labels = set(source.written_labels(split))
-    if labels <= {str(i) for i in range(1, count + 1)} and str(count) in labels:
-        raise ValueError(
-            f"{source.path(split)}: the labels in column {source.columns.label!r} count the "
-            f"choices from 1 to {count}, but indices of choices count from 0: subtract 1 from "
-            "every label, or write the letters or the texts of the correct choices."
-        )
+    count = source.num_choices
+    next(source.examples(source.splits[0]), None)  # refuses labels that do not tell the choice
     return ChoiceTask(name=source.kind, source=source, num_choices=count)
 
 

@@ -325,7 +325,10 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         for split in ("train", "dev", "test")
         if (path := getattr(config, split)) is not None
     }
-    same = "data_dir tfds_data_dir skip_bad_rows label_separator doc_stride submission loss".split()
+    same = (
+        "data_dir tfds_data_dir skip_bad_rows label_separator keep_labels doc_stride submission "
+        "loss".split()
+    )
     spans = ("max_query_length", "max_answer_length", "null_threshold")
     embeddings = {
         **{name: getattr(config, name) for name in ("pooling", "query_prompt", "document_prompt")},

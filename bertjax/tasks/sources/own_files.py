@@ -44,7 +44,7 @@ from bertjax.tasks.sources.tables import (
 )
 from bertjax.tasks.sources.unused import UnusedColumns
 from bertjax.tasks.tagging import NO_TAG
-from bertjax.tasks.task import BadRows, Example, Source
+from bertjax.tasks.task import MISSING, BadRows, Example, Source
 
 
 @contextlib.contextmanager
@@ -159,6 +159,7 @@ class TableSource(Source):
         bad_rows: BadRows = "refuse",
         keep: bool = True,
         single_texts: bool = False,
+        choice_keys: str | None = None,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -176,6 +177,8 @@ class TableSource(Source):
                 a text is one label.
             single_texts: for embeddings, whether the train split has one text per row, which is
                 both texts of its example.
+            choice_keys: for multiple choice, how labels name choices if the files do not tell, one
+                of the ways of `Row.choice_keys`; None: it is unknown.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -191,6 +194,7 @@ class TableSource(Source):
         self._single_texts = single_texts
         self._separator = label_separator
         self._classes: KnownClasses | None = None
+        self._choice_keys, self._has_keys = choice_keys, False
         self._cut: dict[str, str] = {}  # split -> why entities are changed, with the first row
         self._parts = {split: data_files(path, kind) for split, path in files.items()}
         can_be_conll = kind == "tag" and conll is not False
@@ -265,7 +269,11 @@ class TableSource(Source):
         """The column names and label separator used in training, for a saved model's task.json."""
         columns = dataclasses.asdict(self.columns)
         del columns["ignored"]
-        return {"columns": columns, "label_separator": self._separator}
+        described = {"columns": columns, "label_separator": self._separator}
+        if self.kind == "choice":
+            self._find_keys()
+            described["choice_keys"] = self._choice_keys
+        return described
 
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
@@ -283,7 +291,40 @@ class TableSource(Source):
 
     def examples(self, split: str) -> Iterator[Example]:
         examples = super().examples(split)
+        if self.kind == "choice":
+            self._find_keys()
+            return map(self._with_index, examples)
         return examples if self._classes is None else map(self._with_class, examples)
+
+    def _find_keys(self) -> None:
+        """Finds how the labels of all files name the choices.
+
+        Raises:
+            ValueError: the files do not tell, or name them in several ways. If there are only
+                predictions to make, the examples have no labels instead, and `note` says so.
+        """
+        if self._has_keys:
+            return
+        self._has_keys = True
+        labelled = (x for split in self.splits for x in super(TableSource, self).examples(split))
+        try:
+            self._choice_keys = _way_of_keys(self, labelled, self._choice_keys)
+        except ValueError as error:
+            if self._bad_rows_are != "report":
+                raise
+            self._choice_keys = None
+            self.note = f"{self.note}\nwarning: {error} The labels are not read.".lstrip()
+
+    def keys_of(self, example: Example) -> dict[str, int]:
+        """Returns what the label of an example of multiple choice may mean, {way: index}."""
+        row = Row(Path(), 0, dict(example.row))
+        return row.choice_keys(example.label, self.columns.choices)
+
+    def _with_index(self, example: Example) -> Example:
+        label = None
+        if example.label is not None and self._choice_keys is not None:
+            label = self.keys_of(example).get(self._choice_keys)
+        return dataclasses.replace(example, label=label)
 
     def _with_class(self, example: Example) -> Example:
         assert self._classes is not None
@@ -297,7 +338,7 @@ class TableSource(Source):
         Raises ValueError if the file has no examples.
         """
         first = None
-        for first in self.examples(self.splits[0]):
+        for first in super().examples(self.splits[0]):
             if first.choices:
                 return len(first.choices)
         if first is None:
@@ -398,12 +439,12 @@ class TableSource(Source):
             pair=pair,
             choices=choices,
             scores=row.scores(columns.scores, len(choices) + (pair is not None)),
-            label=self._label(columns, row, len(choices), labelled=labelled),
+            label=self._label(columns, row, labelled=labelled),
         )
 
     def _label(
-        self, columns: Columns, row: Row, num_choices: int, *, labelled: bool
-    ) -> str | float | int | tuple[str, ...] | None:
+        self, columns: Columns, row: Row, *, labelled: bool
+    ) -> str | float | tuple[str, ...] | None:
         column = columns.label
         value = None if column is None else row.values.get(column)
         if self.kind == "rerank" and columns.negatives:
@@ -419,7 +460,8 @@ class TableSource(Source):
                 "the row."
             )
         if self.kind == "choice":
-            return row.choice_of(value, columns.choices, num_choices)
+            row.choice_keys(value, columns.choices)
+            return row.name(value)
         if self.kind != "classify":
             score = score_of(value) if self.kind in PER_SPLIT else None
             return row.number_of(value) if score is None else score
@@ -429,6 +471,46 @@ class TableSource(Source):
         if isinstance(value, str) and self._separator:
             value = [part for part in value.split(self._separator) if part.strip()]
         return _distinct(tuple(row.names(value)))
+
+
+def _way_of_keys(source: TableSource, examples: Iterable[Example], usual: str | None) -> str | None:
+    """Returns the one way in which all labels name choices, `usual` if it is possible, or None.
+
+    Raises:
+        ValueError: there is no such way, or several, with different choices.
+    """
+    first: dict[frozenset[str], Example] = {}  # the first example with each set of ways
+    differing: dict[tuple[str, str], Example] = {}  # the first one of which two ways differ
+    ways, has_letters = {"indices", "numbers", "letters", "texts"}, False
+    for example in examples:
+        if example.label is None or example.problem:
+            continue
+        keys = source.keys_of(example)
+        first.setdefault(frozenset(keys), example)
+        ways &= keys.keys()
+        has_letters |= "letters" in keys and "numbers" not in keys
+        for pair in itertools.combinations(sorted(keys), 2):
+            if keys[pair[0]] != keys[pair[1]]:
+                differing.setdefault(pair, example)
+    if not has_letters:
+        ways.discard("letters")
+    if "indices" in ways and source.columns.choices[0].endswith("0"):
+        ways.discard("numbers")  # columns such as ending0 count from 0
+    if first and not ways:
+        shown = ", ".join(f"{x.label!r} ({x.where})" for x in first.values())
+        raise ValueError(
+            f"{source.name}: the labels name the choices in several ways, {shown}: write "
+            "indices from 0, numbers from 1, letters (also beside numbers from 1) or texts, but "
+            "the same in all rows of all files."
+        )
+    for (one, other), example in differing.items():
+        if {one, other} <= ways and usual not in ways:
+            raise ValueError(
+                f"{example.where}: the label {example.label!r} may be one of the {one} or of the "
+                f"{other} of the choices, and no other label tells: write the labels in another "
+                "way, such as letters (A, B and so on) or texts."
+            )
+    return usual if usual in ways else min(ways) if first else usual
 
 
 def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:
@@ -525,6 +607,8 @@ def data_files(path: Path, kind: OwnKind) -> list[Path]:
     return [file for file in files if suffix_of(file) in tables] or files
 
 
+# What programs and people write where a label is missing, in lower case.
+PLACEHOLDERS = MISSING | {"-", "--", "?", "_", "-1", "-100"}
 # The values of multi-hot lists, as names of labels.
 MULTI_HOT = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
 # A whole number as it is usually written, or as pandas writes it in a column of floats.
@@ -559,11 +643,16 @@ class KnownClasses:
         return next((names for names in spelt.values() if len(names) > 1), [])
 
     def of(self, label: Any) -> Any:
-        """Returns the class of a label, or of each of a tuple; unknown labels stay as they are."""
+        """Returns the class of a label, or of each of a tuple; unknown labels stay as they are.
+
+        A label that marks a missing one becomes None.
+        """
         if isinstance(label, tuple):
             return _distinct(tuple(map(self.of, label)))
         if not isinstance(label, str) or label in self._names:
             return label
+        if label.lower() in PLACEHOLDERS:
+            return None
         return self._classes.get(_value(label), label)
 
 

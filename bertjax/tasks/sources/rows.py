@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import string
 import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,21 +148,27 @@ class Row(NamedTuple):
             )
         return tuple(number for number in numbers if number is not None)
 
-    def choice_of(self, value: Any, columns: tuple[str, ...], count: int) -> int:
-        """Converts a label, the index, text or letter of a choice, to the choice's index.
+    def choice_keys(self, value: Any, columns: tuple[str, ...]) -> dict[str, int]:
+        """Returns {way: index of the choice} of the ways in which a label may name a choice.
 
-        Indices count from 0, letters from a.
+        The ways are "indices" from 0, "numbers" from 1, "letters" and "texts". Files with letters
+        may also have numbers from 1.
         """
         written = self.name(value)
-        if written.isascii() and written.isdecimal() and int(written) < count:
-            return int(written)
         texts = [text.strip() for text in self.texts(columns)]
+        keys: dict[str, int] = {}
+        if re.fullmatch(r"\d{1,3}(\.0)?", written, re.ASCII):
+            number = int(float(written))
+            keys |= {"indices": number, "numbers": number - 1, "letters": number - 1}
+        elif len(written) == 1:
+            keys["letters"] = string.ascii_lowercase.find(written.lower())
+        keys = {way: index for way, index in keys.items() if 0 <= index < len(texts)}
         if texts.count(written) == 1:
-            return texts.index(written)
-        letters = "abcdefghijklmnopqrstuvwxyz"[:count]
-        if len(written) == 1 and written.lower() in letters:
-            return letters.index(written.lower())
-        raise ValueError(
-            f"{self.where}: the label {shorten(value)} is none of the {count} choices: write the "
-            f"index, 0 to {count - 1}, the text or the letter of the correct choice."
-        )
+            keys["texts"] = texts.index(written)
+        if not keys:
+            raise ValueError(
+                f"{self.where}: the label {shorten(value)} is none of the {len(texts)} choices: "
+                f"write the index, 0 to {len(texts) - 1}, the text or the letter of the correct "
+                "choice."
+            )
+        return keys

@@ -313,14 +313,15 @@ def test_the_label_of_pairs_is_found_by_its_name(write):
 
 
 def test_choices_are_columns_or_a_list(write):
+    # Columns such as ending0 count from 0, and so do labels that do not tell it.
     path = write("a.csv", "id,sent1,sent2,ending0,ending1,label\nq,He sat.,He,ate.,slept.,1\n")
     (example,) = read(path, "choice")
     assert (example.id, example.text, example.label) == ("q", "He sat.", 1)
     assert example.choices == ("He ate.", "He slept.") and example.pair is None
-    rows = [{"question": "Why?", "choices": ["a b", "c", "d"], "answer": "c"}]
+    rows = [{"question": "Why?", "choices": ["a b", "d", "c"], "answer": "d"}]
     path = write("a.jsonl", rows)
     (example,) = read(path, "choice")
-    assert (example.text, example.choices, example.label) == ("Why?", ("a b", "c", "d"), 1)
+    assert (example.text, example.choices, example.label) == ("Why?", ("a b", "d", "c"), 1)
     assert TableSource("choice", dev=path).num_choices == 3
     path = write("b.csv", "question,A,B,C,label\nWhy?,x,y,z,C\n")
     (example,) = read(path, "choice")
@@ -338,17 +339,73 @@ def test_a_column_of_dates_is_not_guessed_as_the_label(tmp_path):
     assert TableSource("classify", train=path).columns.label == "kategorie"
 
 
-def test_labels_that_count_the_choices_from_1_are_refused_as_a_whole(write):
-    def task(labels, **options):
-        rows = "".join(f"Why?,x,y,z,{label}\n" for label in labels)
-        path = write("a.csv", f"question,choice1,choice2,choice3,label\n{rows}")
-        return make_task("choice", TaskOptions(train=str(path), dev_fraction=0.0, **options))
+CHOICES = "question,choice1,choice2,choice3,label\n"
 
+
+def chosen(write, labels, choices="x,y,z", **options):
+    rows = "".join(f"Why?,{choices},{label}\n" for label in labels)
+    options["train"] = str(write("a.csv", CHOICES + rows))
+    task = make_task("choice", TaskOptions(dev_fraction=0.0, **options))
+    return [example.label for example in task.source.examples("train")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "choices", "expected"),
+    [
+        ("1232", "x,y,z", [0, 1, 2, 1]),
+        ("120", "x,y,z", [1, 2, 0]),
+        ("CABb", "x,y,z", [2, 0, 1, 1]),
+        ("xyz", "x,y,z", [0, 1, 2]),
+        ("A1C3", "x,y,z", [0, 0, 2, 2]),  # as in ARC
+        (["1.0", "3.0"], "x,y,z", [0, 2]),
+        (["30", "10"], "10,20,30", [2, 0]),
+        ("123", "1,2,3", [0, 1, 2]),  # numbers from 1, or texts, are the same choices
+    ],
+)
+def test_all_labels_tell_how_they_name_choices(labels, choices, expected, write):
+    assert chosen(write, labels, choices) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "choices", "message"),
+    [
+        ("11", "x,y,z", r"row 2: the label '1' may be one of the indices or of the numbers"),
+        ("121", "x,y,z", r"row 2: the label '1' may be one of the indices or of the numbers"),
+        ("A0", "x,y,z", r"several ways, 'A' \(.*row 2\), '0' \(.*row 3\): write indices"),
+        ("03", "x,y,z", r"several ways, '0' \(.*row 2\), '3' \(.*row 3\): write indices"),
+        ("0y", "x,y,z", r"several ways, '0' \(.*row 2\), 'y' \(.*row 3\): write indices"),
+        ("201", "2,1,0", r"row 2: the label '2' .* one of the (indices|texts) or of the"),
+    ],
+)
+def test_labels_that_do_not_tell_the_choice_are_refused_with_their_rows(
+    labels, choices, message, write
+):
     for options in ({}, {"skip_bad_rows": True}):
-        with pytest.raises(ValueError, match="'label' count the choices from 1 to 3, but"):
-            task("1232", **options)
-    for labels in ("120", "CAB", "xyz", "11"):
-        assert task(labels).num_choices == 3
+        with pytest.raises(ValueError, match=message):
+            chosen(write, labels, choices, **options)
+
+
+def test_the_labels_of_all_files_tell_how_they_name_choices(write):
+    dev = write("dev.csv", CHOICES + "Why?,x,y,z,3\n")
+    assert chosen(write, "121", dev=str(dev)) == [0, 1, 0]
+    dev = write("dev.csv", CHOICES + "Why?,x,y,z,0\n")
+    assert chosen(write, "121", dev=str(dev)) == [1, 2, 1]
+    with pytest.raises(ValueError, match=r"several ways, .*a.csv, row 3\), '0' \(.*dev.csv, row 2"):
+        chosen(write, "13", dev=str(dev))
+
+
+def test_predictions_read_labels_as_the_training_did_if_the_file_does_not_tell(write):
+    ambiguous = write("a.csv", CHOICES + "Why?,x,y,z,1\n")
+    for known, label in (("numbers", 0), ("indices", 1), (None, None)):
+        source = TableSource("choice", test=ambiguous, bad_rows="report", choice_keys=known)
+        assert [x.label for x in source.examples("test")] == [label]
+        assert ("warning: " in source.note) == (known is None)
+    clear = write("a.csv", CHOICES + "Why?,x,y,z,0\nWhy?,x,y,z,2\n")
+    for known in ("numbers", "indices", None):
+        source = TableSource("choice", test=clear, keep=False, choice_keys=known)
+        assert [x.label for x in source.examples("test")] == [0, 2]
+    source = TableSource("choice", train=clear)
+    assert source.description["choice_keys"] == "indices"
 
 
 def test_a_choice_file_without_examples_is_refused(write):

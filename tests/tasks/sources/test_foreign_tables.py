@@ -1,10 +1,13 @@
 """Tables as other programs write them: read as pandas or datasets reads them, or refused."""
 
 import csv
+import dataclasses
 import datetime
 import decimal
 import io
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pandas
@@ -12,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bertjax.tasks.definition import TaskOptions
+from bertjax.tasks.definition import Fold, TaskOptions
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.own_files import TableSource, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
@@ -410,11 +413,48 @@ def make(path, task="classify", **options):
     return make_task(task, TaskOptions(train=str(path), dev=str(path), **options))
 
 
-def test_labels_that_mark_missing_values_are_said(tmp_path, capsys):
-    for label in ("NA", "nan", "NULL", "#N/A", "None"):
-        (tmp_path / "a.csv").write_text(f'text,label\n"a","x"\n"b",{label}\n"c","y"\n')
-        assert label in make(tmp_path / "a.csv").labels
-        assert f"warning: the label {label!r}, which R and pandas write" in capsys.readouterr().out
+PLACEHOLDERS = ("NA", "nan", "NULL", "#N/A", "None", "none", "N/A", "-", "?", "_", "-1", "-100")
+
+
+@pytest.mark.parametrize("label", PLACEHOLDERS)
+@pytest.mark.parametrize("classes", [("x", "y"), ("0", "1")])
+def test_labels_that_mark_missing_values_are_no_classes(tmp_path, label, classes):
+    rows = [*classes, label, *classes]
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"t{i},{x}\n" for i, x in enumerate(rows)))
+    message = f"row 4: the label '{label}' usually marks a missing one.*--keep_labels {label}"
+    with pytest.raises(ValueError, match=re.escape(message).replace(r"\.\*", ".*")):
+        make(path)
+    skipping = make(path, skip_bad_rows=True)
+    assert skipping.labels == classes and len([*skipping.source.examples("train")]) == 4
+    assert ("train", 1) in Counter(split for split, _ in skipping.source.all_bad_rows()).items()
+    kept = make(path, keep_labels=(label,))
+    assert label in kept.labels and len([*kept.source.examples("dev")]) == 5
+    # A model without this class has no label for it.
+    source = TableSource("classify", test=path)
+    for names, expected in ((classes, None), (kept.labels, label)):
+        source.use_classes(names)
+        assert [*source.examples("test")][2].label == expected
+
+
+@pytest.mark.parametrize("labels", [("-1", "1"), ("+", "-"), ("-2", "-1", "0", "1")])
+def test_labels_that_mean_something_beside_the_others_are_classes(tmp_path, labels):
+    rows = "".join(f"text {i},{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "a.csv").write_text("text,label\n" + rows)
+    assert set(make(tmp_path / "a.csv").labels) == {*labels}
+
+
+def test_placeholders_among_several_labels_and_in_folds_are_no_classes(tmp_path):
+    rows = [{"text": f"text {i}", "labels": ["a", "b"][: 1 + i % 2]} for i in range(12)]
+    rows[5]["labels"] = ["-"]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for options in ({"dev_fraction": 0.2}, {"fold": Fold(0, 3, 0)}):
+        given = TaskOptions(train=str(path), **options)
+        with pytest.raises(ValueError, match="row 6: the label '-' usually marks a missing one"):
+            make_task("classify", given)
+        task = make_task("classify", dataclasses.replace(given, skip_bad_rows=True))
+        assert task.labels == ("a", "b")
 
 
 @pytest.mark.parametrize(
