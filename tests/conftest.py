@@ -15,6 +15,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each pytest worker has a core; more threads of PyTorch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What is printed must not depend on the terminal in which the tests run, or on its absence.
+for _name in ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(_name, None)
+# Other packages need the folder of the user, who may have none, as in a container.
+if os.path.expanduser("~") == "~":
+    os.environ["HOME"] = tempfile.mkdtemp(prefix="home")
+os.environ.setdefault("LOGNAME", "tester")  # a user may have no name
+
 # Settings of jax are environment variables, so that the processes that tests start have them, too.
 # Programs are kept between runs, in the folder that pytest keeps for such things: compiling is most
 # of the time.
@@ -57,9 +65,11 @@ from tests.hub_server import hub  # noqa: E402, F401
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 
-# In the background of a script, SIGINT is ignored, and remains ignored in all processes that tests
-# start.
+# In the background of a script, SIGINT is ignored, and under `nohup`, SIGHUP; they would remain
+# ignored in all processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 # Tracing makes many objects and few cycles, and every full collection visits all modules again.
 gc.freeze()
