@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bertjax.base import signals
+from bertjax.base import process, signals
 
 if TYPE_CHECKING:
     from bertjax.finetune import finetune as finetune
@@ -23,7 +23,9 @@ _HOMES = {
 }
 _COMMANDS = ("finetune", "prepare", "pretrain", "train_tokenizer")
 
-signals.hold_signals_of_commands()
+if process.is_command():
+    process.settle()
+    signals.hold_signals()
 
 
 def __getattr__(name: str) -> Any:

@@ -49,11 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` names and returns its exit status; 2 for an unknown command."""
     name, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
-        print(usage())
-        return 0
+        return signals.run_reporting_errors(lambda: print(usage()))
     if name == "--version":
-        print(f"bertjax {bertjax.__version__}")
-        return 0
+        return signals.run_reporting_errors(lambda: print(f"bertjax {bertjax.__version__}"))
     command = name.replace("-", "_")
     if command not in COMMANDS:
         hint = did_you_mean(command, COMMANDS)

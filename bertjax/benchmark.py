@@ -134,9 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def start() -> None:
         config, flags = parse(argv)
-        from bertjax.devices.compilation import use_compilation_cache
+        from bertjax.devices.compilation import start_jax
 
-        use_compilation_cache()
+        start_jax()
         (accept if flags.acceptance else run)(config, flags)
 
     return signals.run_reporting_errors(start, signals.MEMORY_REMEDY)

@@ -336,14 +336,14 @@ def run(config: PredictConfig) -> None:
     """
     from bertjax.base.outputs import check_paths
     from bertjax.cloud.copies import local_copy
-    from bertjax.devices.compilation import use_compilation_cache
+    from bertjax.devices.compilation import start_jax
     from bertjax.inference.embed import Embedder, embed_file
     from bertjax.inference.fill_mask import fill_mask
     from bertjax.inference.output_files import standard_input_as_file
     from bertjax.weights import load_model
 
     check_paths(config)
-    use_compilation_cache()
+    start_jax()
     given = [name for name in ("input", "embed") if getattr(config, name) is not None]
     copies = {name: str(local_copy(getattr(config, name))) for name in given}
     config = dataclasses.replace(config, **copies)

@@ -81,12 +81,12 @@ def run(config: VisualizeConfig) -> None:
         ValueError: the text is empty or too long, or the model has no such layer or head.
     """
     from bertjax.base.outputs import check_paths
-    from bertjax.devices.compilation import use_compilation_cache
+    from bertjax.devices.compilation import start_jax
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 
     check_paths(config)
-    use_compilation_cache()
+    start_jax()
     # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
     model = Pretrained(load_model(config.model, "auto"))
     counts = {"layer": model.config.num_hidden_layers, "head": model.config.num_attention_heads}

@@ -41,8 +41,20 @@ def is_remote(path: Any) -> bool:
 
 
 def cache_folder() -> Path:
-    """Returns the cache folder of this package, in XDG_CACHE_HOME or ~/.cache; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
+    """Returns the cache folder of this package, in XDG_CACHE_HOME or ~/.cache; it may not exist.
+
+    Raises:
+        OSError: XDG_CACHE_HOME is not set, and the user has no home folder.
+    """
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "bertjax"
+    try:
+        return Path.home() / ".cache" / "bertjax"
+    except RuntimeError as error:
+        raise OSError(
+            "This user has neither a name nor a home folder: set the environment variable HOME, or "
+            "XDG_CACHE_HOME, to a folder."
+        ) from error
 
 
 @contextlib.contextmanager

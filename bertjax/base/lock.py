@@ -18,6 +18,8 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
+from bertjax.base.progress import waiting
+
 # Of a lease: the seconds between two touches, and the seconds without one after which it is stale.
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
@@ -34,7 +36,7 @@ def waiting_lock(path: Path) -> Iterator[None]:
     the block at the same time.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), waiting(f"another process that has locked {path}"):
             stack.enter_context(FileLock(path, fallback_to_soft=False))
         yield
 

@@ -154,6 +154,19 @@ def progress(
         print(state.summary(), file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on stderr, after FIRST_LINE_SECONDS, that the `with` block waits for `what`."""
+    where = {"file": sys.stderr, "flush": True}
+    timer = threading.Timer(FIRST_LINE_SECONDS, print, (f"waiting for {what}",), where)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class _Display(threading.Thread):
     """The thread that shows a `Progress`, from `SILENT_SECONDS` on until `finish` is called."""
 

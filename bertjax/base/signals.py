@@ -1,6 +1,6 @@
 """Stop signals, from the handler to the exit status 75: all of it stands in this file.
 
-While a command imports its modules, signals wait (`hold_signals_of_commands`). From then on, a
+While a command imports its modules, signals wait (`hold_signals`). From then on, a
 signal raises `Interrupted` (`signals_raise`). In a training run, a first signal only sets a flag,
 at which the loop looks after each step (`StopSignal`); while Orbax writes, signals wait
 (`signals_deferred`). `run_reporting_errors` turns `Interrupted` into the exit status `STOPPED`,
@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from bertjax.base import process
 from bertjax.base.printable import printable_output
 
 # The exit status of a command that was stopped by a signal and that resumes if it is run again
@@ -49,16 +50,14 @@ class Interrupted(KeyboardInterrupt):
 _held: list[int] = []
 
 
-def hold_signals_of_commands() -> None:
-    """Makes signals wait in `_held` for `run_reporting_errors` if this process is a command.
+def hold_signals() -> None:
+    """Makes signals wait in `_held` for `run_reporting_errors`.
 
-    The package calls this when it is imported, which is the first thing that a command does. A
-    second signal ends the process at once.
+    The package calls this when a command imports it, which is the first thing that a command does.
+    A second signal ends the process at once.
     """
-    program = (sys.orig_argv[-len(sys.argv) :] or [""])[0]  # the module, or the script `bertjax`
-    if os.path.basename(program).removeprefix("-m").partition(".")[0] == "bertjax":
-        for number in stop_signals():
-            signal.signal(number, _hold)
+    for number in stop_signals():
+        signal.signal(number, _hold)
 
 
 def _hold(number: int, frame: Any) -> None:
@@ -330,7 +329,8 @@ def run_reporting_errors(
     Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
     device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, their
     traceback is printed as well. `memory_remedy` names the flags with which the command needs less
-    memory, and `trains` gives Ctrl-C the exit status of SIGTERM.
+    memory. `trains` gives Ctrl-C the exit status of SIGTERM; what is printed is then a mere log,
+    of which a part may be lost.
 
     The status is 0 for success; 1 for an expected error; 75 (`STOPPED`) after a signal to a command
     that resumes its work if it is run again; 130 if Ctrl-C stopped any other work; and 141 if the
@@ -340,8 +340,14 @@ def run_reporting_errors(
         with signals_raise(trains=trains):
             while _held:
                 signal.raise_signal(_held.pop())
-            run()
-        sys.stdout.flush()
+            if trains:
+                process.check_address_space()
+            try:
+                run()
+            except SystemExit:  # after --help
+                process.check_output(is_log=False)
+                raise
+            process.check_output(is_log=trains)
     except BrokenPipeError as error:
         if not _reader_ended():
             return _report(str(error))
@@ -354,6 +360,11 @@ def run_reporting_errors(
         return _report(f"{error}{where}")
     except (RuntimeError, MemoryError) as error:
         text = str(error)
+        if text == "can't start new thread":
+            return _report(
+                "The system starts no more threads for this process: raise the limits of processes "
+                "(ulimit -u) and of address space (ulimit -v), or those of the container."
+            )
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:
             raise
         what = text.strip().partition("\n")[0][:300] or "no memory is left on this host"

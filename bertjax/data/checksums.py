@@ -41,7 +41,11 @@ class Remembered:
     def __init__(self, directory: str | Path):
         self._directory = Path(directory).resolve()
         name = hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:32]
-        self._path = cache_folder() / "verified" / f"{name}.json"
+        try:
+            folder = cache_folder()
+        except OSError:  # a user without a folder
+            folder = Path(os.devnull)
+        self._path = folder / "verified" / f"{name}.json"
         self._known = self._read()
 
     def _read(self) -> dict[str, list]:

@@ -1,4 +1,4 @@
-"""How programs are compiled: with deterministic operations, and with jax's persistent cache."""
+"""How jax is set up: its devices, what decides the bits of results, and its persistent cache."""
 
 import contextlib
 import os
@@ -17,6 +17,80 @@ from bertjax.base.files import cache_folder
 # in another run.
 FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 
+# Settings of jax and variables of the environment on which the bits of results depend, with the
+# values that they have by default. A script may set them; a command ignores those of
+# `base.process.IGNORED`.
+_SETTINGS = {
+    "jax_enable_x64": "False",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_random_seed_offset": "0",
+    "jax_threefry_partitionable": "True",
+    "jax_threefry_gpu_kernel_lowering": "False",
+    "jax_default_matmul_precision": "None",
+    "jax_disable_jit": "False",
+    "jax_disable_most_optimizations": "False",
+    "jax_softmax_custom_jvp": "False",
+    "jax_optimization_level": "UNKNOWN",
+    "jax_exec_time_optimization_effort": "0.0",
+}
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+# Flags of XLA that change no bit, or that stand in the config of the run.
+_HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platform_device_count")
+
+
+def bits_settings() -> dict[str, str]:
+    """Returns {name: value} of all settings that change bits and that are not as by default."""
+    settings = {}
+    for name, usual in _SETTINGS.items():
+        value = getattr(jax.config, name, usual)
+        text = str(getattr(value, "value", value))
+        if text != usual:
+            settings[name] = text
+    for name in _VARIABLES:
+        flags = os.environ.get(name, "").split()
+        kept = [flag for flag in flags if not flag.startswith(_HARMLESS)]
+        if kept:
+            settings[name] = " ".join(sorted(kept))
+    return settings
+
+
+_process: int | None = None  # the process that has initialised the devices
+
+
+def refuse_fork() -> None:
+    """Raises RuntimeError in a process that was forked after its parent has initialised devices."""
+    if _process not in (None, os.getpid()):
+        raise RuntimeError(
+            "This process was forked by one that uses jax, whose threads it lacks: it would "
+            "wait forever: start processes with multiprocessing.get_context('spawn') (in a "
+            "DataLoader of PyTorch: multiprocessing_context='spawn'), or use threads."
+        )
+
+
+def check_devices() -> None:
+    """Initialises the devices of jax.
+
+    Raises:
+        OSError: jax does not find those that JAX_PLATFORMS or JAX_PLATFORM_NAME asks for, or none.
+        RuntimeError: as in `refuse_fork`.
+    """
+    global _process
+    refuse_fork()
+    try:
+        jax.devices()
+        _process = os.getpid()
+    except (RuntimeError, AssertionError) as error:
+        names = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
+        wanted = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+        reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
+        raise OSError(
+            f"jax has no device that it can use{' with ' * bool(wanted)}{', '.join(wanted)}"
+            f"{f' ({reason})' if reason else ''}: unset JAX_PLATFORMS and JAX_PLATFORM_NAME, which "
+            "leaves the choice to jax, or set JAX_PLATFORMS=cpu, or install bertjax[cuda12] or "
+            "bertjax[tpu]."
+        ) from error
+
 
 def use_deterministic_operations(deterministic: bool) -> None:
     """If `deterministic`, adds XLA_FLAGS that allow only deterministic operations on GPUs.
@@ -33,14 +107,24 @@ def use_compilation_cache() -> None:
     """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder.
 
     Programs there that a kill or a full disk has cut off are deleted: jax would not replace them,
-    and warn of them in each process.
+    and warn of them in each process. A user without a folder has no cache.
     """
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
-        folder = cache_folder() / "xla"
         with contextlib.suppress(OSError):  # nothing is written to a folder that is read-only
+            folder = cache_folder() / "xla"
+            config.update("jax_compilation_cache_dir", str(folder))
             _delete_damaged(folder)
-        config.update("jax_compilation_cache_dir", str(folder))
+
+
+def start_jax() -> None:
+    """Sets up jax for a computation of this process alone: its cache and its devices.
+
+    Raises:
+        OSError: as in `check_devices`.
+    """
+    use_compilation_cache()
+    check_devices()
 
 
 def _delete_damaged(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.base.files import read_json
 from bertjax.base.run_file import holds_run, read_run
-from bertjax.devices.compilation import use_compilation_cache
+from bertjax.devices.compilation import start_jax
 from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import (
@@ -100,7 +100,7 @@ def evaluate(
     """
     if (task is None) == (data is None):
         raise ValueError("Give either task, the name of a benchmark task, or data, a file.")
-    use_compilation_cache()
+    start_jax()
     pretrained = model if isinstance(model, Pretrained) else Pretrained(load_model(model, None))
     if data is not None:
         columns = Columns(

@@ -35,6 +35,8 @@ import bertjax
 from bertjax.base.files import json_lines, naming_write_errors, writing
 from bertjax.base.lock import Lock
 from bertjax.base.printable import unfiltered
+from bertjax.base.process import need_output
+from bertjax.base.progress import waiting
 from bertjax.base.scratch import scratch_folder
 from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
@@ -50,10 +52,13 @@ def standard_input_as_file() -> Iterator[Path]:
     stdin.json if it is an array of objects, and stdin.txt (one text per line) otherwise. If its
     first line seems to name the columns of a table, a warning says that it is read as a text.
     """
+    if sys.stdin is None:
+        raise ValueError("Standard input is closed: leave out <&-, or give a file or a pipe.")
     with scratch_folder() as folder:
         path = folder / "stdin.txt"
         with naming_write_errors(folder), path.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            with waiting("the end of standard input"):
+                shutil.copyfileobj(sys.stdin.buffer, file)
         with path.open("rb") as file:
             start = file.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
         if start.startswith(b"{"):
@@ -513,6 +518,9 @@ _LONG_TEXT = re.compile(r'"((?:[^"\\]|\\.){500})(?:[^"\\]|\\.)+"')
 
 class _Printed:
     """Writes JSON lines to standard output; on a terminal, texts end after 500 characters."""
+
+    def __init__(self):
+        need_output()
 
     def finished(self) -> Iterator[dict[str, Any]]:
         return iter(())

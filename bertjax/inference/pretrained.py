@@ -23,7 +23,7 @@ from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.base.outputs import keep_apart
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
-from bertjax.devices.compilation import use_compilation_cache
+from bertjax.devices.compilation import refuse_fork, start_jax
 from bertjax.inference.embed import Embedder, following
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import file_identity
@@ -104,7 +104,7 @@ def load_pretrained(
     check("vocab_size", vocab_size, Count | None)
     name = getattr(dtype, "__name__", str(dtype))
     check("dtype", name, Literal["float32", "bfloat16", "float16"])
-    use_compilation_cache()
+    start_jax()
     loaded = load_model(
         path_or_name,
         head,
@@ -157,6 +157,11 @@ class Pretrained:
         self._loaded = loaded._replace(params={}, source=source)
         self._on_device: tuple[Any, Any] = (None, None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        computed = ("_restored", "_masked_lm")  # with arrays on the device
+        state = {name: value for name, value in vars(self).items() if name not in computed}
+        return state | {"params": jax.device_get(self.params), "_on_device": (None, None)}
+
     def __repr__(self) -> str:
         count = sum(x.size for x in jax.tree.leaves(self.params))
         classes = f" ({brief(', '.join(self.labels), 60)})" if self.labels else ""
@@ -183,6 +188,7 @@ class Pretrained:
         return self._loaded._replace(params=self._device_params(), tokenizer=self.tokenizer)
 
     def _device_params(self) -> Any:
+        refuse_fork()
         if self._on_device[0] is not self.params:
             params = inference_params(self.params, self.model)
             self._on_device = (self.params, params)

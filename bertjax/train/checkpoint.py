@@ -8,6 +8,7 @@ newest one is whole.
 import contextlib
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -110,12 +111,13 @@ class Checkpointer:
     def _notice(self, record: logging.LogRecord) -> bool:
         """Ends all hosts if Orbax logs that a save in the background has failed on this one.
 
-        Otherwise, this host would wait for the others, and they for it, for ten minutes.
+        Otherwise, this host would wait for the others, and they for it, for ten minutes. Errors,
+        which are raised as well, are logged with BERTJAX_TRACEBACK alone.
         """
         error = sys.exc_info()[1]
         if error is not None and self._watch and "Failed to run" in record.getMessage():
             self._watch.end(self._failure("Writing a checkpoint", error))
-        return True
+        return record.levelno < logging.ERROR or bool(os.environ.get("BERTJAX_TRACEBACK"))
 
     def _sweep(self, names: str) -> None:
         if not is_remote(self._directory) and hosts.is_first():

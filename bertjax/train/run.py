@@ -9,6 +9,7 @@ reports updates that were skipped. What differs between jobs stands first.
 import abc
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,15 @@ from bertjax.base.signals import Interrupted, StopSignal
 from bertjax.base.workdir_files import HOSTS
 from bertjax.cloud.hub import create_repository
 from bertjax.config import Phase, TrainingConfig, defaults_of
+from bertjax.data.preparation.workers import available_cores
 from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.activity import Clock
-from bertjax.devices.compilation import use_compilation_cache, use_deterministic_operations
+from bertjax.devices.compilation import (
+    bits_settings,
+    check_devices,
+    use_compilation_cache,
+    use_deterministic_operations,
+)
 from bertjax.devices.flops import peak_flops
 from bertjax.record import journal
 from bertjax.record.logger import MetricLogger, Session
@@ -42,7 +49,15 @@ from bertjax.train.step import Program, TrainState
 from bertjax.train.workdir import Workdir, opened
 
 # Names of config fields whose values may differ between the hosts of a run.
-PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
+PER_HOST = (
+    "data",
+    "data_cache",
+    "eval_data",
+    "workdir",
+    "distributed",
+    "reader_threads",
+    "machine",
+)
 NOTHING = contextlib.nullcontext()
 
 
@@ -214,8 +229,17 @@ def segments(phases: Sequence[Phase], rollbacks: Rollbacks, step: int) -> Iterat
 
 
 def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
-    """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any."""
+    """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any.
+
+    "environment" are the settings of jax that change bits, and "machine" is what may change on the
+    way, and is said then.
+    """
+    device, count = jax.devices()[0].device_kind, jax.device_count()
+    machine = device_text(device, count, jax.process_count())
+    if device == "cpu":
+        machine += f" with {available_cores()} cores"
     identity = dataclasses.asdict(config)
+    identity |= {"environment": bits_settings(), "machine": machine}
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
 
 
@@ -239,9 +263,15 @@ def opened_run(
         path = os.path.abspath(config.workdir)
         if "\\udc" in ascii(path):
             raise ValueError(f"{path} is not UTF-8, as names of checkpoints must be: rename it.")
+        if glob.escape(path) != path:
+            raise ValueError(
+                f"{path} has one of the characters *, ? and [, with which checkpoints could not be "
+                "read again: choose another --workdir, or rename its folders."
+            )
         check_paths(config)
         with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
+    check_devices()
     with (
         host_watch.watching(clock, config.stall_seconds) as watch,
         opened(config.workdir, direct=direct, watch=watch) as workdir,

@@ -64,7 +64,7 @@ MAY_CHANGE = (
     "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
     "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
     "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
-    "push_to_hub push_every hub_private track track_project"
+    "push_to_hub push_every hub_private track track_project machine"
 ).split()
 _CHECKPOINT = re.compile(rf"\d+(-\d+)?$|{DELETED}$|.*{TEMPORARY}")
 LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
@@ -162,6 +162,13 @@ class Workdir:
         if data_fingerprint != saved["data_fingerprint"]:
             where = saved["config"].get("data") or saved["config"].get("train")
             changed.append("the data differs from the data of " + (where or "the task's files"))
+        before, now = saved["config"].get("machine"), config.get("machine")
+        if before not in (None, now) and self.newest_step and not changed:
+            print(
+                f"note: the run goes on with {now}, after {before}: the batches and masks are the "
+                "same, and losses are equal within rounding",
+                flush=True,
+            )
         if changed:
             raise ValueError(
                 f"{self.address} holds a run of another config: {'; '.join(changed)}. Resume with "

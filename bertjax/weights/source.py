@@ -58,13 +58,28 @@ def usage_of(directory: Path) -> Usage:
     )
 
 
-def _outcome(read: Callable[[], Any]) -> Future[Any]:
-    outcome: Future[Any] = Future()
-    try:
-        outcome.set_result(read())
-    except Exception as error:
+class Outcome(Future[Any]):
+    """A future that is done; unlike others, it can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self.exception()
+        return _done, (None if error else self.result(), error)
+
+
+def _done(result: Any, error: BaseException | None) -> Outcome:
+    outcome = Outcome()
+    if error is None:
+        outcome.set_result(result)
+    else:
         outcome.set_exception(error)
     return outcome
+
+
+def _outcome(read: Callable[[], Any]) -> Outcome:
+    try:
+        return _done(read(), None)
+    except Exception as error:
+        return _done(None, error)
 
 
 class Source(NamedTuple):

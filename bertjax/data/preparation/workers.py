@@ -40,7 +40,9 @@ class Workers:
         self._pending: set[Future] = set()
         self._most_pending = processes + 1
         self._pool = None
-        if processes > 1:
+        if processes > 1 and multiprocessing.current_process().daemon:
+            print("note: one process prepares, because a daemonic process may start no others")
+        elif processes > 1:
             try:
                 # Workers are not forked, because threads of jax or of the caller may hold locks.
                 with signals_deferred():

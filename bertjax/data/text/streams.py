@@ -26,6 +26,7 @@ import zstandard
 
 from bertjax.base import addresses
 from bertjax.base.files import brief, is_remote
+from bertjax.base.progress import waiting
 
 BLOCK_BYTES = 1 << 18
 MAX_DEPTH = 8
@@ -186,10 +187,14 @@ def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
         DamagedInput: a subclass of ValueError; the file is damaged or truncated, or a decompression
             bomb.
     """
-    with open(path, "rb") as file:
-        before = counter.count
+    before = counter.count
+    with contextlib.ExitStack() as stack:
+        with waiting(f"a process that writes to {path}"):  # if it is a pipe
+            file = stack.enter_context(open(path, "rb"))
+            stream = Stream(counter.blocks(file))
+            stream.peek(1)
         opened = _OpenFile(path, lambda: counter.count - before)
-        yield from _unwrap(opened, "", Stream(counter.blocks(file)), MAX_DEPTH)
+        yield from _unwrap(opened, "", stream, MAX_DEPTH)
 
 
 def decompressed(name: str, file: BinaryIO) -> Stream:

@@ -1,0 +1,159 @@
+"""What a command settles for its own process, before any other module of the package is imported.
+
+Standard streams that are closed lead to /dev/null, so that no file that is opened later gets their
+numbers; what a full disk or a closed stream does not take is left out, and `check_output` says so.
+Variables of JAX that would change results in silence are taken out of the environment. Scripts that
+import the package keep their streams and their environment.
+"""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from bertjax.base.printable import unfiltered
+
+# rich would never end in a terminal, or with a variable COLUMNS, of less than 5 columns.
+LEAST_WIDTH = 20
+# The bytes of address space that a training reserves, and those for each core of the machine.
+LEAST_ADDRESS_SPACE, SPACE_OF_CORE = 1 << 31, 1 << 27
+# Variables that change numbers, or refuse copies to devices: a command has no use for them.
+IGNORED = (
+    *("JAX_ENABLE_X64", "JAX_EXPLICIT_X64_DTYPES", "JAX_NUMPY_DTYPE_PROMOTION"),
+    *("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_CUSTOM_PRNG", "JAX_RANDOM_SEED_OFFSET"),
+    *("JAX_THREEFRY_PARTITIONABLE", "JAX_THREEFRY_GPU_KERNEL_LOWERING", "JAX_LEGACY_PRNG_KEY"),
+    *("JAX_HIGH_DYNAMIC_RANGE_GUMBEL", "JAX_SOFTMAX_CUSTOM_JVP", "JAX_DISABLE_JIT"),
+    *("JAX_TRANSFER_GUARD", "JAX_TRANSFER_GUARD_HOST_TO_DEVICE"),
+    *("JAX_TRANSFER_GUARD_DEVICE_TO_HOST", "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE"),
+)
+
+
+def is_command() -> bool:
+    """Returns whether this process is `bertjax ...` or `python -m bertjax...`."""
+    program = (sys.orig_argv[-len(sys.argv) :] or [""])[0]  # the module, or the script `bertjax`
+    return os.path.basename(program).removeprefix("-m").partition(".")[0] == "bertjax"
+
+
+def settle() -> None:
+    """Settles the streams, the width of texts and the environment of a command."""
+    _open_streams()
+    if 0 < shutil.get_terminal_size().columns < LEAST_WIDTH:
+        os.environ["COLUMNS"] = str(LEAST_WIDTH)
+    ignored = [f"{name}={os.environ.pop(name)}" for name in IGNORED if name in os.environ]
+    if ignored:
+        print(
+            f"note: {', '.join(ignored)} in the environment is ignored: results of a command do "
+            "not depend on it (docs/reliability.md, Equal bits)",
+            file=sys.stderr,
+        )
+
+
+def check_address_space() -> None:
+    """Raises OSError if this process may use too little address space to train.
+
+    jax and the readers of the data start threads, which reserve much more than they use. Without
+    it, some of them wait forever for threads that do not start.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    needed = LEAST_ADDRESS_SPACE + (os.cpu_count() or 1) * SPACE_OF_CORE
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise OSError(
+            f"This process may reserve {limit / 1e9:.1f} GB of address space (ulimit -v), but a "
+            f"training on this machine needs about {needed / 1e9:.1f} GB, most of which it never "
+            "uses: raise the limit (ulimit -v unlimited), and limit the memory by a container or "
+            "a job of the cluster."
+        )
+
+
+class _Output:
+    """A standard stream of a command; what it cannot write is left out, and `lost` says why.
+
+    If it `is_needed`, because its text is the result of the command, the error is raised.
+    """
+
+    def __init__(self, stream: Any, closed: OSError | None):
+        self._stream, self._closed = stream, closed
+        self.lost: OSError | None = None
+        self.is_needed = False
+
+    def write(self, text: str) -> int:
+        if self._closed is not None and text:
+            self._lose(self._closed)
+        return self._try(lambda: self._stream.write(text), len(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        self._try(self._stream.flush, None)
+
+    def _try(self, write: Any, otherwise: Any) -> Any:
+        try:
+            return write()
+        except BrokenPipeError:  # which ends the command, as in `bertjax predict ... | head`
+            raise
+        except OSError as error:
+            self._lose(error)
+            return otherwise
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = error
+        if self.is_needed:
+            raise _output_error(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _open_streams() -> None:
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        closed = None
+        try:
+            os.fstat(number)
+        except OSError as error:
+            closed = error
+            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free, which is this one
+            os.set_inheritable(number, True)
+        stream = getattr(sys, name)
+        if stream is None and number:
+            stream = open(number, "w", encoding="utf-8", errors="replace", closefd=False)
+        if number:
+            setattr(sys, name, _Output(stream, closed))
+
+
+def need_output() -> None:
+    """Makes a command whose result is printed end at once if standard output cannot be written."""
+    if isinstance(stream := unfiltered(sys.stdout), _Output):
+        stream.is_needed = True
+
+
+def check_output(*, is_log: bool) -> None:
+    """Says that a part of what was printed is lost, if it is, after the work is done.
+
+    If it `is_log`, which somebody may do without, this is a warning, and nothing if standard output
+    was closed when the command started.
+
+    Raises:
+        OSError: standard output could not be written, and it is no log.
+    """
+    sys.stdout.flush()
+    lost = getattr(sys.stdout, "lost", None)
+    if lost is None:
+        return
+    if not is_log:
+        raise _output_error(lost)
+    if lost.errno != errno.EBADF:
+        print(f"warning: {_output_error(lost)} The run itself is complete.", file=sys.stderr)
+
+
+def _output_error(error: OSError) -> OSError:
+    return OSError(
+        f"Standard output could not be written ({error}), so that a part of what was printed is "
+        "lost: make room, or send it to another place, as with > FILE or > /dev/null."
+    )
