@@ -43,3 +43,65 @@ def test_a_compiled_program_that_was_cut_off_is_replaced(start, length):
         replaced = start()
     assert {*replaced} == {*programs}
     assert all(len(replaced[path]) > length for path in programs)
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (RuntimeError("Unable to initialize backend 'tpu': no libtpu (set JAX_PLATFORMS='' to)"),)
+        + ("with JAX_PLATFORMS=x (Unable to initialize backend 'tpu': no libtpu): unset",),
+        (RuntimeError("Unknown backend cuda. Available backends are ['cpu']"), "Unknown backend"),
+        (AssertionError(), "with JAX_PLATFORMS=x: unset JAX_PLATFORMS"),
+    ],
+)
+def test_devices_that_do_not_exist_are_an_error_in_one_line(error, reason, monkeypatch):
+    def devices():
+        raise error
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "x")
+    monkeypatch.delenv("JAX_PLATFORM_NAME", raising=False)
+    with pytest.raises(OSError, match=".*") as refused:
+        compilation.check_devices()
+    assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_forked_process_is_refused_and_spawn_is_named(monkeypatch):
+    compilation.start_jax()
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    for use in (compilation.refuse_fork, compilation.start_jax):
+        with pytest.raises(RuntimeError, match="forked .*get_context.'spawn'"):
+            use()
+
+
+def test_what_decides_bits_is_recorded_and_what_changes_none_is_not(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    before = compilation.bits_settings()
+    harmless = "--xla_dump_to=x --xla_force_host_platform_device_count=3"
+    monkeypatch.setenv("XLA_FLAGS", " ".join([harmless, *compilation.FLAGS]))
+    assert compilation.bits_settings() == before
+    monkeypatch.setenv("XLA_FLAGS", f"{harmless} --xla_b=1 --xla_a=2")
+    assert compilation.bits_settings() == before | {"XLA_FLAGS": "--xla_a=2 --xla_b=1"}
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert compilation.bits_settings()["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("jax_enable_x64", True),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_default_matmul_precision", "bfloat16"),
+        ("jax_numpy_dtype_promotion", "strict"),
+        ("jax_random_seed_offset", 3),
+    ],
+)
+def test_settings_of_a_script_are_recorded(name, value):
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        assert compilation.bits_settings()[name] == str(value)
+    finally:
+        jax.config.update(name, getattr(before, "value", before))
+    assert name not in compilation.bits_settings()

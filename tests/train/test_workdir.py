@@ -363,3 +363,44 @@ def test_another_run_in_a_workdir_without_checkpoints_has_another_name(tmp_path)
         resume(workdir, dataclasses.replace(CONFIG, seed=seed))
         names.append(workdir.read()["run_id"])
     assert names[0] == names[1] != names[2]
+
+
+ENVIRONMENT = {"environment": {"XLA_FLAGS": "--a"}, "machine": "1 CPU with 2 cores"}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"environment": {}}, "environment.XLA_FLAGS: '--a' -> None"),
+        ({"environment": {"XLA_FLAGS": "--b"}}, "environment.XLA_FLAGS: '--a' -> '--b'"),
+        (
+            {"environment": {"XLA_FLAGS": "--a", "jax_default_matmul_precision": "bfloat16"}},
+            "environment.jax_default_matmul_precision: None -> 'bfloat16'",
+        ),
+    ],
+)
+def test_a_run_does_not_go_on_under_settings_that_change_bits(change, message, tmp_path):
+    workdir, config = workdir_of(tmp_path, CONFIG), dataclasses.asdict(CONFIG)
+    workdir.claim(config | {"environment": {}}, "data")  # as a run.json of an older version
+    workdir.claim(config, "data")
+    workdir.check(config | {"environment": {}}, "data")
+    (tmp_path / "other").mkdir()
+    other = workdir_of(tmp_path / "other", CONFIG)
+    other.delete_run()
+    other.claim(config | ENVIRONMENT, "data")
+    (other.checkpoints / "12").mkdir(parents=True)
+    with pytest.raises(ValueError) as refused:
+        other.claim(config | ENVIRONMENT | change, "data")
+    assert message in str(refused.value)
+
+
+def test_a_run_that_goes_on_with_other_cores_says_so(tmp_path, capsys):
+    config = dataclasses.asdict(CONFIG) | ENVIRONMENT
+    workdir = Workdir(tmp_path / "run")
+    workdir.claim(config, "data")
+    (workdir.checkpoints / "12").mkdir(parents=True)
+    workdir.claim(config, "data")
+    assert capsys.readouterr().out == ""
+    for machine in ("1 CPU with 1 cores", "8 x CPU with 2 cores", "1 TPU v4"):
+        workdir.claim(config | {"machine": machine}, "data")
+        assert f"note: the run goes on with {machine}, after" in capsys.readouterr().out
