@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import random
 import shutil
@@ -786,6 +787,16 @@ def test_a_signal_waits_until_worker_processes_are_started():
         pool._pool.submit = submit
         pool.submit(None)
     assert started
+
+
+def test_a_daemonic_process_prepares_alone(small_chunks, monkeypatch, capsys, tmp_path):
+    alone = dataclasses.replace(small_chunks, output=str(tmp_path / "alone"), num_processes=1)
+    prepare.run(alone)
+    monkeypatch.setattr(multiprocessing.current_process(), "daemon", True)
+    prepare.run(dataclasses.replace(small_chunks, num_processes=2))
+    assert "note: one process prepares, because a daemonic" in capsys.readouterr().out
+    for file in Path(alone.output).glob("*.array_record"):
+        assert file.read_bytes() == (Path(small_chunks.output) / file.name).read_bytes()
 
 
 STOPPED_EARLY = """

@@ -64,7 +64,7 @@ def refuse_fork() -> None:
         raise RuntimeError(
             "This process was forked by one that uses jax, whose threads it lacks: it would "
             "wait forever: start processes with multiprocessing.get_context('spawn') (in a "
-            "DataLoader of PyTorch: multiprocessing_context='spawn'), or use threads."
+            "DataLoader of PyTorch: multiprocessing_context='spawn')."
         )
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.base import lock
-from bertjax.base.lock import Lock, Locked
+from bertjax.base import lock, progress
+from bertjax.base.lock import Lock, Locked, waiting_lock
 
 
 def lock_at(folder: Path) -> Lock:
@@ -187,3 +187,15 @@ def test_one_that_outlives_its_module_is_left_to_the_system(tmp_path, monkeypatc
         kept.__del__()
     assert kept.held
     kept.release()
+
+
+def test_a_lock_of_another_process_is_named_while_it_is_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.05)
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.5, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        with waiting_lock(tmp_path / "lock"):
+            pass
+    assert f"waiting for another process that has locked {tmp_path / 'lock'}" in (
+        capsys.readouterr().err
+    )

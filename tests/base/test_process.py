@@ -27,7 +27,8 @@ class Full:
     def write(self, text):
         raise FULL
 
-    flush = write
+    def flush(self):
+        raise FULL
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "score --help"])

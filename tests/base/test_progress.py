@@ -74,6 +74,16 @@ def test_failed_work_is_not_called_finished(quick, capsys):
     assert not [t for t in threading.enumerate() if t.name == "progress"]
 
 
+def test_what_is_waited_for_is_said_only_if_it_takes_long(quick, capsys):
+    with progress.waiting("a pipe"):
+        pass
+    time.sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+    with progress.waiting("a pipe"):
+        time.sleep(0.2)
+    assert capsys.readouterr() == ("", "waiting for a pipe\n")
+
+
 def test_other_hosts_show_nothing(quick, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_is_hidden", False)
     progress.hide()

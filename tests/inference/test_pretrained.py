@@ -3,7 +3,11 @@
 import dataclasses
 import functools
 import json
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -1013,3 +1017,71 @@ def test_a_maximum_length_that_has_no_room_for_a_pair_is_named(
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": length}))
     with pytest.raises(ValueError, match=rf"max_length={length} \(of task.json, or model_max_len"):
         bertjax.load_pretrained(folder).predict(["ab"])
+
+
+def test_a_model_that_is_pickled_predicts_the_same(classifier, sentences):
+    texts = sentences[:3]
+    before = classifier.predict(texts)  # puts arrays on the device
+    copy = pickle.loads(pickle.dumps(classifier))
+    assert copy.predict(texts) == before == classifier.predict(texts)
+    assert copy.labels == classifier.labels and copy.where == classifier.where
+    vectors = copy.embed(texts)
+    np.testing.assert_array_equal(vectors, classifier.embed(texts))
+
+
+def test_a_model_whose_other_files_are_damaged_is_pickled_with_the_error(
+    tmp_path, one_layer_config, tokenizer, written
+):
+    written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    (tmp_path / "m" / "task.json").write_text("{")
+    copy = pickle.loads(pickle.dumps(bertjax.load_pretrained(tmp_path / "m")))
+    with pytest.raises(ValueError, match="task.json"):
+        copy.predict(["a"])
+
+
+@pytest.mark.parametrize("use", ["predict", "embed", "__call__"])
+def test_a_forked_child_is_refused_and_spawn_is_named(use, bert, classifier, monkeypatch):
+    model = classifier if use == "predict" else bert
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(RuntimeError, match="forked .*get_context.'spawn'"):
+        getattr(model, use)(["a"])
+
+
+CHILD = """
+import multiprocessing, sys
+import bertjax
+
+def child(model, queue):
+    try:
+        queue.put(model.predict(["a"]))
+    except RuntimeError as error:
+        queue.put(str(error))
+
+if __name__ == "__main__":
+    model = bertjax.load_pretrained(sys.argv[1])
+    expected = model.predict(["a"])
+    for kind in ("fork", "spawn"):
+        context = multiprocessing.get_context(kind)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(model, queue))
+        process.start()
+        print(kind, queue.get(timeout=100) == expected)
+        process.join()
+"""
+
+
+@pytest.mark.slow
+def test_spawned_processes_predict_and_forked_ones_end(
+    tmp_path, one_layer_config, tokenizer, written
+):
+    written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    (tmp_path / "child.py").write_text(CHILD)
+    paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, tmp_path / "child.py", tmp_path / "m"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    assert done.stdout.splitlines() == ["fork False", "spawn True"], done.stderr

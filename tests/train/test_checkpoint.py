@@ -187,6 +187,7 @@ def test_a_background_save_that_fails_stops_the_run_and_leaves_the_one_before(tm
     )
     assert done.returncode != 0 and "not reached" not in done.stdout
     assert "OSError: Writing a checkpoint in" in done.stderr
+    assert "ERROR:absl" not in done.stderr  # the error is raised, and logged by each of its threads
     again = Checkpointer(tmp_path)
     assert again.latest_step == 1
     again.close()

@@ -352,3 +352,10 @@ def test_a_signal_while_a_run_starts_is_a_stop_and_no_crash(tmp_path):
         time.sleep(0.3)
         process.send_signal(number)
     assert [process.wait(timeout=60) for *_, process in runs] == [STOPPED] * 3
+
+
+@pytest.mark.parametrize("name", ["run[1]", "a*", "what?", "[x]/run"])
+def test_a_name_that_orbax_reads_as_a_pattern_is_refused_before_the_run(config, name, tmp_path):
+    with pytest.raises(ValueError, match="one of the characters .*, with which checkpoints could"):
+        train(config, tmp_path / name)
+    assert not (tmp_path / name).exists()

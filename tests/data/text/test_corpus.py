@@ -6,6 +6,8 @@ import lzma
 import os
 import sys
 import tarfile
+import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from bertjax.base import progress
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.pydocs import clean, is_english, module_paragraphs
 from bertjax.data.text.sentences import sentences_of, split_sentences
@@ -433,3 +436,33 @@ def test_real_files_are_told_apart():
     assert layouts("sample_text.txt") == {"lines": 3}
     assert layouts("standard-ebooks.tar.xz")["prose"] >= 299
     assert layouts("enwiki-2014-wikiextractor.tar.xz") == {"paragraphs": 300}
+
+
+@pytest.mark.parametrize("wrap", [bytes, gzip.compress])
+def test_a_pipe_that_nobody_writes_is_named_while_it_is_waited_for(
+    wrap, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Timer(0.4, (tmp_path / "pipe").write_bytes, (wrap(b"One line.\n"),))
+    writer.start()
+    documents = [document.text for document in Corpus([str(tmp_path / "pipe")]).documents()]
+    writer.join()
+    assert documents == ["One line."]
+    assert f"waiting for a process that writes to {tmp_path / 'pipe'}" in capsys.readouterr().err
+
+
+def test_a_pipe_whose_writer_writes_late_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+
+    def write():
+        with (tmp_path / "pipe").open("w") as file:
+            time.sleep(0.4)
+            file.write("One line.\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert len([*Corpus([str(tmp_path / "pipe")]).documents()]) == 1
+    writer.join()
+    assert "waiting for a process that writes" in capsys.readouterr().err
