@@ -10,24 +10,23 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bertjax.base.printable import unfiltered
 
 # rich would never end in a terminal, or with a variable COLUMNS, of less than 5 columns.
 LEAST_WIDTH = 20
-# The bytes of address space that a training reserves, and those for each core of the machine.
-LEAST_ADDRESS_SPACE, SPACE_OF_CORE = 1 << 31, 1 << 27
+# The bytes of address space with which a training on two cores has room for all of its threads.
+LEAST_ADDRESS_SPACE = 2_500_000_000
 # Variables that change numbers, or refuse copies to devices: a command has no use for them.
 IGNORED = (
-    *("JAX_ENABLE_X64", "JAX_EXPLICIT_X64_DTYPES", "JAX_NUMPY_DTYPE_PROMOTION"),
-    *("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_CUSTOM_PRNG", "JAX_RANDOM_SEED_OFFSET"),
-    *("JAX_THREEFRY_PARTITIONABLE", "JAX_THREEFRY_GPU_KERNEL_LOWERING", "JAX_LEGACY_PRNG_KEY"),
-    *("JAX_HIGH_DYNAMIC_RANGE_GUMBEL", "JAX_SOFTMAX_CUSTOM_JVP", "JAX_DISABLE_JIT"),
-    *("JAX_TRANSFER_GUARD", "JAX_TRANSFER_GUARD_HOST_TO_DEVICE"),
-    *("JAX_TRANSFER_GUARD_DEVICE_TO_HOST", "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE"),
-)
+    "JAX_ENABLE_X64 JAX_EXPLICIT_X64_DTYPES JAX_NUMPY_DTYPE_PROMOTION JAX_DEFAULT_PRNG_IMPL "
+    "JAX_ENABLE_CUSTOM_PRNG JAX_RANDOM_SEED_OFFSET JAX_THREEFRY_PARTITIONABLE "
+    "JAX_THREEFRY_GPU_KERNEL_LOWERING JAX_LEGACY_PRNG_KEY JAX_HIGH_DYNAMIC_RANGE_GUMBEL "
+    "JAX_SOFTMAX_CUSTOM_JVP JAX_DISABLE_JIT JAX_TRANSFER_GUARD JAX_TRANSFER_GUARD_HOST_TO_DEVICE "
+    "JAX_TRANSFER_GUARD_DEVICE_TO_HOST JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE"
+).split()
 
 
 def is_command() -> bool:
@@ -61,13 +60,11 @@ def check_address_space() -> None:
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    needed = LEAST_ADDRESS_SPACE + (os.cpu_count() or 1) * SPACE_OF_CORE
-    if limit != resource.RLIM_INFINITY and limit < needed:
+    if 0 <= limit < LEAST_ADDRESS_SPACE:  # -1: no limit
         raise OSError(
-            f"This process may reserve {limit / 1e9:.1f} GB of address space (ulimit -v), but a "
-            f"training on this machine needs about {needed / 1e9:.1f} GB, most of which it never "
-            "uses: raise the limit (ulimit -v unlimited), and limit the memory by a container or "
-            "a job of the cluster."
+            f"This process may reserve {limit:,} bytes of address space (ulimit -v); a training "
+            f"needs {LEAST_ADDRESS_SPACE:,}, most of which it never uses: raise the limit (ulimit "
+            "-v unlimited), and limit the memory by a container or a job of the cluster."
         )
 
 
@@ -77,35 +74,28 @@ class _Output:
     If it `is_needed`, because its text is the result of the command, the error is raised.
     """
 
-    def __init__(self, stream: Any, closed: OSError | None):
-        self._stream, self._closed = stream, closed
-        self.lost: OSError | None = None
-        self.is_needed = False
+    def __init__(self, stream: Any):
+        self._stream, self.lost, self.is_needed = stream, None, False
 
     def write(self, text: str) -> int:
-        if self._closed is not None and text:
-            self._lose(self._closed)
-        return self._try(lambda: self._stream.write(text), len(text))
+        self._try(self._stream.write, text)
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        self._try(self._stream.flush, None)
+        self._try(self._stream.flush)
 
-    def _try(self, write: Any, otherwise: Any) -> Any:
+    def _try(self, write: Callable[..., Any], *text: str) -> None:
         try:
-            return write()
+            write(*text)
         except BrokenPipeError:  # which ends the command, as in `bertjax predict ... | head`
             raise
         except OSError as error:
-            self._lose(error)
-            return otherwise
-
-    def _lose(self, error: OSError) -> None:
-        self.lost = error
-        if self.is_needed:
-            raise _output_error(error)
+            self.lost = error
+            if self.is_needed:
+                raise _output_error(error) from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -113,18 +103,15 @@ class _Output:
 
 def _open_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        closed = None
         try:
             os.fstat(number)
-        except OSError as error:
-            closed = error
-            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free, which is this one
+        except OSError:
+            # This gets the least number that is free. What is written there is an error (EBADF).
+            os.open(os.devnull, os.O_RDONLY)
             os.set_inheritable(number, True)
-        stream = getattr(sys, name)
-        if stream is None and number:
-            stream = open(number, "w", encoding="utf-8", errors="replace", closefd=False)
         if number:
-            setattr(sys, name, _Output(stream, closed))
+            stream = getattr(sys, name) or open(number, "w", encoding="utf-8", closefd=False)
+            setattr(sys, name, _Output(stream))
 
 
 def need_output() -> None:
@@ -144,11 +131,9 @@ def check_output(*, is_log: bool) -> None:
     """
     sys.stdout.flush()
     lost = getattr(sys.stdout, "lost", None)
-    if lost is None:
-        return
-    if not is_log:
+    if lost is not None and not is_log:
         raise _output_error(lost)
-    if lost.errno != errno.EBADF:
+    if lost is not None and lost.errno != errno.EBADF:
         print(f"warning: {_output_error(lost)} The run itself is complete.", file=sys.stderr)
 
 

@@ -20,20 +20,12 @@ FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 # Settings of jax and variables of the environment on which the bits of results depend, with the
 # values that they have by default. A script may set them; a command ignores those of
 # `base.process.IGNORED`.
-_SETTINGS = {
-    "jax_enable_x64": "False",
-    "jax_numpy_dtype_promotion": "standard",
-    "jax_default_prng_impl": "threefry2x32",
-    "jax_random_seed_offset": "0",
-    "jax_threefry_partitionable": "True",
-    "jax_threefry_gpu_kernel_lowering": "False",
-    "jax_default_matmul_precision": "None",
-    "jax_disable_jit": "False",
-    "jax_disable_most_optimizations": "False",
-    "jax_softmax_custom_jvp": "False",
-    "jax_optimization_level": "UNKNOWN",
-    "jax_exec_time_optimization_effort": "0.0",
-}
+_SETTINGS = (
+    "enable_x64=False numpy_dtype_promotion=standard default_prng_impl=threefry2x32 "
+    "random_seed_offset=0 threefry_partitionable=True threefry_gpu_kernel_lowering=False "
+    "default_matmul_precision=None disable_jit=False disable_most_optimizations=False "
+    "softmax_custom_jvp=False optimization_level=UNKNOWN exec_time_optimization_effort=0.0"
+).split()
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 # Flags of XLA that change no bit, or that stand in the config of the run.
 _HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platform_device_count")
@@ -41,16 +33,16 @@ _HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platfo
 
 def bits_settings() -> dict[str, str]:
     """Returns {name: value} of all settings that change bits and that are not as by default."""
-    settings = {}
-    for name, usual in _SETTINGS.items():
-        value = getattr(jax.config, name, usual)
+    settings, config = {}, jax.config.values
+    for setting in _SETTINGS:
+        name, _, usual = f"jax_{setting}".partition("=")
+        value = config.get(name, usual)
         text = str(getattr(value, "value", value))
         if text != usual:
             settings[name] = text
     for name in _VARIABLES:
         flags = os.environ.get(name, "").split()
-        kept = [flag for flag in flags if not flag.startswith(_HARMLESS)]
-        if kept:
+        if kept := [flag for flag in flags if not flag.startswith(_HARMLESS)]:
             settings[name] = " ".join(sorted(kept))
     return settings
 
@@ -81,14 +73,11 @@ def check_devices() -> None:
         jax.devices()
         _process = os.getpid()
     except (RuntimeError, AssertionError) as error:
-        names = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
-        wanted = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
-        reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
         raise OSError(
-            f"jax has no device that it can use{' with ' * bool(wanted)}{', '.join(wanted)}"
-            f"{f' ({reason})' if reason else ''}: unset JAX_PLATFORMS and JAX_PLATFORM_NAME, which "
-            "leaves the choice to jax, or set JAX_PLATFORMS=cpu, or install bertjax[cuda12] or "
-            "bertjax[tpu]."
+            f"jax has no device that it can use ({str(error).partition(chr(10))[0]}): unset "
+            f"JAX_PLATFORMS ({os.environ.get('JAX_PLATFORMS')}) and JAX_PLATFORM_NAME "
+            f"({os.environ.get('JAX_PLATFORM_NAME')}), which leaves the choice to jax, or install "
+            "bertjax[cuda12], bertjax[cuda13] or bertjax[tpu]."
         ) from error
 
 

@@ -234,12 +234,10 @@ def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, An
     "environment" are the settings of jax that change bits, and "machine" is what may change on the
     way, and is said then.
     """
-    device, count = jax.devices()[0].device_kind, jax.device_count()
-    machine = device_text(device, count, jax.process_count())
-    if device == "cpu":
-        machine += f" with {available_cores()} cores"
-    identity = dataclasses.asdict(config)
-    identity |= {"environment": bits_settings(), "machine": machine}
+    device = jax.devices()[0].device_kind
+    machine = device_text(device, jax.device_count(), jax.process_count())
+    identity = dataclasses.asdict(config) | {"environment": bits_settings()}
+    identity["machine"] = f"{machine} and {available_cores()} cores"
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
 
 

@@ -163,7 +163,7 @@ class Workdir:
             where = saved["config"].get("data") or saved["config"].get("train")
             changed.append("the data differs from the data of " + (where or "the task's files"))
         before, now = saved["config"].get("machine"), config.get("machine")
-        if before not in (None, now) and self.newest_step and not changed:
+        if before not in (None, now) and not changed:
             print(
                 f"note: the run goes on with {now}, after {before}: the batches and masks are the "
                 "same, and losses are equal within rounding",

@@ -365,7 +365,7 @@ def test_another_run_in_a_workdir_without_checkpoints_has_another_name(tmp_path)
     assert names[0] == names[1] != names[2]
 
 
-ENVIRONMENT = {"environment": {"XLA_FLAGS": "--a"}, "machine": "1 CPU with 2 cores"}
+ENVIRONMENT = {"environment": {"XLA_FLAGS": "--a"}, "machine": "1 CPU and 2 cores"}
 
 
 @pytest.mark.parametrize(
@@ -401,6 +401,6 @@ def test_a_run_that_goes_on_with_other_cores_says_so(tmp_path, capsys):
     (workdir.checkpoints / "12").mkdir(parents=True)
     workdir.claim(config, "data")
     assert capsys.readouterr().out == ""
-    for machine in ("1 CPU with 1 cores", "8 x CPU with 2 cores", "1 TPU v4"):
+    for machine in ("1 CPU and 1 cores", "8 x CPU and 2 cores", "1 TPU v4"):
         workdir.claim(config | {"machine": machine}, "data")
         assert f"note: the run goes on with {machine}, after" in capsys.readouterr().out
