@@ -40,7 +40,9 @@ PASSAGE_IDS = frozenset(
 )
 _JUDGED = (
     frozenset("qid queryid questionid topicid query question topic".split()),
-    frozenset("docid pid did cid docno corpusid passageid documentid passage document doc".split()),
+    frozenset(
+        "docid pid did cid docno corpusid passageid documentid passage document doc corpus".split()
+    ),
     frozenset("score relevance relevancy rel label grade rating judgment judgement".split()),
 )
 # {query id: {passage id: score}}, the best passages first

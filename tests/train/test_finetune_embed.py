@@ -39,6 +39,7 @@ def config(one_layer, tmp_path_factory, sentences):
         "temperature": 0.1,
     }
     settings |= {"retrieval_dir": str(folder), "select_by": "ndcg_at_10"}
+    settings["keep_same_id"] = True  # queries and passages are numbered alike
     return short_run("embed", one_layer, rows, folder, **settings)
 
 
@@ -90,13 +91,17 @@ def test_evaluations_search_a_collection_as_predict_does(result, config, capsys)
     found = [x["eval/ndcg_at_10"] for x in result.metrics if "eval/ndcg_at_10" in x]
     assert len(found) == 3 and result.scores["dev/ndcg_at_10"] == max(found)
     flags = ["--model", str(result.directory), "--retrieval_dir", config.retrieval_dir]
-    assert predict.main(flags) == 0
+    assert predict.main([*flags, "--keep_same_id"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
     expected = {name: result.scores[f"dev/{name}"] for name in RETRIEVAL_METRICS}
     assert scores == pytest.approx(expected, abs=1e-6) and 0 < scores["mrr_at_10"] < 1
     for changes, message in (
         ({"dev_fraction": 0.0, "select_by": None}, "need a dev split: give --dev"),
         ({"task": "classify", "text_column": "anchor"}, "searched at evaluations of --task embed"),
+        (
+            {"retrieval_dir": None, "select_by": None},
+            "keep_same_id=True has no effect without --ret",
+        ),
     ):
         given = {"pooling": None, "normalize": None, "matryoshka": (), "temperature": None}
         with pytest.raises(ValueError, match=message):
