@@ -506,6 +506,9 @@ def _asked(values: dict[str, Any], *, placed: bool) -> tuple:
     question, passage = as_text(values["text"]), as_text(values["pair"])
     if "answers" in values:
         found = values["answers"]
+        if isinstance(found, list) and all(isinstance(answer, dict) for answer in found):
+            keys = ("text", "answer_start")  # as in SQuAD's JSON
+            found = {key: [answer.get(key) for answer in found] for key in keys}
         if not isinstance(found, dict) or not {"text", "answer_start"} <= found.keys():
             raise Undefined("no answers")
         texts, starts = found["text"], found["answer_start"]
@@ -575,13 +578,15 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
         if not negatives:
             raise Undefined("no negatives")
     negatives = tuple(map(as_text, negatives))
-    scores = tuple(map(as_number, _as_list(values["scores"]))) if "scores" in values else ()
+    scores: tuple[float, ...] = ()
+    if "scores" in values and name == "train":
+        scores = tuple(map(as_number, _as_list(values["scores"])))
     if scores and len(scores) != 1 + len(negatives):
         raise Undefined("not one score per text")
     number = as_number(values["number"]) if "number" in values else None
     if task == "rerank" and number is not None and not 0 <= number <= 1:
         raise Undefined("a label that is not between 0 and 1")
-    return text, pair, negatives, number, scores
+    return text, pair, negatives if scores else tuple(sorted(negatives)), number, scores
 
 
 def vector(text: str) -> np.ndarray:
@@ -635,10 +640,12 @@ def _retrieved(files: dict[str, File], rows: dict[str, list[Row]]) -> tuple:
         others = [key for key in corpus if key != query]
         best = sorted(others, key=lambda key: -float(vector(corpus[key]) @ vector(queries[query])))
         ranking.append((query, tuple(best)))
-        positives = {key for key, grade in judged[query].items() if grade > 0}
-        gains = [float(key in positives) for key in best[:10]]
-        dcg = sum(gain / math.log2(k + 2) for k, gain in enumerate(gains))
-        ideal = sum(1 / math.log2(k + 2) for k in range(min(10, len(positives))))
+        # As trec_eval does: the gain is the grade, also of passages that are in no file.
+        gains = [max(judged[query].get(key, 0.0), 0.0) for key in best[:10]]
+        wanted = sorted((max(grade, 0.0) for grade in judged[query].values()), reverse=True)[:10]
+        dcg, ideal = (
+            sum(gain / math.log2(k + 2) for k, gain in enumerate(x)) for x in (gains, wanted)
+        )
         scores.append(dcg / ideal if ideal else 0.0)
     return (*sorted(ranking), round(sum(scores) / len(scores), 6))
 
@@ -983,9 +990,8 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
             return None
         make = _text(1200)
         _add_column(rng, file, name, make)
-        last = _each(lambda i, x: (*x[:2], (*x[2], make(i)), None, x[4]))
-        first = _each(lambda i, x: (*x[:2], (make(i), *x[2]), None, x[4]))
-        others = () if roles & {"number", "negatives"} else (last, first)
+        more = _each(lambda i, x: (*x[:2], tuple(sorted((*x[2], make(i)))), None, x[4]))
+        others = () if roles & {"number", "negatives"} else (more,)
         names = {name, "negative", *file.columns("number")}
         return Change("added: negatives", f"{name!r} with texts", names, None, True, others)
     if task == "qa":

@@ -103,7 +103,9 @@ def _meaning(task: str, example: Any, split: str) -> tuple:
             tuple(sorted(label)) if isinstance(label, tuple) else label,
         )
     number = None if task == "rerank" and example.choices else example.label
-    return example.text, example.pair, example.choices, number, example.scores
+    scores = example.scores if split == "train" else ()
+    negatives = example.choices if scores else tuple(sorted(example.choices))
+    return example.text, example.pair, negatives, number, scores
 
 
 def _vectors(texts: Any) -> np.ndarray:
@@ -168,7 +170,10 @@ def _alike(task: str, found: tuple, expected: tuple) -> bool:
     return one_to_one and all(re.sub(r"\.0\Z", "", str(a)).lower() == b.lower() for a, b in pairs)
 
 
-def _named(text: str, change: Change, number: int | None) -> bool:
+def _named(text: str, change: Change, number: int | None, *, refused: bool = False) -> bool:
+    """Returns whether a message names what is changed; a refusal may name other rows, or a flag."""
+    if refused and re.search(r"\brow \d|--[a-z]+_columns?\b", text):
+        return True
     if number is not None and re.search(
         rf"\b(rows?|line|element) [^\n]*?(?<!\d){number}(?!\d)", text
     ):
@@ -218,7 +223,8 @@ def judge(
     except Exception as caught:
         return "traceback", f"{type(caught).__name__}: {caught}"
     if error is not None:
-        return "refused" if _named(str(error), change, number) else "nameless", str(error)
+        named = _named(str(error), change, number, refused=True)
+        return "refused" if named else "nameless", str(error)
     if any(_alike(task, found, reading) for reading in expected):
         return "equal", ""
     if any(_named(line, change, number) for line in lines):

@@ -322,11 +322,12 @@ def _refuse_unused_text(
 ) -> None:
     """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`.
 
-    Beside a pair of texts, only columns with usual names of texts are refused.
+    Beside a pair of texts, only columns with usual names of texts are refused, and ids of words.
     """
-    texts = [name for name in _left(table, columns) if _holds_texts(table, name)]
+    free = (*_left(table, columns), columns.id or "")
+    texts = [name for name in free if _holds_texts(table, name)]
     if columns.pair is not None and kind != "choice":
-        texts = [name for name in texts if is_usual_text(name)]
+        texts = [name for name in texts if is_usual_text(name) or name == columns.id]
     if texts:
         first, other = columns.text, texts[0]
         remedy = (

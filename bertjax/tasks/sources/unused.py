@@ -184,7 +184,9 @@ class UnusedColumns:
     def check(self) -> None:
         """Raises ValueError if a column could change the meaning; the message says the remedy."""
         doubts: dict[str, list[str]] = {}
-        for name in self._values:
+        for name, values in self._values.items():
+            if values.total() < self._rows:
+                values[""] += 1  # of rows that lack it
             doubt = self._of_label() if name == self._label else self._doubt(name)
             doubts.setdefault(doubt, []).append(name)
         doubts.pop("", None)
@@ -252,7 +254,10 @@ class UnusedColumns:
         values, key, chosen = self._values[name], plain(name), plain(self._label or "")
         if label is None or not values.vary:
             return ""
-        if values.sort != label.sort and not (values.sort == _LISTS and key in _LABELS):
+        usual = KINDS[self._kind].labels  # type: ignore[index]
+        named = values.sort == _LISTS and key in _LABELS
+        named |= key in (usual if self._kind == "choice" else _STRONG) and chosen not in _STRONG
+        if values.sort != label.sort and not named:
             return ""
         if values.sort == "binary" and not is_harmless(name):
             others = [x for x in self._values if x != self._label and not is_harmless(x)]
@@ -261,7 +266,7 @@ class UnusedColumns:
                 return _SEVERAL
         if values.sort == "free" or (self._kind == "tag" and key == "postags"):
             return ""
-        if chosen not in KINDS[self._kind].labels:  # type: ignore[index]
+        if chosen not in usual:
             return "" if is_harmless(name) else _LABEL
         is_strong = chosen in _STRONG and self._kind in ("classify", "choice")
         return _LABEL if key in (_STRONG if is_strong else _LABELS) else ""
