@@ -46,8 +46,9 @@ class ConvertConfig:
     tokenizer); tf1 writes bert_model.ckpt, bert_config.json and vocab.txt for google-research/bert,
     of BERT models only and without heads for tagging and multiple choice (needs the extra `tf`)."""
     verify: bool = False
-    """Load the converted model with PyTorch, compare its outputs on a few sentences with those of
-    the model in JAX, and fail if an output differs by more than 1e-4 (needs the extra `parity`)."""
+    """Load the converted model with PyTorch, compare its outputs on a few sentences and pairs with
+    those of the model in JAX, and the ids and token types with those of transformers' tokenizers of
+    both models; fail if an output differs by more than 1e-4 (needs the extra `parity`)."""
     push_to_hub: str | None = None
     """Repository OWNER/NAME on the Hugging Face Hub to which the converted model is uploaded; it is
     created if it does not exist; None: the model is not uploaded."""
@@ -150,13 +151,15 @@ def verify(model: "Pretrained", written: Path) -> None:
     A model in the TF1 format is compared by a temporary copy in Hugging Face's format.
 
     Raises:
-        ValueError: an output differs by more than 1e-4.
+        ValueError: an output differs by more than 1e-4, or transformers' tokenizer in `written`, or
+            in the directory that `model` was loaded from, gives other ids or token types.
         ImportError: the extra `parity` is not installed.
     """
     import numpy as np
 
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
+    from bertjax.weights.sentence_transformers import transformer_folder
 
     with tempfile.TemporaryDirectory() as folder:
         if not (written / "config.json").is_file():  # PyTorch cannot read TF1 files
@@ -165,6 +168,10 @@ def verify(model: "Pretrained", written: Path) -> None:
             again.save(written)
         with progress.progress("comparing the outputs with PyTorch's"):
             differences = output_differences(model, written)
+            source = model.loaded.source
+            origin = [transformer_folder(source.where)] if source.kind == "hf" else []
+            for directory in (written, *origin):
+                _check_tokenizer(model, directory)
     for name, difference in differences.items():
         print(f"{name}: largest difference {difference:.2e}")
     worst = float(np.max([*differences.values()]))  # NaN if any is NaN
@@ -172,6 +179,27 @@ def verify(model: "Pretrained", written: Path) -> None:
         raise ValueError(
             f"The outputs differ from PyTorch's by up to {worst:.2e}, more than {TOLERANCE:.0e}."
         )
+
+
+def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
+    import transformers
+
+    tokenizer: Any = model.tokenizer
+    # transformers 5 gives ALBERT token types only if it is told to.
+    is_albert = tokenizer.tokenizer_class == "AlbertTokenizer"
+    told = {"model_input_names": [*tokenizer.model_input_names]} if is_albert else {}
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(directory, **told)
+    for text in SENTENCES:
+        texts = (text, None) if isinstance(text, str) else text
+        ids, types = tokenizer.encode_pair(*texts)
+        found = theirs(*texts, verbose=False)
+        expected = found.get("token_type_ids", [0] * len(ids))
+        if ids != found["input_ids"] or (types != expected and model.config.type_vocab_size > 1):
+            what = "token types" if ids == found["input_ids"] else "ids"
+            raise ValueError(
+                f"transformers' tokenizer in {directory} gives {texts} other {what} than bertjax: "
+                "correct its files so that they say how the model was trained, as warnings name."
+            )
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import bertjax
 from bertjax import convert
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.model import HEADS, BertConfig
-from bertjax.tokenization import load_tokenizer
+from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
 
@@ -163,6 +164,30 @@ def test_verify_fails_where_pytorch_differs(
     monkeypatch.setattr(convert, "TOLERANCE", 1e-12)
     assert run(source, tmp_path / "b", "--verify") == 1
     assert "differ from PyTorch's by" in capsys.readouterr().err
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("changes", [{}, {"model_input_names": ["input_ids", "attention_mask"]}])
+def test_verify_compares_token_types_through_both_tokenizers(
+    tmp_path, tiny_config, tokenizer, monkeypatch, capsys, written, changes
+):
+    pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    said = json.loads((source / "tokenizer_config.json").read_text())
+    del said["model_input_names"]
+    said |= {"tokenizer_class": "PreTrainedTokenizerFast"} | changes
+    (source / "tokenizer_config.json").write_text(json.dumps(said))
+    assert run(source, tmp_path / "b", "--verify") == 0
+    # As if the names of the inputs did not decide.
+    monkeypatch.setattr(Tokenizer, "second_type", 1)
+    assert run(source, tmp_path / "c", "--verify") == 1
+    assert "other token types than bertjax" in capsys.readouterr().err
+    monkeypatch.undo()
+    loading = sys.modules["bertjax.tokenization.load_tokenizer"]
+    monkeypatch.setattr(loading, "_has_types", lambda *_: True)
+    if not changes:  # the copy names the token types, but its source does not have them
+        assert run(source, tmp_path / "d", "--verify") == 1
+        assert f"{source} gives" in capsys.readouterr().err
 
 
 def truncated(source):

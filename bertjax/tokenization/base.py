@@ -95,9 +95,9 @@ class Tokenizer(abc.ABC):
         layout: the special tokens, and their positions in texts and pairs.
         model_max_length: the maximum input length of the model, in tokens, which `save` stores;
             nothing is truncated to it.
-        model_input_names: names of the arrays that transformers' tokenizer returns after loading
-            the saved files; None: input_ids, attention_mask and, if the layout has two token types,
-            token_type_ids.
+        model_input_names: names of the arrays that a model is given; without token_type_ids, all
+            token types are 0. None: input_ids, attention_mask and, if the layout has two token
+            types, token_type_ids.
         tokenizer_class: replaces the attribute of the class.
 
     Raises:
@@ -233,6 +233,12 @@ class Tokenizer(abc.ABC):
             pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
             special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
         )
+
+    @property
+    def second_type(self) -> int:
+        """The token type of the second text of a pair: that of the layout, or 0 for models whose
+        `model_input_names` have no token types."""
+        return self.layout.second_type if "token_type_ids" in self.model_input_names else 0
 
     @property
     def do_lower_case(self) -> bool:
@@ -401,7 +407,7 @@ class Tokenizer(abc.ABC):
             return head, [0] * len(head)
         head += [self.sep_token_id] * (self.layout.separators - 1)
         tail = [*second, self.sep_token_id]
-        return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
+        return head + tail, [0] * len(head) + [self.second_type] * len(tail)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""

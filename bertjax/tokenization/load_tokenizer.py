@@ -30,6 +30,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import fetch, may_be_hub_name
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import (
+    GENERIC_CLASS,
     SPECIAL_TOKENS,
     Layout,
     Tokenizer,
@@ -69,11 +70,27 @@ VOCABULARY_FILES = ("tokenizer.json", *_KIND_OF_FILE)
 _CONFIG, _ADDED, _SPECIAL = "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"
 TOKENIZER_FILES = (*VOCABULARY_FILES, _CONFIG, _ADDED, _SPECIAL)
 """The names of all files from which tokenizers are loaded."""
+# Names of BERT's tokenizer in transformers, which gives token types.
+_BERT = ("BertTokenizer", "ElectraTokenizer")
 _KIND_OF_CLASS = {
-    "BertTokenizer": "WordPiece",
-    "DistilBertTokenizer": "WordPiece",
+    **dict.fromkeys((*_BERT, "DistilBertTokenizer"), "WordPiece"),
     "RobertaTokenizer": "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
+}
+# The class that transformers takes for a model_type in config.json, where the files name none.
+_CLASS_OF_TYPE = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
+    **dict.fromkeys(("roberta", "data2vec-text"), "RobertaTokenizer"),
+    **{"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"},
+    **{"albert": "AlbertTokenizer", "deberta-v2": DEBERTA, "mpnet": "MPNetTokenizer"},
+    "modernbert": GENERIC_CLASS,
+}
+_ALBERT = "AlbertTokenizer"
+# What these classes assume without the field.
+_DEFAULTS = {
+    **dict.fromkeys((*_BERT, "DistilBertTokenizer"), {"do_lower_case": True}),
+    "RobertaTokenizer": {"add_prefix_space": False},
+    _ALBERT: {"do_lower_case": True, "keep_accents": False},
 }
 # Generic classes of transformers take a tokenizer.json as it is; the others set these fields of it.
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
@@ -142,7 +159,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     """
     path = shipped_model(path) or local_copy(path)
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
-        path = fetch(str(path), TOKENIZER_FILES)
+        path = fetch(str(path), (*TOKENIZER_FILES, "config.json"))
     source = _find(Path(path), do_lower_case)
     with naming_read_errors(source.file):
         tokenizer = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}[source.kind](source)
@@ -154,22 +171,16 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
             )
     with naming_read_errors(source.directory / _CONFIG):
         _add_tokens(source, tokenizer)
-    if source.json and source.tokenizer_class and not tokenizer.is_usual:
+    is_usual = tokenizer.is_usual and tokenizer.tokenizer_class != GENERIC_CLASS
+    if source.json and source.tokenizer_class and not is_usual:
         _warn(
             f"{source.file} is followed, also in settings that transformers' "
             f"{source.tokenizer_class} ignores: its ids may differ"
         )
-    bare = source.json and not (source.directory / _CONFIG).is_file()
-    if bare and source.kind == "WordPiece" and not (tokenizer.do_lower_case or do_lower_case):
-        _warn(
-            f"{source.file} is followed, which keeps capital letters; transformers, which reads "
-            f"the casing from {_CONFIG}, would lower-case texts: save the tokenizer to write it"
-        )
     tokenizer.truncation_side = source.config.get("truncation_side") or "right"
-    actual = tokenizer.settings()
-    for name, value in source.config.items() if do_lower_case is None else ():
-        if name in _FLAGS and value not in (actual.get(name, value), None):
-            _warn(f"{source.file} is followed: {name} is {actual[name]}, and not {value}")
+    if do_lower_case is None:
+        _say_settings(source, tokenizer.settings())
+    _say_types(source, tokenizer)
     return tokenizer
 
 
@@ -187,6 +198,8 @@ class _Source:
     """A file such as vocab.txt."""
     config: dict[str, Any]
     """The fields of tokenizer_config.json."""
+    model: dict[str, Any]
+    """The content of config.json beside it; {}: there is none."""
     tokenizer_class: str
     """The class of transformers; "": the files name none, or a generic one."""
     flags: dict[str, Any]
@@ -207,8 +220,7 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
             "merges.txt, spiece.model, sentencepiece.bpe.model or spm.model, or a directory that "
             "contains one of these."
         )
-    config = _read_config(directory / _CONFIG)
-    named = (config.get("tokenizer_class") or "").removesuffix("Fast")
+    config, model = _read_config(directory / _CONFIG), _optional(directory / "config.json")
     file = directory / names[0]
     has_json = file.suffix == ".json" and file.name not in _KIND_OF_FILE
     content = _read_tokenizer_json(file) if has_json else {}
@@ -218,12 +230,24 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     if has_json:
         kinds[file.name] = content["model"]["type"]
     kind = kinds[file.name]
+    said = _CONFIG if config.get("tokenizer_class") else "config.json"
+    named = config.get("tokenizer_class") or model.get("tokenizer_class") or ""
+    implied = _CLASS_OF_TYPE.get(str(model.get("model_type")), "")
+    if has_json and (not named or implied == GENERIC_CLASS):
+        named = implied
+        if _KIND_OF_CLASS.get(named, kind) != kind:
+            _warn(
+                f"{file} is taken as it is; transformers takes the class {named} for it, by the "
+                f"model_type in config.json, so that its ids differ: write tokenizer_class into "
+                f"{_CONFIG}, such as {GENERIC_CLASS}, which takes it as it is"
+            )
+            named = GENERIC_CLASS
+    named = str(named).removesuffix("Fast")
     if named in _KIND_OF_CLASS:
-        kinds = {f"{named} in {_CONFIG}": _KIND_OF_CLASS[named], **kinds}
+        kinds = {f"{named} in {said}": _KIND_OF_CLASS[named], **kinds}
     elif named and named not in _GENERIC:
-        problem = (
-            f"{directory / _CONFIG} specifies the tokenizer class {brief(named, 60)}, which is"
-        )
+        verb = "implies" if named == implied else "specifies"
+        problem = f"{directory / said} {verb} the tokenizer class {brief(named, 60)}, which is"
         if not has_json:
             raise ValueError(f"{problem} not supported. Supported: {', '.join(_KIND_OF_CLASS)}.")
         _warn(f"{problem} unknown here: {file.name} is taken as it is")
@@ -240,7 +264,7 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
     # A config without a length means no limit, as in transformers, which writes 1e30 for it.
     length = int(min(config.get("model_max_length", 1e30 if config else 512), 2**31 - 1))
     input_names = config.get("model_input_names")
-    if input_names is None and named == "DistilBertTokenizer":
+    if input_names is None and not _has_types(named, model):
         input_names = ["input_ids", "attention_mask"]
     generic = bool(named) and named not in _KIND_OF_CLASS
     flags = {} if has_json and generic else {n: config[n] for n in _FLAGS if n in config}
@@ -248,7 +272,47 @@ def _find(path: Path, do_lower_case: bool | None) -> _Source:
         flags["do_lower_case"] = do_lower_case
     common = {"model_max_length": length, "model_input_names": input_names}
     tokenizer_class = "" if generic else named
-    return _Source(directory, kind, file, content, bare, config, tokenizer_class, flags, common)
+    how = (tokenizer_class, flags, common)
+    return _Source(directory, kind, file, content, bare, config, model, *how)
+
+
+def _say_settings(source: _Source, actual: dict[str, Any]) -> None:
+    """Warns of settings of tokenizer.json that the class of transformers would not take."""
+    is_alone = source.kind == "WordPiece" and not (source.directory / _CONFIG).is_file()
+    name = source.tokenizer_class or ("BertTokenizer" if is_alone else "")
+    defaults = _DEFAULTS.get(name, {}) if source.json else {}
+    for flag, value in (defaults | source.config).items():
+        if flag in _FLAGS and value not in (actual.get(flag, value), None):
+            by = "" if flag in source.config else f", as transformers' {name} has by default"
+            _warn(f"{source.file} is followed: {flag} is {actual[flag]}, and not {value}{by}")
+
+
+def _say_types(source: _Source, tokenizer: Tokenizer) -> None:
+    """Warns of token types of pairs that depend on the version of transformers."""
+    model_type, sizes = source.model.get("model_type"), source.model.get("type_vocab_size", 2)
+    has_types = model_type in ("bert", "electra", "ernie", "albert") and sizes != 1
+    if not has_types or not tokenizer.layout.second_type or source.config.get("model_input_names"):
+        return
+    if tokenizer.second_type and model_type != "albert":
+        return
+    does = "as in transformers 4, but not 5" if tokenizer.second_type else "as in transformers 5"
+    _warn(
+        f"{source.directory} does not say whether its tokenizer gives token types: the texts of a "
+        f"pair get the types 0 and {tokenizer.second_type}, {does}. If the model was trained "
+        f"otherwise, write model_input_names into {_CONFIG}, with or without token_type_ids"
+    )
+
+
+def _has_types(named: str, model: dict[str, Any]) -> bool:
+    """Whether a tokenizer gives token types if its config does not say so, as in transformers 5.
+
+    ALBERT was trained with them, and got them in transformers 4. A tokenizer without a model gets
+    those of its kind.
+    """
+    if not model:
+        return named != "DistilBertTokenizer"
+    is_albert = model.get("model_type") == "albert" and named == _ALBERT
+    return named in ("", *_BERT, DEBERTA) or is_albert
 
 
 def _optional(file: Path) -> dict[str, Any]:
@@ -389,7 +453,7 @@ def _unigram_class(source: _Source) -> str:
         return "CamembertTokenizer" if "<s>NOTUSED" in pieces else "XLMRobertaTokenizer"
     if source.file.name != "sentencepiece.bpe.model":
         return DEBERTA if source.file.name == "spm.model" else "AlbertTokenizer"
-    model_type = _optional(source.directory / "config.json").get("model_type")
+    model_type = source.model.get("model_type")
     classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     if model_type not in classes:
         raise ValueError(

@@ -335,3 +335,153 @@ def test_sentencepiece_files_do_not_need_the_protobuf_of_the_library(monkeypatch
         model = shipped.ModelProto.FromString(content)  # type: ignore[attr-defined]
         assert len(model.pieces) == model.trainer_spec.vocab_size == extended.vocab_size
         assert model.SerializeToString() == content
+
+
+def model_folder(tokenizer, folder, model_type, **changes):
+    """A model directory without its weights: `changes` are fields of tokenizer_config.json."""
+    tokenizer.save(folder)
+    for file in folder.glob("[!t]*"):  # tokenizer.json alone holds the vocabulary
+        file.unlink()
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    said = json.loads((folder / "tokenizer_config.json").read_text()) | changes
+    said = {name: value for name, value in said.items() if value is not None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    return folder
+
+
+WITHOUT, WITH = ["input_ids", "attention_mask"], ["input_ids", "token_type_ids", "attention_mask"]
+NAMES = [  # kind, model_type, class, names, whether pairs get two token types, what a warning says
+    ("wordpiece", "bert", "BertTokenizer", WITHOUT, False, ""),
+    ("wordpiece", "bert", "BertTokenizerFast", None, True, ""),
+    ("wordpiece", "bert", "ElectraTokenizer", None, True, ""),
+    ("wordpiece", "bert", None, None, True, ""),
+    ("wordpiece", "bert", "PreTrainedTokenizerFast", None, False, "the types 0 and 0"),
+    ("wordpiece", "bert", "PreTrainedTokenizerFast", WITH, True, ""),
+    ("wordpiece", "bert", "TokenizersBackend", None, False, "the types 0 and 0"),
+    ("wordpiece", "bert", "DistilBertTokenizer", None, False, "the types 0 and 0"),
+    ("wordpiece", "distilbert", "DistilBertTokenizer", None, False, ""),
+    ("wordpiece", "bert", "DistilBertTokenizer", WITH, True, ""),
+    ("deberta", "deberta-v2", "DebertaV2Tokenizer", None, True, ""),
+    ("deberta", "deberta-v2", "DebertaV2Tokenizer", WITHOUT, False, ""),
+    ("albert", "albert", "AlbertTokenizer", WITHOUT, False, ""),
+    ("albert", "albert", "AlbertTokenizer", None, True, "as in transformers 4, but not 5"),
+    ("bpe", "roberta", "RobertaTokenizer", None, False, ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "model_type", "name", "names", "typed", "message"), NAMES)
+def test_the_names_of_a_models_inputs_decide_its_token_types(
+    kinds, tmp_path, capsys, kind, model_type, name, names, typed, message
+):
+    changes = {"tokenizer_class": name, "model_input_names": names}
+    folder = model_folder(kinds[kind], tmp_path / "a", model_type, **changes)
+    tokenizer = load_tokenizer(folder)
+    err = capsys.readouterr().err
+    assert (message in err) if message else "token types" not in err
+    for _ in range(2):
+        ids, types = tokenizer.encode_pair("abc", "def")
+        assert set(types) == ({0, 1} if typed else {0}) and len(types) == len(ids)
+        assert tokenizer.join([5], [6])[1][-1] == int(typed)
+        tokenizer.save(tmp_path / "b")  # a copy says what it does
+        said = json.loads((tmp_path / "b/tokenizer_config.json").read_text())["model_input_names"]
+        assert ("token_type_ids" in said) == typed
+        tokenizer = load_tokenizer(tmp_path / "b")
+
+
+def test_a_tokenizer_without_a_model_keeps_the_token_types_of_its_kind(kinds, tmp_path):
+    changes = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": None}
+    folder = model_folder(kinds["wordpiece"], tmp_path, "bert", **changes)
+    (folder / "config.json").unlink()
+    assert load_tokenizer(folder).encode_pair("a", "b")[1][-1] == 1
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("kind", "model_type", "name", "names", "typed", "message"), NAMES)
+def test_pairs_have_the_token_types_of_transformers(
+    kinds, tmp_path, kind, model_type, name, names, typed, message
+):
+    transformers = pytest.importorskip("transformers")
+    changes = {"tokenizer_class": name, "model_input_names": names}
+    folder = model_folder(kinds[kind], tmp_path, model_type, **changes)
+    found = transformers.AutoTokenizer.from_pretrained(folder)("abc def", "ghi")
+    ids, types = load_tokenizer(folder).encode_pair("abc def", "ghi")
+    assert found["input_ids"] == ids
+    if "but not 5" not in message:
+        assert found.get("token_type_ids", [0] * len(ids)) == types
+
+
+# kind, model_type in config.json, flags that are left out, what a warning says of other ids.
+UNNAMED = [
+    ("wordpiece", "bert", (), ""),
+    ("wordpiece", "mpnet", (), "config.json implies the tokenizer class MPNetTokenizer"),
+    ("bpe", "bert", (), "transformers takes the class BertTokenizer for it"),
+    ("bpe", "roberta", (), ""),
+    ("albert", "albert", (), ""),
+    ("albert", "deberta-v2", (), "settings that transformers' DebertaV2Tokenizer ignores"),
+    ("xlm-roberta", "albert", (), "settings that transformers' AlbertTokenizer ignores"),
+    ("xlm-roberta", "xlm-roberta", (), ""),
+    ("deberta", "deberta-v2", ("do_lower_case", "split_by_punct", "add_prefix_space"), ""),
+    ("modernbert", "modernbert", (), ""),
+    ("modernbert", "roberta", (), "settings that transformers' RobertaTokenizer ignores"),
+]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("kind", "model_type", "flags", "message"), UNNAMED)
+def test_a_class_that_config_json_implies_is_that_of_transformers_or_is_said(
+    kinds, tmp_path, capsys, kind, model_type, flags, message, alone
+):
+    changes = dict.fromkeys(("tokenizer_class", "model_input_names", *flags))
+    folder = model_folder(kinds[kind], tmp_path, model_type, **changes)
+    if alone:
+        (folder / "tokenizer_config.json").unlink()
+    if alone and ("DebertaV2" in message or "Albert" in message):
+        with pytest.raises(ValueError):  # without the names of its special tokens
+            load_tokenizer(folder)
+        return
+    tokenizer = load_tokenizer(folder)
+    err = capsys.readouterr().err
+    assert message in err and (message or "its ids" not in err)
+    assert tokenizer.encode(["abc def"]) == kinds[kind].encode(["abc def"])
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("kind", "model_type", "flags", "message"), UNNAMED)
+def test_a_class_that_is_not_named_gives_the_ids_of_transformers(
+    kinds, texts, tmp_path, kind, model_type, flags, message, alone
+):
+    if message:
+        pytest.skip("transformers rebuilds this tokenizer with other ids, and a warning says so")
+    transformers = pytest.importorskip("transformers")
+    changes = dict.fromkeys(("tokenizer_class", "model_input_names", *flags))
+    folder = model_folder(kinds[kind], tmp_path, model_type, **changes)
+    if alone:
+        (folder / "tokenizer_config.json").unlink()
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+    for text in [*texts[:20], "A  b\tÉ ``x''"]:
+        assert theirs(text)["input_ids"] == ours.encode_pair(text, None)[0]
+
+
+@pytest.mark.parametrize(("lower", "accents"), [(False, True), (True, True), (False, False)])
+def test_what_a_class_assumes_without_a_field_is_said(kinds, tmp_path, capsys, lower, accents):
+    fields = {"do_lower_case": lower, "keep_accents": accents}
+    kinds["albert"].save(tmp_path / "a")
+    said = json.loads((tmp_path / "a/tokenizer_config.json").read_text()) | fields
+    (tmp_path / "a/tokenizer_config.json").write_text(json.dumps(said))
+    cased = load_tokenizer(tmp_path / "a")
+    folder = model_folder(cased, tmp_path / "b", "albert", do_lower_case=None, keep_accents=None)
+    load_tokenizer(folder)
+    err = capsys.readouterr().err
+    assert ("do_lower_case is False, and not True, as transformers' Albert" in err) != lower
+    assert ("keep_accents is True, and not False, as transformers' Albert" in err) == accents
+
+
+def test_a_class_that_config_json_names_is_followed_or_refused(kinds, tmp_path):
+    kinds["wordpiece"].save(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    config = {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json specifies .* BertJapaneseTokenizer"):
+        load_tokenizer(tmp_path)

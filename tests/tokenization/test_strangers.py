@@ -738,4 +738,5 @@ def test_a_cased_tokenizer_json_alone_is_said_to_differ_from_transformers(
     edit(tmp_path, "tokenizer.json", bert(lowercase=not cased))
     (tmp_path / "tokenizer_config.json").unlink()
     assert load_tokenizer(tmp_path).do_lower_case is not cased
-    assert ("would lower-case texts" in capsys.readouterr().err) == cased
+    message = "do_lower_case is False, and not True, as transformers' BertTokenizer has by default"
+    assert (message in capsys.readouterr().err) == cased

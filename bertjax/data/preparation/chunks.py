@@ -368,7 +368,7 @@ class ChunkPreparer:
         a, b = ids[a_start * width : a_end * width], ids[b_start * width : b_end * width]
         between = self._sep * layout.separators
         text = b"".join((self._cls, a, between, b, self._sep))
-        return _Sequence(text, size, a_length if layout.second_type else size, label)
+        return _Sequence(text, size, a_length if self._tokenizer.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
         of_chunk = np.frombuffer(ids, dtype=f"=u{self._width}")
