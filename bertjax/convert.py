@@ -119,13 +119,14 @@ def _left_out(source: "Source", written: Path) -> list[str]:
     """Returns the names in a model directory of which nothing is in the written copy."""
     from bertjax.base.checksums import CHECKSUMS
     from bertjax.tokenization import TOKENIZER_FILES
+    from bertjax.weights.adapters import MATRICES, SETTINGS
     from bertjax.weights.hf import CARD, WEIGHT_SUFFIXES, WEIGHTS
     from bertjax.weights.sentence_transformers import transformer_folder
 
     if source.kind != "hf":
         return []
     names = {file.name for file in written.iterdir()} | {transformer_folder(source.where).name}
-    names |= {*TOKENIZER_FILES, *WEIGHTS, CARD, CHECKSUMS}
+    names |= {*TOKENIZER_FILES, *WEIGHTS, CARD, CHECKSUMS, SETTINGS, *MATRICES}
     files = [file for file in source.where.glob("[!.]*") if file.name not in names]
     shards = [file for file in files if file.suffix in WEIGHT_SUFFIXES and "-of-" in file.name]
     return sorted(file.name for file in files if file not in shards)

@@ -58,9 +58,10 @@ from bertjax.train.run import Job, identity_of, never_stopped
 from bertjax.train.step import Program, TrainState, split_params
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights.adapters import adapter_files
 from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
-from bertjax.weights.hf import adapter_files, model_card
+from bertjax.weights.hf import model_card
 from bertjax.weights.load import class_order, with_class_order, with_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 

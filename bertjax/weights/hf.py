@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import safetensors
 from flax.traverse_util import flatten_dict
-from safetensors.numpy import save
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS, find_damage, write_checksums
@@ -22,7 +21,7 @@ from bertjax.base.outputs import replacing_folder
 from bertjax.base.progress import BYTES, progress
 from bertjax.model import HEADS, BertConfig, TaggerConfig
 from bertjax.tokenization import Tokenizer
-from bertjax.weights.families import FAMILIES, architecture, config_to_hf
+from bertjax.weights.families import architecture, config_to_hf
 from bertjax.weights.names import LazyTensors, to_hf
 from bertjax.weights.torch_files import open_bin
 
@@ -192,45 +191,6 @@ def save_hf(
             whole = file if isinstance(file, bytes) else f"{file}\n".encode()
             (beside / name).write_bytes(whole)
         write_checksums(beside)
-
-
-def adapter_files(
-    adapters: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    params: Mapping[str, np.ndarray],
-    config: BertConfig,
-    facts: Mapping[str, Any],
-) -> dict[str, str | bytes]:
-    """Returns the files of a LoRA adapter as PEFT writes them, {relative path: content}.
-
-    `adapters` are {PyTorch name of a layer, with "{layer}": A [layers, in, rank] and B [layers,
-    rank, out]}, `params` {path: parameter} of the head, which were trained as a whole, and `facts`
-    further fields of adapter_config.json.
-    """
-    prefix = f"{FAMILIES[config.model_type].prefix}."
-    tensors = dict(to_hf(params, config))
-    modules = {name.removeprefix(prefix).split(".")[0] for name in tensors}
-    for name, matrices in adapters.items():
-        for side, stacked in zip("AB", matrices, strict=True):
-            for layer, matrix in enumerate(stacked):
-                tensors[f"{name.format(layer=layer)}.lora_{side}.weight"] = matrix.T
-    targets = "|".join(re.escape(name.partition("{layer}.")[2]) for name in adapters)
-    content = {
-        "peft_type": "LORA",
-        "target_modules": rf".*\.\d+\.({targets})",
-        "modules_to_save": sorted(modules) or None,
-        "inference_mode": True,
-        **facts,
-    }
-    # In transformers, the names of an encoder without a head have no prefix.
-    without = "" if modules else prefix
-    written = {
-        f"base_model.model.{name.removeprefix(without)}": np.array(tensor, "<f4", order="C")
-        for name, tensor in tensors.items()
-    }
-    return {
-        "adapter/adapter_config.json": json.dumps(content, indent=2),
-        "adapter/adapter_model.safetensors": save(written, {"format": "pt"}),
-    }
 
 
 def check_files(directory: Path) -> None:

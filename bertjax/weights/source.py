@@ -21,12 +21,16 @@ from bertjax.config import RtdConfig, model_at
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
-from bertjax.weights import hf, names, sentence_transformers
+from bertjax.weights import adapters, hf, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
 from bertjax.weights.tf1 import open_tf1
 
-_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *sentence_transformers.SENTENCE_FILES]
+_SMALL_FILES = [
+    *("config.json", "task.json", adapters.SETTINGS),
+    *TOKENIZER_FILES,
+    *sentence_transformers.SENTENCE_FILES,
+]
 
 
 class Usage(NamedTuple):
@@ -128,12 +132,16 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         folder = sentence_transformers.transformer_folder(place)
+        if (folder / adapters.SETTINGS).is_file():
+            return _open_adapter(folder, tokenizer_required, place)
         if (folder / "config.json").is_file() and hf.has_weights(folder):
             return _open_hf(folder, None, tokenizer_required, place)
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place, tokenizer_required)
         if (place / "model" / "config.json").is_file():
             return open_source(place / "model", tokenizer_required=tokenizer_required)
+    elif place.is_file() and place.name in adapters.MATRICES:
+        return _open_adapter(place.parent, tokenizer_required, place.parent)
     elif place.is_file() and place.suffix in hf.WEIGHT_SUFFIXES:
         return _open_hf(place.parent, place, tokenizer_required)
     elif Path(f"{path}.index").is_file():
@@ -174,6 +182,40 @@ def _open_hf(
     if isinstance(model_type, str) and model_type in FAMILIES:  # others are refused later
         tensors = names.without_wrapper(tensors, model_type, weights or directory)
     return Source("hf", whole, config, tensors, tokenizer, usage_of(whole))
+
+
+def _open_adapter(folder: Path, tokenizer_required: bool, whole: Path) -> Source:
+    """Opens an adapter of PEFT, merged with the model beside it, or that its settings name."""
+    settings = adapters.read_settings(folder)
+    name = settings.get("base_model_name_or_path")
+    tokenizer = _open_tokenizer(folder, required=False)
+    required = tokenizer_required and tokenizer is None
+    if (folder / "config.json").is_file() and hf.has_weights(folder):
+        base = _open_hf(folder, None, required, whole)
+    else:
+        try:
+            beside = folder / str(name)
+            path = beside if beside.exists() and not Path(str(name)).exists() else str(name)
+            if (Path(path) / adapters.SETTINGS).is_file() and not hf.has_weights(Path(path)):
+                raise FileNotFoundError("it is an adapter itself")
+            base = open_source(path, tokenizer_required=required)
+        except OSError as error:
+            raise FileNotFoundError(
+                f"The adapter in {folder} needs its base model, {brief(name, 80)}, which cannot be "
+                f"opened ({brief(error, 90)}): write its path or name into {adapters.SETTINGS} as "
+                "base_model_name_or_path, copy its config.json and weights into this directory, or "
+                "merge the adapter with PEFT (merge_and_unload)."
+            ) from error
+        refuse_links_outside(whole)
+    tensors, config = adapters.merged(base.tensors, base.config, folder)
+    print(f"note: the adapter in {folder} is merged with its base model, {base.where}")
+    used, described = whole, folder.parent / "config.json"
+    if folder.name == "adapter" and described.is_file():  # in the model that a fine-tuning wrote
+        used, kept = folder.parent, ("architectures", "id2label", "label2id", "problem_type")
+        config |= {key: x for key, x in read_json(described).items() if key in kept}
+    return Source(
+        *(base.kind, whole, config, tensors, tokenizer or base.tokenizer, usage_of(used)),
+    )
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
@@ -267,7 +309,7 @@ def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithH
 def _fetch(name: str) -> Path:
     for weights in (
         ["*.safetensors", f"*{hf.INDEX}"],
-        [hf.BIN, "pytorch_model-*.bin", hf.BIN_INDEX],
+        [hf.BIN, "pytorch_model-*.bin", hf.BIN_INDEX, adapters.MATRICES[1]],
     ):
         folder = fetch(name, _SMALL_FILES + weights)
         if hf.has_weights(folder):

@@ -25,8 +25,8 @@ from bertjax.train import finetuning
 from bertjax.train.optimizer import decay_by_layer, make_optimizer
 from bertjax.train.recipes import FROZEN, make_recipe
 from bertjax.train.step import Program
-from bertjax.weights import save_hf
-from bertjax.weights.hf import adapter_files
+from bertjax.weights import load_model, save_hf
+from bertjax.weights.adapters import adapter_files
 from tests.rows import make_batch
 from tests.steps import run_until
 
@@ -326,8 +326,11 @@ def test_peft_loads_an_adapter_with_equal_outputs(
         expected = theirs(input_ids=torch.tensor(ids), attention_mask=torch.ones(2, 12))
     merged = unflatten_dict({**flat(merged), **whole}, sep="/")
     found = jax.jit(model.apply)({"params": merged}, ids)
+    again = load_model(tmp_path / "adapter", head, num_labels=3)
+    own = jax.jit(model.apply)({"params": again.params}, ids)
     for key in set(model.outputs) & set(expected) or ["last_hidden_state"]:
         np.testing.assert_allclose(found[key], expected[key].numpy(), atol=1e-5)
+        np.testing.assert_allclose(own[key], found[key], atol=1e-5)
 
 
 def weights_of(kind, counts, weights):
