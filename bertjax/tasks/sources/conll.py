@@ -44,7 +44,7 @@ CONLL_LABELS = (*("O", "B-PER", "I-PER", "B-ORG", "I-ORG"), *("B-LOC", "I-LOC", 
 DOCUMENT_START = "-DOCSTART-"
 NO_COLUMNS = Columns()
 # Number of sentences that tell the columns of a file.
-SAMPLE = 20_000
+SAMPLE = 5_000
 _NUMBER = re.compile(r"\d+([-.]\d+)?")
 # Usual names of columns in a first row, in lower case.
 _WORDS = frozenset("word words token tokens form text".split())
@@ -92,16 +92,13 @@ def read_conll(
     return in_iob2(_as_written(Path(path), counts, split, columns), counts, split)
 
 
-def in_iob2(
-    examples: Iterable[Example], counts: ChangeCounts | None = None, split: str = ""
-) -> Iterator[Example]:
+def in_iob2(examples: Iterable[Example], counts: ChangeCounts, split: str) -> Iterator[Example]:
     """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme.
 
     Types without marks stay as they are. Sentences in other schemes than IOB are counted. The tag
     `NO_TAG` and, if the tags mark entities and one is O, each of `PLACEHOLDERS` becomes
     `UNLABELLED`. Any other tag that is not in the scheme is a problem of its example.
     """
-    counts = ChangeCounts() if counts is None else counts
     kept = KeptExamples(examples)
     tags = Counter(tag for e in kept if isinstance(e.label, tuple) for tag in e.label)
     scheme = marked_scheme(tags)
@@ -172,29 +169,37 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     Raises:
         ValueError: several columns may hold the tags, or `columns` has no such number.
     """
-    sentences = []
-    for lines in itertools.islice(_sentences(path), SAMPLE):
-        sentences.append([fields for _, fields in lines if fields[0][0] != "#"])
-    rows = [*itertools.chain(*sentences)]
+    rows = [
+        (sentence, fields)
+        for sentence, lines in enumerate(itertools.islice(_sentences(path), SAMPLE))
+        for _, fields in lines
+        if fields[0][0] != "#"
+    ]
     if not rows:
         return Layout(1, 0, None, [], ())
-    names = {name.lower() for name in rows[0]}
-    header = rows[0] if names & _WORDS and names & _TAGS else []
-    width = Counter(map(len, rows)).most_common(1)[0][0]
-    rows = [fields for fields in rows if len(fields) == width and fields != header]
-    values = [Counter(column) for column in zip(*rows, strict=True)]
+    header = rows[0][1]
+    names = {name.lower() for name in header}
+    header = header if names & _WORDS and names & _TAGS else []
+    width = Counter(len(fields) for _, fields in rows).most_common(1)[0][0]
+    rows = [row for row in rows if len(row[1]) == width and row[1] != header]
 
+    values = [Counter(fields[i] for _, fields in rows) for i in range(width)]
     schemes = [marked_scheme(found) for found in values]
     numbers = {i for i, found in enumerate(values) if all(map(_NUMBER.fullmatch, found))}
-    ids = {i for i in range(width) if _name_sentences(sentences, i)}
-    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers | ids]
+    sentences = len({sentence for sentence, _ in rows})
+    if 1 < sentences < len(rows) * 2 / 3:  # a column that is the same in each of them names them
+        for i in range(width):
+            if len({(sentence, fields[i]) for sentence, fields in rows}) == sentences:
+                numbers.add(i)
+    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers]
     words = _column(path, columns.text, width) if columns.text else (free or [0])[0]
+
     marked = [i for i, scheme in enumerate(schemes) if scheme and i != words]
     found = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
     others = [*range(words + 1, width)]
     if columns.label:
         found = [_column(path, columns.label, width)]
-    elif not marked and (words or numbers & {*others[-1:]}):
+    elif not marked and (words or width - 1 in numbers):
         found = others
     found = found or marked[-1:] or others[-1:]
     if len(found) > 1:
@@ -204,16 +209,9 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
             f"Columns {listed} may: give one of the numbers with --label_column, and --text_column "
             "if the words are in another one."
         )
-    known = values[(found or [0])[0]]
-    has_tags = {*found} - {words} and known.keys() - PLACEHOLDERS
-    return Layout(width, words, found[0] if has_tags else None, header, known)
-
-
-def _name_sentences(sentences: Sequence[Sequence[list[str]]], column: int) -> bool:
-    """Returns whether a column has the same value in all rows of each of several sentences."""
-    several = [rows for rows in sentences if len(rows) > 1]
-    found = [{(*fields[column : column + 1],) for fields in rows} for rows in several]
-    return len(found) > 1 == max(map(len, found))
+    tags = found[0] if found else words
+    has_tags = tags != words and values[tags].keys() - PLACEHOLDERS
+    return Layout(width, words, tags if has_tags else None, header, values[tags])
 
 
 def _column(path: Path, name: str, width: int) -> int:
@@ -299,28 +297,20 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     """Returns whether a file has CoNLL's columns, one word and not one text per line.
 
     CSV, JSON and Parquet files never have CoNLL's columns. Any other file has them if its first 200
-    lines that are not blank all have the same number of fields with spaces between, at most 6, and
-    one of these conditions holds: the number is 1; the last fields are all in `labels`, the tags of
-    the task, or are all entity tags, such as B-PER; or there are blank lines.
+    lines that are no comments all have the same number of fields with spaces between, at most 10,
+    and one of these conditions holds: the number is 1; the last fields are all in `labels`, the
+    tags of the task, or are entity tags, such as B-PER; or there are blank lines.
     """
     if suffix_of(path) in NAMED_COLUMNS or not path.is_file():
         return False
-    rows: list[list[str]] = []
-    blank = False
-    for _, line in read_lines(path):
-        fields = line.split()
-        blank |= bool(rows) and not fields
-        if fields and fields[0] not in (DOCUMENT_START, "#"):
-            rows.append(fields)
-        if len(rows) == _LINES:
-            break
+    lines = [fields for _, fields in itertools.islice(_fields(path), _LINES)]
+    rows = [fields for fields in lines if fields and fields[0] != "#"]
     counts = {len(fields) for fields in rows}
     if len(counts) != 1 or max(counts) > _MOST_COLUMNS:
         return False
-    tags = {fields[-1] for fields in rows}
-    scheme = tag_scheme(tags)
-    marked = scheme is not None and scheme.name != "IO"
-    return counts == {1} or tags <= set(labels) or marked or blank
+    tags = Counter(fields[-1] for fields in rows)
+    blank = [] in lines[lines.index(rows[0]) :]
+    return counts == {1} or tags.keys() <= set(labels) or bool(marked_scheme(tags)) or blank
 
 
 def text_example(id: str, row: Row, text_column: str, entity_column: str | None) -> Example:
