@@ -86,16 +86,18 @@ class PredictConfig:
     file submission.zip in the folder of the predictions."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
-    text; not for question answering, whose columns are named as in SQuAD; None: with --input, the
-    column used in fine-tuning, provided that the file has all text columns of the fine-tuning;
-    otherwise, and with --embed, a column is guessed from the names, and the guess is printed."""
+    text (in files with a word per line, its number, from 1); not for question answering, whose
+    columns are named as in SQuAD; None: with --input, the column used in fine-tuning, provided that
+    the file has all text columns of the fine-tuning; otherwise, and with --embed, a column is
+    guessed from the names, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair or, in multiple choice, of a text that is put before
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
-    """Column of the labels, with which the predictions are compared to compute metrics; None: the
-    column used in fine-tuning; if the file lacks a text column of the fine-tuning, a column with a
-    usual name, such as label or score. If --input has no labels, no metrics are computed."""
+    """Column of the labels, with which the predictions are compared to compute metrics (in files
+    with a word per line, its number, from 1; -1: the last); None: the column used in fine-tuning;
+    if the file lacks a text column of the fine-tuning, a column with a usual name, such as label or
+    score. If --input has no labels, no metrics are computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""

@@ -135,9 +135,9 @@ class FinetuneConfig(TrainingConfig):
     train: str | None = None
     """Tasks on files of your own, which require it: file with the train split, or a folder of
     files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
-    compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
-    hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out; None: the
-    train split of a benchmark task, which accepts no other."""
+    compressed; or a folder that save_to_disk of datasets wrote; also in gs:// and s3:// buckets; or
+    a dataset of the Hugging Face Hub, hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but
+    OWNER/NAME may be left out; None: the train split of a benchmark task, which accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Benchmark tasks have their own dev split and do not accept it."""
@@ -162,16 +162,17 @@ class FinetuneConfig(TrainingConfig):
     where such a passage is the query itself."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
-    text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
-    column is guessed from the names and positions of the columns, and the guess is printed."""
+    text (in files with a word per line, its number, from 1); qa, whose columns are named as in
+    SQuAD, and benchmark tasks do not accept it; None: the column is guessed from the names and
+    positions of the columns, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair (embed: of the positive; rerank: of the passage or the
     positive), or in multiple choice, of a text that is put before every choice; None: the column is
     guessed from the column names, or if --text_column is given, there is no second text."""
     label_column: str | None = None
-    """Column of the label, in tagging, of the tags or entities, or for embed, of the score of a
-    pair; rerank: of labels from 0 to 1; None: the column is guessed from the names and positions of
-    the columns."""
+    """Column of the label, in tagging, of the tags or entities (in files with a word per line, its
+    number, from 1; -1: the last), or for embed, of the score of a pair; rerank: of labels from 0 to
+    1; None: the column is guessed from the names and positions of the columns."""
     id_column: str | None = None
     """Column of the example id, which is written to the predictions; None: the column is guessed
     from the column names; if no column is named like an id, the row index is the id."""
