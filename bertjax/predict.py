@@ -105,8 +105,7 @@ class PredictConfig:
     """Column of the example ids, which the predictions contain; None: the id column used in
     fine-tuning, else a column with a usual name, such as id or idx. If --input has no ids, the
     examples are numbered from 0. With --retrieval_dir, the column of the ids of passages, of
-    queries, or of both; None: _id, else the only one with a usual name, such as id, docid or qid.
-    """
+    queries, or of both; None: _id, else the only one with a usual name, such as id or docid."""
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices in multiple choice, or of the candidates to rerank, or the one column
     with lists of them; empty: chosen as for --text_column."""

@@ -137,7 +137,7 @@ class FinetuneConfig(TrainingConfig):
     files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
     compressed; or a folder that save_to_disk of datasets wrote; also in gs:// and s3:// buckets; or
     a dataset of the Hugging Face Hub, hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but
-    OWNER/NAME may be left out; None: the train split of a benchmark task, which accepts no other."""
+    OWNER/NAME may be left out; None: that of a benchmark task, which accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Benchmark tasks have their own dev split and do not accept it."""
