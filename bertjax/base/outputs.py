@@ -94,7 +94,7 @@ def keep_apart(flag: str, output: str | Path, other: str, value: str | Path) -> 
 
 
 def _found(value: str) -> list[Path]:
-    """Returns the files and folders that the value of a flag names, and the files in folders.
+    """Returns the files and folders that the value of a flag names, and the links in folders.
 
     The value may be a glob, several paths with weights, or the prefix of a TF1 checkpoint. Links,
     such as those in the cache of the Hub, are returned with the places to which they lead.
@@ -103,7 +103,7 @@ def _found(value: str) -> list[Path]:
     found: list[Any] = []
     for name in map(os.path.expanduser, names):
         if is_remote(name) or os.path.exists(name) or os.path.exists(f"{name}.index"):
-            found += [name, *Path(name).glob("*")]
+            found += [name, *filter(os.path.islink, Path(name).glob("*"))]
         found += filter(os.path.isfile, glob.iglob(name, recursive=True))
     links = [_real(os.path.dirname(path)) / os.path.basename(path) for path in found]
     return [*map(_real, found), *links]

@@ -371,7 +371,7 @@ def claim(job: Job, workdir: Workdir) -> None:
 
     hosts.on_first(claim_here)
     hosts.on_all(workdir.check_shared)
-    job.run_id = workdir.read().get("run_id")
+    job.run_id = workdir.read()["run_id"]
 
 
 def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:

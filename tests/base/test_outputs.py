@@ -28,7 +28,8 @@ from bertjax.completion import declared
 # Fields of texts that name neither files nor folders.
 NO_PATHS = set(
     "text pair task text_column pair_column label_column id_column choice_columns label_separator "
-    "negative_columns score_columns fill_mask prompt query_prompt document_prompt lora_targets "
+    "negative_columns score_columns ignore_columns fill_mask prompt query_prompt"
+    "  document_prompt lora_targets "
     "select_by push_to_hub track track_project coordinator_address model_type shard runner "
     "runner_options text_field encoding topology compare price_per_hour name shell".split()
 )
@@ -101,8 +102,10 @@ def test_no_output_of_a_command_is_an_input_nor_holds_one(command, tmp_path):
             if flag in TEXTS:
                 with pytest.raises(ValueError, match="lie among the input files"):
                     check_paths(config(str(model / "new"), str(model)))
-            else:
+            else:  # such as the report of a run, in its workdir
                 check_paths(config(str(model / "new"), str(model)))
+                (model / "report.html").write_text("<!DOCTYPE html> bertjax")
+                check_paths(config(str(model / "report.html"), str(model)))
 
 
 def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
