@@ -217,7 +217,6 @@ def from_file(
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
         keep=False,
-        choice_keys=description.get("choice_keys"),
     )
     source.use_classes(task.labels)
     if isinstance(task, TextTask):

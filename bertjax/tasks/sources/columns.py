@@ -1,6 +1,7 @@
 """Finds the text and label columns of a user's file, by names that the user sets or by guesses."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -217,6 +218,7 @@ def _which(table: Table, fields: Sequence[str], words: Sequence[str]) -> ValueEr
     return ValueError(f"{row_name(table.path, 1)}: which column is the {which}? {remedy}")
 
 
+@functools.lru_cache(1024)
 def plain(name: str) -> str:
     """Returns a column name in lower case and without "_", "-" and spaces."""
     return re.sub(r"[\s_-]", "", name.lower())
@@ -324,8 +326,8 @@ def _refuse_unused_text(
 
     Beside a pair of texts, only columns with usual names of texts are refused, and ids of words.
     """
-    free = (*_left(table, columns), columns.id or "")
-    texts = [name for name in free if _holds_texts(table, name)]
+    free = (*_left(table, columns), columns.id)
+    texts = [name for name in free if name and _holds_texts(table, name)]
     if columns.pair is not None and kind != "choice":
         texts = [name for name in texts if is_usual_text(name) or name == columns.id]
     if texts:

@@ -14,7 +14,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,6 @@ class TableSource(Source):
         bad_rows: BadRows = "refuse",
         keep: bool = True,
         single_texts: bool = False,
-        choice_keys: str | None = None,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -177,8 +176,6 @@ class TableSource(Source):
                 a text is one label.
             single_texts: for embeddings, whether the train split has one text per row, which is
                 both texts of its example.
-            choice_keys: for multiple choice, how labels name choices if the files do not tell, one
-                of the ways of `Row.choice_keys`; None: it is unknown.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -194,7 +191,6 @@ class TableSource(Source):
         self._single_texts = single_texts
         self._separator = label_separator
         self._classes: KnownClasses | None = None
-        self._choice_keys, self._has_keys = choice_keys, False
         self._cut: dict[str, str] = {}  # split -> why entities are changed, with the first row
         self._parts = {split: data_files(path, kind) for split, path in files.items()}
         can_be_conll = kind == "tag" and conll is not False
@@ -269,11 +265,7 @@ class TableSource(Source):
         """The column names and label separator used in training, for a saved model's task.json."""
         columns = dataclasses.asdict(self.columns)
         del columns["ignored"]
-        described = {"columns": columns, "label_separator": self._separator}
-        if self.kind == "choice":
-            self._find_keys()
-            described["choice_keys"] = self._choice_keys
-        return described
+        return {"columns": columns, "label_separator": self._separator}
 
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
@@ -292,28 +284,27 @@ class TableSource(Source):
     def examples(self, split: str) -> Iterator[Example]:
         examples = super().examples(split)
         if self.kind == "choice":
-            self._find_keys()
             return map(self._with_index, examples)
         return examples if self._classes is None else map(self._with_class, examples)
 
-    def _find_keys(self) -> None:
-        """Finds how the labels of all files name the choices.
+    @functools.cached_property
+    def _choice_keys(self) -> str:
+        """The way in which the labels of all files name the choices.
 
-        Raises:
-            ValueError: the files do not tell, or name them in several ways. If there are only
-                predictions to make, the examples have no labels instead, and `note` says so.
+        If they do not tell it and there are only predictions to make, the examples have no labels,
+        and `note` says so.
         """
-        if self._has_keys:
-            return
-        self._has_keys = True
-        labelled = (x for split in self.splits for x in super(TableSource, self).examples(split))
+        read = (
+            example for split in self.splits for example in super(TableSource, self).examples(split)
+        )
+        labelled = [example for example in read if example.label is not None]
         try:
-            self._choice_keys = _way_of_keys(self, labelled, self._choice_keys)
+            return _way_of_keys(self, labelled)
         except ValueError as error:
             if self._bad_rows_are != "report":
                 raise
-            self._choice_keys = None
             self.note = f"{self.note}\nwarning: {error} The labels are not read.".lstrip()
+            return ""
 
     def keys_of(self, example: Example) -> dict[str, int]:
         """Returns what the label of an example of multiple choice may mean, {way: index}."""
@@ -321,9 +312,8 @@ class TableSource(Source):
         return row.choice_keys(example.label, self.columns.choices)
 
     def _with_index(self, example: Example) -> Example:
-        label = None
-        if example.label is not None and self._choice_keys is not None:
-            label = self.keys_of(example).get(self._choice_keys)
+        way = self._choice_keys
+        label = None if example.label is None else self.keys_of(example).get(way)
         return dataclasses.replace(example, label=label)
 
     def _with_class(self, example: Example) -> Example:
@@ -473,44 +463,34 @@ class TableSource(Source):
         return _distinct(tuple(row.names(value)))
 
 
-def _way_of_keys(source: TableSource, examples: Iterable[Example], usual: str | None) -> str | None:
-    """Returns the one way in which all labels name choices, `usual` if it is possible, or None.
+def _way_of_keys(source: TableSource, examples: Sequence[Example]) -> str:
+    """Returns the way in which all labels name choices.
 
     Raises:
         ValueError: there is no such way, or several, with different choices.
     """
     first: dict[frozenset[str], Example] = {}  # the first example with each set of ways
-    differing: dict[tuple[str, str], Example] = {}  # the first one of which two ways differ
-    ways, has_letters = {"indices", "numbers", "letters", "texts"}, False
     for example in examples:
-        if example.label is None or example.problem:
-            continue
-        keys = source.keys_of(example)
-        first.setdefault(frozenset(keys), example)
-        ways &= keys.keys()
-        has_letters |= "letters" in keys and "numbers" not in keys
-        for pair in itertools.combinations(sorted(keys), 2):
-            if keys[pair[0]] != keys[pair[1]]:
-                differing.setdefault(pair, example)
-    if not has_letters:
-        ways.discard("letters")
-    if "indices" in ways and source.columns.choices[0].endswith("0"):
-        ways.discard("numbers")  # columns such as ending0 count from 0
-    if first and not ways:
+        first.setdefault(frozenset(source.keys_of(example)), example)
+    ways = frozenset.intersection(*first) if first else frozenset(["indices"])
+    if not ways:
         shown = ", ".join(f"{x.label!r} ({x.where})" for x in first.values())
         raise ValueError(
             f"{source.name}: the labels name the choices in several ways, {shown}: write "
             "indices from 0, numbers from 1, letters (also beside numbers from 1) or texts, but "
             "the same in all rows of all files."
         )
-    for (one, other), example in differing.items():
-        if {one, other} <= ways and usual not in ways:
+    if "indices" in ways and source.columns.choices[0].endswith("0"):
+        ways -= {"numbers", "letters"}  # columns such as ending0 count from 0
+    for example in examples:
+        keys = source.keys_of(example)
+        if len({keys[way] for way in ways}) > 1:
             raise ValueError(
-                f"{example.where}: the label {example.label!r} may be one of the {one} or of the "
-                f"{other} of the choices, and no other label tells: write the labels in another "
-                "way, such as letters (A, B and so on) or texts."
+                f"{example.where}: the label {example.label!r} may name one choice or another "
+                f"({', '.join(sorted(ways))}), and no other label tells: write the labels in "
+                "another way, such as letters (A, B and so on) or texts."
             )
-    return usual if usual in ways else min(ways) if first else usual
+    return min(ways)
 
 
 def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:

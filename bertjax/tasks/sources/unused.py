@@ -5,8 +5,8 @@ the user says what it is; docs/data_formats.md lists the names and values.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ WEIGHTS = frozenset(
     "weight weights sampleweight exampleweight instanceweight rowweight importance "
     "confidence".split()
 )
-_LABELS = frozenset(label for kind in KINDS.values() for label in kind.labels) - {"answer"}
+_LABELS = frozenset(x for kind in KINDS.values() for x in kind.labels) - {"answer", "postags"}
 _STRONG = ("label", "labels", "goldlabel")
 # In plain names of columns: may say whether the texts of a pair belong together.
 _PAIR_LABEL = re.compile(
@@ -68,6 +68,8 @@ _PAIR_LABEL = re.compile(
     "|verdict|grade|correct|equivalent|rating$|class$|^is(answer|positive|negative|same)"
     "|^(target|y|gold|same|sim|polarity)$"
 )
+# In plain names of columns of numbers: how alike the texts of a pair are.
+_SCORE = re.compile("score|sim|relat|relev|grade|rating")
 BINARY = frozenset("0 1 true false yes no y n t f".split())
 # A column with more different values is no label, split or state.
 MOST_VALUES = 20
@@ -147,34 +149,28 @@ class UnusedColumns:
     """
 
     def __init__(self, path: Path, kind: str, columns: Columns, named: Columns):
-        self._path, self._kind, self._label = path, kind, columns.label
-        self._is_named = columns.label is not None and columns.label == named.label
-        self._columns = columns
-        self._read = {*columns.named(), *columns.ignored} - {columns.label}
+        self._path, self._kind, self._columns = path, kind, columns
+        self._label = columns.label or ""
+        self._is_named = self._label == named.label
+        self._read = {*columns.named(), *columns.ignored} - {self._label}
         self._rows = 0
-        self._values: dict[str, _Values] = {}
-        self._obeyed: dict[str, int] = {}  # names of columns in `OBEYED` -> rows left out
+        self._values: dict[str, _Values] = defaultdict(_Values)
+        self._obeyed: set[str] = set()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Looks at the values of a row, {column: value}."""
         self._rows += 1
-        for name, value in row.items():
-            if name in self._read:
-                continue
-            if name not in self._values:
-                # The rows before lack it.
-                self._values[name] = _Values({"": self._rows - 1} if self._rows > 1 else ())
-                if plain(name) in OBEYED and name != self._label:
-                    self._obeyed[name] = 0
-            if len(self._values[name]) <= MOST_VALUES:
-                self._values[name][written(value)] += 1
+        for name in row.keys() - self._read:
+            values = self._values[name]
+            if len(values) <= MOST_VALUES:
+                values[written(row[name])] += 1
 
     def says_to_leave_out(self, row: Mapping[str, Any]) -> str:
         """Returns why a row is not to be used, as the program that wrote it means it, or ""."""
-        for name in self._obeyed:
-            program, refused, _ = OBEYED[plain(name)]
-            if written(row.get(name)) in refused:
-                self._obeyed[name] += 1
+        for name in row.keys() - self._read - {self._label}:
+            program, refused, _ = OBEYED.get(plain(name), ("", (), ()))
+            if written(row[name]) in refused:
+                self._obeyed.add(name)
                 return (
                     f"rows whose {name!r} is {' or '.join(refused)}, with which {program} marks "
                     "what is not to be learnt, are left out"
@@ -183,28 +179,25 @@ class UnusedColumns:
 
     def check(self) -> None:
         """Raises ValueError if a column could change the meaning; the message says the remedy."""
-        doubts: dict[str, list[str]] = {}
+        shown: dict[str, dict[str, str]] = defaultdict(dict)
         for name, values in self._values.items():
             if values.total() < self._rows:
                 values[""] += 1  # of rows that lack it
-            doubt = self._of_label() if name == self._label else self._doubt(name)
-            doubts.setdefault(doubt, []).append(name)
-        doubts.pop("", None)
-        for doubt, names in doubts.items():
-            shown = []
-            for name in names:
-                values = brief(", ".join([*self._values[name]][:4]), 40)
-                shown.append(f"{name!r} ({values})")
+            shown[self._doubt(name)][name] = f"{name!r} ({brief(', '.join([*values][:4]), 40)})"
+        shown.pop("", None)
+        for doubt, columns in shown.items():
             raise ValueError(
                 f"{self._path}: columns that could change the meaning of the rows: "
-                f"{', '.join(shown)}: each {doubt}, or give --ignore_columns {' '.join(names)} if "
-                "nothing is meant by it."
+                f"{', '.join(columns.values())}: each {doubt}, or give --ignore_columns "
+                f"{' '.join(columns)} if nothing is meant by it."
             )
 
     def _doubt(self, name: str) -> str:
-        """Returns why a column that is not read could change the meaning, or ""."""
+        """Returns why a column could change the meaning, or ""."""
         key, values = plain(name), self._values[name]
-        if self._obeyed.get(name):
+        if name == self._label:
+            return self._of_label(key, values)
+        if name in self._obeyed:
             _, refused, used = OBEYED[key]
             return "" if values.within(frozenset(refused + used)) else _ROWS
         selects = key in SELECTING or values.within(SPLITS) or values.within(STATES)
@@ -214,62 +207,50 @@ class UnusedColumns:
             return _WEIGHTS
         if self._is_named or self._kind not in KINDS:
             return ""
-        pairs = self._kind in ("embed", "rerank")
-        return self._of_pair(name) if pairs else self._of_second_label(name)
+        of_kind = self._of_pair if self._kind in ("embed", "rerank") else self._of_second_label
+        return of_kind(key, values, is_harmless(name))
 
-    def _of_pair(self, name: str) -> str:
-        values = self._values[name]
-        is_label = _PAIR_LABEL.search(plain(name)) is not None
-        is_label = is_label and (values.sort != "free" or "label" in plain(name))
-        is_number = values.sort in ("number", "binary")
-        if self._label is not None:
+    def _of_label(self, key: str, values: _Values) -> str:
+        """Returns why the scores of pairs may be the numbers of classes, as 0, 1, 2 of NLI."""
+        numbers = values.vary and values.sort in ("number", "binary")
+        if self._kind != "embed" or not numbers or "." in "".join(values):
+            return ""
+        two = values.within(BINARY) or set(values.known) == {"-1", "1"}
+        if plain(self._columns.text or "") == "premise":
+            return "" if two and self._is_named else _CLASSES
+        return "" if two or self._is_named or _SCORE.search(key) else _PAIRS
+
+    def _of_pair(self, key: str, values: _Values, harmless: bool) -> str:
+        sort = values.sort
+        is_number = sort in ("number", "binary")
+        is_label = _PAIR_LABEL.search(key) and (sort != "free" or "label" in key)
+        if self._label:
             return _LABEL if is_label and is_number and values.vary else ""
-        if is_number and not values.vary and "0" not in values:
+        if is_number and not values.vary:
             return ""  # all pairs are alike
-        if is_harmless(name):
-            return _PAIRS if is_label else ""
-        if is_label or (values.sort == "binary" and values.vary):
+        if is_label or (sort == "binary" and not harmless):
             return _PAIRS
         long = [value for value in values.known if value == _TEXTS or len(value.split()) > 2]
-        return _NEGATIVES if 2 * len(long) > len(values.known) else ""
+        return _NEGATIVES if 2 * len(long) > len(values.known) and not harmless else ""
 
-    def _of_label(self) -> str:
-        """Returns why the scores of pairs may be the numbers of classes, as 0, 1, 2 of NLI."""
-        key, values = plain(self._label or ""), self._values[self._label or ""]
-        is_score = any(
-            word in key for word in ("score", "sim", "relat", "relev", "grade", "rating")
-        )
-        nli = plain(self._columns.text or "") == "premise"
-        if self._kind != "embed" or (not nli and (is_score or self._is_named)):
-            return ""
-        whole = all(re.fullmatch(r"-?\d+", value) for value in values.known)
-        two = values.within(BINARY) or set(values.known) == {"-1", "1"}
-        if two or not (values.vary and whole):
-            return ""
-        return _CLASSES if nli else _PAIRS
-
-    def _of_second_label(self, name: str) -> str:
+    def _of_second_label(self, key: str, values: _Values, harmless: bool) -> str:
         """Returns why another column may be the label of a task with one label column, or ""."""
-        label = self._values.get(self._label or "")
-        values, key, chosen = self._values[name], plain(name), plain(self._label or "")
-        if label is None or not values.vary:
+        label, chosen = self._values.get(self._label), plain(self._label)
+        if label is None or not values.vary or values.sort == "free":
             return ""
-        usual = KINDS[self._kind].labels  # type: ignore[index]
-        named = values.sort == _LISTS and key in _LABELS
-        named |= key in (usual if self._kind == "choice" else _STRONG) and chosen not in _STRONG
-        if values.sort != label.sort and not named:
-            return ""
-        if values.sort == "binary" and not is_harmless(name):
-            others = [x for x in self._values if x != self._label and not is_harmless(x)]
-            binary = [x for x in others if self._values[x].sort == "binary"]
-            if chosen not in _STRONG or len(binary) > 1:
-                return _SEVERAL
-        if values.sort == "free" or (self._kind == "tag" and key == "postags"):
-            return ""
+        alike = values.sort == label.sort
+        if alike and values.sort == "binary" and not harmless:
+            return _SEVERAL
+        usual: Collection[str] = KINDS[self._kind].labels  # type: ignore[index]
         if chosen not in usual:
-            return "" if is_harmless(name) else _LABEL
-        is_strong = chosen in _STRONG and self._kind in ("classify", "choice")
-        return _LABEL if key in (_STRONG if is_strong else _LABELS) else ""
+            return _LABEL if alike and not harmless else ""
+        is_choice = self._kind == "choice"
+        rivals = usual if is_choice else _LABELS
+        if chosen not in _STRONG and self._kind != "tag":
+            alike |= key in (usual if is_choice else _STRONG)
+        elif is_choice or self._kind == "classify":
+            rivals = _STRONG
+        return _LABEL if key in rivals and (alike or values.sort == _LISTS) else ""
 
 
 def is_harmless(name: str) -> bool:
