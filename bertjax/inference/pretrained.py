@@ -54,6 +54,7 @@ from bertjax.weights.families import architecture, family_of
 from bertjax.weights.fill import part_in_words
 from bertjax.weights.hf import model_card
 from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
+from bertjax.weights.names import two_biases
 from bertjax.weights.sentence_transformers import (
     changed_weights,
     read_cross_encoder,
@@ -152,7 +153,8 @@ class Pretrained:
         # A masked LM head that the model lacks may be asked for later; it is copied, because files
         # may be mapped into memory.
         source, wanted = loaded.source, "predictions" not in loaded.model.parts
-        names = head_tensors(source, loaded.config) if wanted else ()
+        names = two_biases(source.tensors, loaded.config)
+        names += head_tensors(source, loaded.config) if wanted else []
         source = source._replace(tensors={name: np.array(source.tensors[name]) for name in names})
         self._loaded = loaded._replace(params={}, source=source)
         self._on_device: tuple[Any, Any] = (None, None)
@@ -493,7 +495,7 @@ class Pretrained:
             if "bert/pooler" in self.absent:
                 del params["bert"]["pooler"]
         extra = {key: source[key] for key in kept if key in source}
-        usage = self._loaded.source.usage
+        usage, tensors = self._loaded.source.usage, self._loaded.source.tensors
         weights = changed_weights(usage.modules, params)
         objectives = self.model.objectives.values()
         if self.labels is None and any(objective.named_classes for objective in objectives):
@@ -508,6 +510,7 @@ class Pretrained:
             head=head,
             extra=extra,
             files=usage.sentence_files.result() | weights | _task_files(self._loaded),
+            kept={name: tensors[name] for name in two_biases(tensors, self.config)[:1]},
             card=model_card(
                 Path(directory).name,
                 head,

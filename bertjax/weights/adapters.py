@@ -58,7 +58,7 @@ def merged(
         raise FileNotFoundError(f"{folder} has no {MATRICES[0]} or {MATRICES[1]}: copy it there.")
     tensors, config = open_weights([file]), dict(config)
     base_class = (settings.get("auto_mapping") or {}).get("base_model_class")
-    if suffix := _CLASSES.get(settings.get("task_type")):
+    if suffix := _CLASSES.get(str(settings.get("task_type"))):
         base_class = FAMILIES[model_type].class_name + suffix
     if base_class:
         config["architectures"] = [base_class]
@@ -122,7 +122,7 @@ def _place(name: str, model_type: str) -> tuple[str, int | None] | None:
 
 def _scale(settings: Mapping[str, Any], module: str, rank: int, folder: Path) -> float:
     """Returns the factor of the product of the matrices of a layer."""
-    values = {"r": 8, "lora_alpha": 8} | settings  # PEFT's defaults
+    values: dict[str, Any] = {"r": 8, "lora_alpha": 8, **settings}  # PEFT's defaults
     for name, patterns in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         for key, value in (values.get(patterns) or {}).items():
             if re.match(rf"(.*\.)?({key})$", module):

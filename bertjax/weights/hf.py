@@ -148,6 +148,7 @@ def save_hf(
     card: str | None = None,
     files: Mapping[str, str | bytes] | None = None,
     tagger: Any = None,
+    kept: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Writes a model directory that transformers loads without a warning.
 
@@ -161,6 +162,7 @@ def save_hf(
         files: additional files to write, {relative path: text, which gets an end of line, or
             bytes}.
         tagger: the parameters of a tagger on the frozen encoder, for `tagger.safetensors`.
+        kept: {PyTorch name: tensor} of tensors that no output depends on, to write as they are.
 
     Raises:
         ValueError: `directory` holds files that bertjax did not write, or transformers does not
@@ -177,7 +179,7 @@ def save_hf(
     with replacing_folder(directory) as beside:
         left_out = (*HEADS[head].training_parts, *HEADS[head].separate_parts)
         written = {name: part for name, part in params.items() if name not in left_out}
-        write_safetensors(beside / SAFETENSORS, written, config)
+        write_safetensors(beside / SAFETENSORS, written, config, kept)
         if tagger is not None:
             write_safetensors(beside / TAGGER, tagger, config)
         text = json.dumps(content, indent=2) + "\n"
@@ -209,8 +211,15 @@ def check_files(directory: Path) -> None:
         )
 
 
-def write_safetensors(path: Path, params: Mapping[str, Any], config: BertConfig) -> None:
+def write_safetensors(
+    path: Path,
+    params: Mapping[str, Any],
+    config: BertConfig,
+    kept: Mapping[str, np.ndarray] | None = None,
+) -> None:
     """Writes a tree of parameters to a safetensors file as float32, under PyTorch names.
+
+    A tensor in `kept` that has the name and the shape of another is written instead of it.
 
     To save memory, one tensor at a time is converted and written; the safetensors library would
     need contiguous copies of all tensors at once.
@@ -227,7 +236,9 @@ def write_safetensors(path: Path, params: Mapping[str, Any], config: BertConfig)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         with progress(f"writing {path.name}", start, BYTES) as state:
-            for _, value in to_hf(flat, config):
+            for name, value in to_hf(flat, config):
+                other = (kept or {}).get(name, value)
+                value = other if other.shape == value.shape else value
                 state.advance(file.write(np.ascontiguousarray(value, "<f4").data))
         file.flush()
         os.fsync(file.fileno())

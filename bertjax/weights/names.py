@@ -328,6 +328,13 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             yield decoder_bias, value
 
 
+def two_biases(stored: Iterable[str], config: BertConfig) -> list[str]:
+    """Returns the names of both output biases of an untied model: PyTorch uses only the second."""
+    names = {target.path: name for name in stored for target in find(name, config.model_type)}
+    has_both = not config.tie_word_embeddings and {_BIAS, _DECODER_BIAS} <= names.keys()
+    return [names[_BIAS], names[_DECODER_BIAS]] if has_both else []
+
+
 def encoder_modules(paths: Collection[str], config: BertConfig) -> dict[str, list[str]]:
     """Returns {PyTorch name of a linear layer, with "{layer}": paths of its kernels in `paths`}."""
     modules: dict[str, list[str]] = {}

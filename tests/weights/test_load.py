@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import bertjax
 from bertjax.config.model import FAMILY_FIELDS
@@ -136,6 +137,27 @@ def test_a_bias_of_the_decoder_that_differs_is_the_one_that_is_used(saved):
     tensors["cls.predictions.decoder.bias"] = torch.randn(60)
     write(folder, tensors)
     np.testing.assert_allclose(ours(folder), theirs(folder, config), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2", "camembert"])
+def test_a_bias_that_nothing_uses_is_kept_in_copies_bit_for_bit(saved, family, tmp_path):
+    model, folder, config = saved(family, tie_word_embeddings=False)
+    expected = theirs(folder, config)
+    before = load_file(folder / "model.safetensors")
+    (name,) = [x for x in before if x.endswith(("predictions.bias", "lm_head.bias"))]
+    assert not np.array_equal(before[name], before[name.replace("bias", "decoder.bias")])
+    bertjax.load_pretrained(folder, "masked_lm").save(tmp_path / "again")
+    after = load_file(tmp_path / "again/model.safetensors")
+    for key, value in before.items():
+        np.testing.assert_array_equal(after[key], value, err_msg=key)
+    np.testing.assert_allclose(theirs(tmp_path / "again", config), expected, rtol=1e-5, atol=1e-4)
+    bertjax.load_pretrained(folder).save(tmp_path / "auto")  # without its head, which is written
+    auto = load_file(tmp_path / "auto/model.safetensors")
+    np.testing.assert_array_equal(auto[name], before[name])
+    # In another vocabulary, it is the other bias of the model.
+    bertjax.load_pretrained(folder, "masked_lm", vocab_size=70).save(tmp_path / "larger")
+    larger = load_file(tmp_path / "larger/model.safetensors")
+    assert larger[name].shape == (70,)
 
 
 @pytest.mark.parametrize(
