@@ -282,11 +282,17 @@ def refuse_links_outside(directory: str | Path) -> None:
             raise ValueError(f"{entry} is a pipe, which no model or run has: remove it.")
 
 
+def unused(path: Path) -> Path:
+    """Returns the path `PATH-N` with the first number N from 1 that does not exist."""
+    numbers = itertools.count(1)
+    while (numbered := path.with_name(f"{path.name}-{next(numbers)}")).exists():
+        pass
+    return numbered
+
+
 def set_aside(path: Path) -> Path:
     """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the new path."""
-    numbers = itertools.count(1)
-    while (copy := path.with_name(f"{path.name}.damaged-{next(numbers)}")).exists():
-        pass
+    copy = unused(path.with_name(f"{path.name}.damaged"))
     write_bytes(copy, path.read_bytes())
     return copy
 

@@ -9,7 +9,6 @@ run, and by the content of a single file. Anything else is refused by name.
 import contextlib
 import dataclasses
 import glob
-import itertools
 import os
 import re
 import shutil
@@ -18,19 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.checksums import CHECKSUMS, is_as_written
-from bertjax.base.files import is_remote, listed, naming_write_errors, read_json_or_empty
+from bertjax.base.files import (
+    is_remote,
+    listed,
+    naming_write_errors,
+    read_json_or_empty,
+    unused,
+)
 from bertjax.base.run_file import is_run
 from bertjax.base.workdir_files import RUN_NAMES
 
 # Fields of configs that name texts and tables to read. An output in such a folder would be read as
 # one of its files.
-TEXTS = (
-    "input embed queries corpus train dev test data_dir tfds_data_dir retrieval_dir gold "
-    "predictions na_probs"
-).split()
-# Fields that name models, runs and other files to read, and fields that name what is written.
+TEXTS = "input embed queries corpus train dev test gold predictions na_probs".split()
+# Fields that name models, runs, collections and other files to read, and what is written.
 MODELS = (
-    "model init generator_init teacher reranker tokenizer extend src runs data eval_data config"
+    "model init generator_init teacher reranker tokenizer extend src runs data eval_data config "
+    "data_dir tfds_data_dir retrieval_dir"
 ).split()
 WRITTEN = "output workdir dst html json profile submission data_cache".split()
 POSITIONAL = {"src": "SRC", "dst": "DST", "runs": "RUN"}
@@ -214,9 +217,7 @@ def _tidy(folder: Path, scratch: Path) -> None:
     if old.exists() and not folder.exists():
         old.rename(folder)
     elif old.exists() and (others := others_in(old)):
-        numbers = itertools.count(1)
-        while (kept := folder.with_name(f"{folder.name}.old-{next(numbers)}")).exists():
-            pass
+        kept = unused(folder.with_name(f"{folder.name}.old"))
         old.rename(kept)
         print(
             f"warning: {folder} had files that bertjax did not write or that were changed since "
