@@ -358,6 +358,10 @@ class Tokenizer(abc.ABC):
         """Returns the token ids of each text as if a space preceded it (for byte-level BPE)."""
         return self.encode(texts)
 
+    def after_space(self) -> Self:
+        """Returns a copy that encodes every text as if a space preceded it, as words of taggers."""
+        return self
+
     @explaining_the_library()
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids [n] of a text, and each token's characters, int32 [n, 2]: start and end.
@@ -421,9 +425,10 @@ class Tokenizer(abc.ABC):
         """Returns what a token writes into a text, in UTF-8."""
         return token.encode()
 
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: str | Path, longest: int | None = None) -> None:
         """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.
 
+        `longest` is the largest number of tokens that the model reads; None: `model_max_length`.
         Without `tokenizer_config.json`, transformers would lower-case text for a cased BERT, and
         return no token types for ALBERT.
         """
@@ -434,7 +439,7 @@ class Tokenizer(abc.ABC):
             # transformers uses tokenizer.json as it is only for its generic class.
             "tokenizer_class": self.tokenizer_class if self.is_usual else GENERIC_CLASS,
             **self.settings(),
-            "model_max_length": self.model_max_length,
+            "model_max_length": min(self.model_max_length, longest or self.model_max_length),
             "model_input_names": list(self.model_input_names),
             **{f"{name}_token": token for name, token in special._asdict().items()},
         }

@@ -7,15 +7,16 @@ and in tokens that are found in a text before it is split, such as runs of space
 characters and writes rare ones as pieces of one byte each (Marone et al. 2025).
 """
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 from unicodedata import category
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertjax.base import progress
 from bertjax.base.files import brief
@@ -33,6 +34,7 @@ from bertjax.tokenization.base import (
     explaining_the_library,
     learnt,
     numbered,
+    steps,
 )
 
 ROBERTA = Layout(
@@ -95,6 +97,20 @@ class BPETokenizer(Tokenizer):
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
+
+    def after_space(self) -> Self:
+        if self.encode(["a", "0"]) == self.encode_after_space(["a", "0"]):
+            return self
+        if self._pre_tokenizers[:1] and self._pre_tokenizers[0]["type"] == "ByteLevel":
+            content = json.loads(self._prompt_backend.to_str())
+            for part in ("pre_tokenizer", "post_processor"):
+                for step in steps(content[part]):
+                    step |= {"add_prefix_space": True} if "add_prefix_space" in step else {}
+            copied = copy.copy(self)
+            copied._read(tokenizers.Tokenizer.from_str(json.dumps(content)))
+            return copied
+        one = normalizers.Replace(Regex(r"\A  "), " ")  # where the text begins with a space
+        return self.normalised_first(normalizers.Sequence([normalizers.Prepend(" "), one]))
 
     def words(self, text: str) -> list[str]:
         return super().words(f" {text}") if text.strip() else []

@@ -190,7 +190,10 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
             f"{name} predicts {teacher_task.label_kind}, but {task.name} needs {task.label_kind}: "
             "name a model that was fine-tuned on this task."
         )
-    if loaded.tokenizer.fingerprint != student.tokenizer.fingerprint:
+    tokenizers = [loaded.tokenizer, student.tokenizer]
+    if task.label_kind == "tokens":  # words are encoded after a space by both
+        tokenizers = [tokenizer.after_space() for tokenizer in tokenizers]
+    if tokenizers[0].fingerprint != tokenizers[1].fingerprint:
         raise ValueError(
             f"{name} and --init {config.init} have different tokenizers, but both must read the "
             "same tokens: choose two models with the same tokenizer."

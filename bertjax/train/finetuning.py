@@ -396,11 +396,12 @@ class FinetuningJob(Job):
             model_facts(self.config, self.updates, len(self.data.sizes), scores),
             tagger,
         )
+        reads_words = self.task.label_kind == "tokens"
         save_hf(
             self.workdir.model,
             params,
             config,
-            self.tokenizer,
+            self.tokenizer.after_space() if reads_words else self.tokenizer,
             head=head,
             extra=self.task.hf_config(),
             card=card,

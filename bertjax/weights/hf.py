@@ -185,7 +185,7 @@ def save_hf(
         text = json.dumps(content, indent=2) + "\n"
         (beside / "config.json").write_text(text, encoding="utf-8")
         if tokenizer is not None:
-            tokenizer.save(beside)
+            tokenizer.save(beside, config.max_length)
         if card is not None:
             (beside / CARD).write_text(card, encoding="utf-8")
         for name, file in dict(files or {}).items():

@@ -6,6 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from bertjax.tokenization import (
     ByteLevelBPETokenizer,
@@ -485,3 +486,57 @@ def test_a_class_that_config_json_names_is_followed_or_refused(kinds, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"config\.json specifies .* BertJapaneseTokenizer"):
         load_tokenizer(tmp_path)
+
+
+def split_before_bytes(tokenizer):
+    """As GPT-4 and others have it: a regular expression splits before the bytes are mapped."""
+    parts = [
+        pre_tokenizers.Split(Regex(r"\s?\S+|\s+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+    return tokenizer.with_parts(pre_tokenizer=pre_tokenizers.Sequence(parts))
+
+
+def as_gemma_2(tokenizer):
+    """Gemma itself puts no space before a text."""
+    return tokenizer.with_parts(pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"))
+
+
+OF_WORDS = [(name, lambda x: x) for name in KINDS]
+OF_WORDS += [("bpe", split_before_bytes), ("modernbert", split_before_bytes)]
+OF_WORDS += [("gemma", as_gemma_2)]
+
+
+@pytest.mark.parametrize(("name", "change"), OF_WORDS)
+def test_a_tokenizer_of_taggers_puts_a_space_before_every_text(kinds, texts, name, change):
+    tokenizer = change(kinds[name])
+    tagger = tokenizer.after_space()
+    words = [*"abc . def (x) 0 é 🙂".split(), " spaced", ""]
+    assert tagger.encode(words) == tokenizer.encode_after_space(words)
+    assert tagger.encode_after_space(words) == tokenizer.encode_after_space(words)
+    assert tagger.encode(texts[:20]) == tokenizer.encode_after_space(texts[:20])
+    assert tagger.after_space() is tagger
+    fields = ("vocab", "layout", "model_max_length", "model_input_names")
+    assert all(getattr(tagger, x) == getattr(tokenizer, x) for x in fields)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("name", "change"), OF_WORDS)
+def test_words_of_a_saved_tagger_are_split_as_in_training(kinds, texts, tmp_path, name, change):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = change(kinds[name])
+    tokenizer.after_space().save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    copy = load_tokenizer(tmp_path)
+    for text in texts[:20]:
+        words = text.removesuffix(".").split()
+        trained = [x for ids in tokenizer.encode_after_space(words) for x in ids]
+        found = theirs(words, is_split_into_words=True)
+        assert found["input_ids"][1:-1] == trained
+        assert [x for ids in copy.encode_after_space(words) for x in ids] == trained
+        # A pipeline gives the text, in which spaces separate the words.
+        whole = theirs(" ".join(words), return_offsets_mapping=True)
+        assert whole["input_ids"][1:-1] == trained
+        starts = {start for start, _ in whole["offset_mapping"][1:-1]}
+        spaces = [place for place, c in enumerate(" ".join(words)) if c == " "]
+        assert 0 in starts and all({place, place + 1} & starts for place in spaces)

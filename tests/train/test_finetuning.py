@@ -1,5 +1,6 @@
 """How fine-tuning begins: which weights of a stored classifier become those of which class."""
 
+import copy
 import csv
 import dataclasses
 import json
@@ -8,10 +9,12 @@ import random
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.model import HEADS
 from bertjax.tasks import make_task
+from bertjax.tokenization import train_bpe, train_modernbert_bpe
 from bertjax.train.experiments import task_options
 from bertjax.train.finetuning import load_for_task
 from bertjax.weights import load_model, save_hf
@@ -210,3 +213,74 @@ def test_a_resumed_run_moves_no_weights_again(tmp_path, model_of, monkeypatch):
     finetune.run(stopped)
     files = [tmp_path / run / "model/model.safetensors" for run in "ab"]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize(("kind", "family"), [("bpe", "roberta"), ("modernbert", "modernbert")])
+def test_a_tagger_on_bytes_reads_words_in_transformers_as_here(
+    tmp_path, tiny_family, sentences, random_params, kind, family
+):
+    transformers = pytest.importorskip("transformers")
+    train = {"bpe": train_bpe, "modernbert": train_modernbert_bpe}[kind]
+    tokenizer = train([s.capitalize() for s in sentences], vocab_size=300, model_max_length=512)
+    assert tokenizer.encode(["Abc"]) != tokenizer.encode_after_space(["Abc"])
+    config = tiny_family(family, vocab_size=tokenizer.vocab_size)
+    params = random_params(HEADS["encoder"](config), spread=0.5)
+    save_hf(tmp_path / "init", params, config, tokenizer, head="encoder")
+    rows = [{"words": s.rstrip(".").capitalize().split()} for s in sentences[:8]]
+    for row in rows:
+        row["tags"] = ["O" if word[0] < "e" else "B-X" for word in row["words"]]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finetune.run(
+        FinetuneConfig(
+            task="tag",
+            init=str(tmp_path / "init"),
+            train=str(tmp_path / "a.jsonl"),
+            dev_fraction=0,
+            max_steps=1,
+            batch_size=8,
+            max_length=60,
+            workdir=str(tmp_path / "run"),
+        )
+    )
+    folder = tmp_path / "run" / "model"
+    here = bertjax.load_pretrained(folder, head=None)
+    answer = transformers.pipeline("token-classification", model=str(folder), device="cpu")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    longest = json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"]
+    assert longest == here.config.max_length < 512
+    for row in rows:
+        words = row["words"]
+        [expected] = here.predict([words])
+        answers = answer(" ".join(words), ignore_labels=[])
+        found = {x["start"]: x for x in reversed(answers)}  # the first piece with this start
+        starts = [0]
+        for word in words[:-1]:
+            starts.append(starts[-1] + len(word) + 1)
+        firsts = [found.get(start - 1) or found[start] for start in starts]
+        assert [x["entity"] for x in firsts] == expected["labels"]
+        scores = [x["score"] for x in firsts]
+        np.testing.assert_allclose(scores, expected["probabilities"], atol=1e-5)
+        # A list of words gets the same ids.
+        ids = theirs(words, is_split_into_words=True)["input_ids"]
+        assert ids == theirs(" ".join(words))["input_ids"]
+    answer(" ".join(rows[0]["words"] * 40))  # more words than the model reads
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("longest", [20, 512, 10**9])
+def test_a_saved_tokenizer_reads_no_more_tokens_than_the_model(
+    tmp_path, tiny_family, random_params, tokenizer, family, longest
+):
+    config = tiny_family(family)
+    long = copy.copy(tokenizer)
+    long.model_max_length = longest
+    params = random_params(HEADS["encoder"](config))
+    save_hf(tmp_path / "a", params, config, long, head="encoder")
+    bertjax.load_pretrained(tmp_path / "a").save(tmp_path / "b")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        said = json.loads((folder / "tokenizer_config.json").read_text())
+        positions = config.max_position_embeddings - (2 if family == "roberta" else 0)
+        assert said["model_max_length"] == min(longest, positions)
+    assert long.model_max_length == longest
