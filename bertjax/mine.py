@@ -45,6 +45,8 @@ class MineConfig(Checked):
     """Column of the queries; None: guessed, and the guess is printed."""
     pair_column: str | None = None
     """Column of the positives; None: guessed, and the guess is printed."""
+    ignore_columns: tuple[str, ...] = ()
+    """Columns of --queries that are not meant to be used, as of finetune; empty: none."""
     max_length: Count | None = None
     """Maximum number of tokens per text for --model; None: as its files say."""
     num_negatives: Count = 3
@@ -87,12 +89,16 @@ def run(config: MineConfig) -> None:
     from bertjax.tasks.sources.own_files import TableSource
 
     check_paths(config)
-    output, named = Path(config.output), Columns(text=config.text_column, pair=config.pair_column)
+    output, ignored = Path(config.output), config.ignore_columns
+    named = Columns(text=config.text_column, pair=config.pair_column, ignored=ignored)
     table, corpus = (path and local_data(path) for path in (config.queries, config.corpus))
-    source = TableSource("embed", test=table, columns=named, keep=False)
+    source = TableSource("embed", train=table, columns=named, keep=False)
     print(source.note)
-    if source.columns.label is not None:
-        raise ValueError(f"{config.queries} has pairs with scores: give queries with positives.")
+    if (label := source.columns.label) is not None:
+        raise ValueError(
+            f"{config.queries} has pairs with scores, in column {label!r}: give queries with "
+            f"positives alone, or --ignore_columns {label} if all pairs belong together."
+        )
     texts: list[str] = []
     numbers: dict[int, int] = {}  # hash of a `folded` text -> the number of the first such text
     positives: dict[str, dict[int, str]] = {}  # query -> its positives as written, by number
@@ -103,19 +109,21 @@ def run(config: MineConfig) -> None:
         texts.extend([text] * (number == len(texts)))
         return number
 
-    for example in source.examples("test"):
+    for example in source.examples("train"):
         number = add(str(example.pair))
         positives.setdefault(example.text, {}).setdefault(number, str(example.pair))
         left_out.setdefault(hash(folded(example.text)), set()).add(number)
     for query in left_out.keys() & numbers.keys():
         left_out[query].add(numbers[query])
     known = frozenset(numbers)
-    for passage in read_passages(Path(corpus)) if corpus else ():
+    for passage in read_passages(Path(corpus), frozenset()) if corpus else ():
         forms = passage_forms(passage.title, passage.text)
         if passage.whole and known.isdisjoint(forms):
             number = add(passage.whole)
             for query in left_out.keys() & forms:
                 left_out[query].add(number)
+    for note in source.change_notes():
+        print(f"warning: {config.queries}: {note.removeprefix('train: ')}")
     queries = list(positives)
     most = max(map(len, positives.values()), default=0)
     limited = (config.margin, config.ratio, config.max_score) != (None, None, None)

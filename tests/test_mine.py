@@ -300,13 +300,50 @@ def test_a_dataset_of_the_hub_and_a_folder_give_the_negatives_of_their_files(
 def test_pairs_with_scores_and_rows_without_a_positive_are_refused(config, tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"query": "a", "positive": "b", "score": 1.0}\n' * 3)
-    with pytest.raises(ValueError, match=r"pairs.jsonl has pairs with scores: give queries with"):
+    with pytest.raises(ValueError, match=r"pairs.jsonl has pairs with scores, in column 'score'"):
         mined(config, queries=str(path))
     path.write_text('{"query": "a", "positive": "b"}\n{"query": "c", "positive": ""}\n')
     with pytest.raises(ValueError, match=r"pairs.jsonl, row 2"):
         mined(config, queries=str(path))
     with pytest.raises(ValueError, match=r"num_negatives=0: it must be at least 1"):
         mined(config, num_negatives=0)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("split", ["train", "test"], "'split' .* which rows to use"),
+        ("is_duplicate", [1, 0], "pairs with scores, in column 'is_duplicate'"),
+        ("entailment", ["neutral", "entailment"], "'entailment' .* which texts belong together"),
+        ("other", ["ab bc cde ef", "ef fgh gh ab"], "'other' .*--negative_columns"),
+    ],
+)
+def test_columns_of_queries_that_could_change_the_pairs_stop_the_command(
+    config, tmp_path, column, values, message
+):
+    rows = [json.loads(line) for line in Path(config.queries).read_text().splitlines()]
+    rows = [row | {column: values[i % 2]} for i, row in enumerate(rows)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=message):
+        mined(config, queries=str(path))
+    expected = mined(config)
+    Path(config.output).unlink()
+    assert mined(config, queries=str(path), ignore_columns=(column,)) == expected
+
+
+def test_texts_that_may_be_missing_are_named(config, tmp_path, capsys):
+    pairs, corpus = tmp_path / "pairs.jsonl", tmp_path / "corpus.jsonl"
+    line = json.dumps({"query": "nan", "positive": "ab bc"})
+    pairs.write_text(f"{Path(config.queries).read_text()}{line}\n")
+    lines = [json.dumps({"text": text, "heading": "ab"}) for text in ("N/A", "\u200b", "")]
+    corpus.write_text(Path(config.corpus).read_text() + "\n".join(lines) + "\n")
+    mined(config, queries=str(pairs), corpus=str(corpus))
+    printed = capsys.readouterr()
+    count = len(pairs.read_text().splitlines())
+    assert f"warning: {pairs}: rows with a text such as 'nan'" in printed.out
+    assert f"row {count})" in printed.out
+    assert "corpus.jsonl: rows whose text is empty, or NaN, None and the like: 3" in printed.err
 
 
 def test_the_command_has_its_flags():

@@ -27,7 +27,10 @@ from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
 from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.sources.own_files import data_files
+from bertjax.tasks.sources.rows import is_blank
 from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
+from bertjax.tasks.sources.unused import is_harmless
+from bertjax.tasks.task import MISSING
 from bertjax.weights import LoadedModel
 
 QUERIES, PASSAGES = 512, 16384  # in a block of scores
@@ -134,7 +137,8 @@ def read_passages(
     In a folder, all tables are read.
 
     Args:
-        ids: usual names, as of `plain`, of the column of ids; None: no ids are read.
+        ids: usual names, as of `plain`, of the column of ids; if there are none, no ids are read.
+            Unless it is None, warnings name the columns that are not read, and rows without a text.
         id_column: the column of ids, if the table has it; else, and for None, it is _id, or the
             only one with a usual name.
 
@@ -144,16 +148,23 @@ def read_passages(
     for file in data_files(path, "embed"):
         table = Table(file)
         column = _id_column(table, ids, id_column) if ids else ""
+        empty = []
         for number, row in table.rows():
             parts = [row.get("title") or "", row.get("text")]
             if not all(isinstance(part, str) for part in parts):
                 where = row_name(file, number)
                 raise ValueError(f"{where} has no text: give _id, title and text.")
             id = row.get(column, "") if ids else "-"
-            if type(id) not in (int, str) or id == "":
+            if type(id) not in (int, str) or not str(id).strip():
                 where = row_name(file, number)
                 raise ValueError(f"{where} has no text or whole number as {column!r}: add its id.")
-            yield Passage(str(id), *parts)
+            yield (passage := Passage(str(id), *parts))
+            if is_blank(passage.whole) or passage.text.strip().lower() in MISSING:
+                empty.append(number)
+        if ids is not None:
+            _warn(file, "rows whose text is empty, or NaN, None and the like", empty)
+            names = [x for x in table.columns if x not in (column, "text", "title")]
+            _warn(file, "columns that are not read", [x for x in names if not is_harmless(x)])
 
 
 def _id_column(table: Table, usual: frozenset[str], named: str | None) -> str:
@@ -206,7 +217,7 @@ class Collection:
             raise ValueError(f"{folder}: no file has the column {id_column!r} of --id_column.")
         queries: dict[str, str] = {}
         for query in read_passages(asked, QUERY_IDS, id_column):
-            _add(queries, query.id, query.whole, asked)
+            _add(queries, query.id, query.text.strip(), asked)
         ids: dict[str, str] = {}
         for passage in read_passages(self._corpus, PASSAGE_IDS, id_column):
             _add(ids, passage.id, "", self._corpus)

@@ -62,7 +62,7 @@ _MARKED = re.compile("|".join(("[A-Z]", _USUAL, *_UNUSUAL)))
 # Marks that are usual without types and O, of segments such as words.
 _SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
 _NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
-_PARTS_OF_SPEECH = frozenset(
+PARTS_OF_SPEECH = frozenset(
     "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB "
     "CC CD DT IN JJ NN NNP NNS PRP RB TO VB VBD VBG VBN VBP VBZ".split()
 )
@@ -139,7 +139,7 @@ def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
         is_iob = name == "IOB" and _NO_WORDS.isdisjoint(every)
         return TagScheme(name, meanings, is_iob)
     named = all(re.fullmatch(r"[^\W\d_][\w .:&/-]*\w", tag) for tag in marked)
-    if OUTSIDE not in every or not named or len(_PARTS_OF_SPEECH.intersection(marked)) > 1:
+    if OUTSIDE not in every or not named or len(PARTS_OF_SPEECH.intersection(marked)) > 1:
         return None
     for tag in marked:  # as in pipelines of transformers
         mark, _, kind = tag.partition("-")

@@ -28,8 +28,8 @@ from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
 Span = tuple[int, int]
-# What R, pandas and spreadsheets write where a value is missing, in lower case.
-MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>"})
+# What R, pandas, spreadsheets and SQL write where a value is missing, in lower case.
+MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>", r"\n"})
 
 
 def check_stride(doc_stride: int | None) -> None:
@@ -391,7 +391,7 @@ class Source(abc.ABC):
         for example in self.parse(split):
             # Of several choices, "None" may be one.
             texts = [example.text, example.pair, *(example.choices if example.pair else ())]
-            if self.can_skip and (
+            if example.row and (
                 text := next((x for x in texts if x and x.strip().lower() in MISSING), "")
             ):
                 reason = (

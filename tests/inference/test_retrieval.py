@@ -391,3 +391,35 @@ def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
     path.write_text(lines + '{"_id": "x", "text": null}\n')
     with pytest.raises(ValueError, match=r"corpus.jsonl, row 131 has no text"):
         Collection(beir, "test")
+
+
+def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named(beir, capsys):
+    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    names = {"headline": "Ann", "url": "a.org", "metadata": {}, "Title": "x"}
+    rows = [row | names for row in rows]
+    for index, text in ((3, ""), (7, "NaN"), (9, "\\N")):
+        rows[index] |= {"title": "", "text": text}
+    rows[11] |= {"title": "a title", "text": ""}
+    write_rows(beir / "corpus.jsonl", rows)
+    Collection(beir, "dev").rank(EMBED)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "corpus.jsonl" in line]
+    assert len(lines) == 2
+    assert lines[0].endswith("rows whose text is empty, or NaN, None and the like: 3, such as '4'")
+    assert lines[1].endswith("columns that are not read: 2, such as 'Title'")
+
+
+def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
+    expected = Collection(beir, "dev").rank(EMBED)
+    rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    write_rows(beir / "queries.jsonl", [row | {"title": WORDS[0]} for row in rows])
+    assert Collection(beir, "dev").rank(EMBED) == expected
+
+
+@pytest.mark.parametrize("id", ["", " ", None, 1.5, True, ["d1"]])
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
+    rows = [json.loads(line) for line in (beir / f"{name}.jsonl").read_text().splitlines()]
+    rows[4]["_id"] = id
+    write_rows(beir / f"{name}.jsonl", rows)
+    with pytest.raises(ValueError, match=f"{name}.jsonl, row 5 has no text or whole number"):
+        Collection(beir, "dev")

@@ -58,6 +58,9 @@ class File:
 
     def number(self, index: int) -> int:
         """Returns the number of a row in messages, from 1, with the header."""
+        if self.format == "conll":
+            before = self.rows[:index]
+            return 1 + sum(1 + max(len(row[c]) for c in self.roles) for row in before)
         return index + 1 + (self.format in ("csv", "tsv") and self.header)
 
 
@@ -609,6 +612,7 @@ def _passages(file: File, rows: list[Row], *, ids: bool = True) -> dict[str, str
         title = values.get("title")
         title = "" if title in (None, ABSENT) else title
         text = values["text"]
+        title, text = (x.decode() if isinstance(x, bytes) else x for x in (title, text))
         if text is ABSENT or not isinstance(text, str) or not isinstance(title, str):
             raise Undefined("no text")
         whole = f"{title} {text}".strip()
@@ -665,17 +669,17 @@ def _mined(files: dict[str, File], rows: dict[str, list[Row]]) -> tuple:
     for row in rows["queries"]:
         values = _by_role(files["queries"], row)
         positives.setdefault(as_text(values["text"]), []).append(as_text(values["pair"]))
-    texts: dict[str, set[str]] = {
-        text: {plain_form(text), bare[key]} for key, text in corpus.items()
-    }
-    for own in positives.values():
-        for positive in own:
-            texts.setdefault(positive, {plain_form(positive)})
+    # A passage that is a positive in another form, or without its title, is that positive.
+    texts = {positive: {plain_form(positive)} for own in positives.values() for positive in own}
+    known = {form for forms in texts.values() for form in forms}
+    for key, text in corpus.items():
+        forms = {plain_form(text), bare[key]}
+        if not forms & known:
+            texts.setdefault(text, forms)
     found = []
     for query, own in positives.items():
         left_out = {plain_form(query), *map(plain_form, own)}
-        titled = {plain_form(text) for text, forms in texts.items() if forms & left_out}
-        others = [text for text, forms in texts.items() if not forms & (left_out | titled)]
+        others = [text for text, forms in texts.items() if not forms & left_out]
         best = sorted(others, key=lambda text: -float(vector(text) @ vector(query)))[:3]
         for positive in dict.fromkeys(own):
             found.append((query, positive, tuple(best)))
@@ -1029,9 +1033,7 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
             if name != "title"
             else _of("Birds", "Trains"),
         )
-        if "grade" in roles:
-            return Change(kind, f"{name!r}", {name}, None, True)
-        if name == "title" and "id" in roles and len(file.rows) == ROWS:
+        if name == "title" and "text" in roles and "pair" not in roles and len(file.rows) == ROWS:
             file.roles["title"] = "title"  # of BEIR's corpus; its queries have none
         return Change(
             kind,
@@ -1252,7 +1254,7 @@ def _odd_value(
     if role == "word" or role == "tag":
         at = rng.randrange(len(old))
         values = (
-            ("", "#", "-DOCSTART-", "new word", "\u200b")
+            ("", "#", "new word", "\u200b")
             if role == "word"
             else (
                 "",
@@ -1276,7 +1278,7 @@ def _odd_value(
         return (
             f"{role} {new!r}",
             [*old[:at], *([new] if new else []), *old[at + 1 :]],
-            new in ("#", "-DOCSTART-", "new word"),
+            new == "new word",
         )
     if role == "label" and isinstance(odd, str):
         name = str(others[(index + 1) % len(others)])
@@ -1370,8 +1372,9 @@ def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
     file.rows[index][column] = value
     if file.format == "parquet" and file.types.get(column):
         file.types.pop(column)
-    cells = {value, old} if isinstance(value, str) and isinstance(old, str) else set()
-    names = {column, *(repr(cell) if len(cell.strip()) < 3 else cell for cell in cells)}
+    cells = {str(cell).strip() for cell in (value, old) if isinstance(cell, str | int)}
+    cells |= {""} if value in (None, ABSENT) else set()
+    names = {column, *(repr(cell) if len(cell) < 3 else cell for cell in cells)}
     return Change(f"odd row: {role}", f"row {number}, {column!r}: {words}", names, index, unclear)
 
 
@@ -1423,7 +1426,7 @@ def _odd_structure(
             f"row {number} has {name!r}: {value!r}",
             {name},
             index,
-            task not in ("retrieval",),
+            task not in SETS or "pair" in file.roles.values(),
         )
     file.rows[index] = {"\0": {"list": ["a"], "text": "a", "null": None, "empty object": {}}[kind]}
     return Change(f"odd row: {kind}", f"row {number}", {"row"}, index)

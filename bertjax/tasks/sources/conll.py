@@ -29,6 +29,7 @@ from bertjax.tasks.sources.tables import (
 from bertjax.tasks.tagging import (
     NO_TAG,
     OUTSIDE,
+    PARTS_OF_SPEECH,
     PLACEHOLDERS,
     UNLABELLED,
     TagTask,
@@ -149,7 +150,7 @@ class Layout(NamedTuple):
         """Returns what a line is if it holds no word, and else "". Comments precede a sentence."""
         if fields == self.header:
             return "rows with the names of the columns"
-        if self.words and re.fullmatch(r"\d+[-.]\d+", fields[0]):
+        if self.words and re.fullmatch(r"\d+-\d+|\d+\.\d", fields[0]):
             return "rows of several words or none, such as 3-4 and 8.1"
         if not is_first or fields[0][0] != "#":
             return ""
@@ -162,9 +163,9 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     """Finds the columns of words and tags by the first `SAMPLE` sentences of a file.
 
     The words are in the first column that does not number the words, does not name the sentences,
-    and does not hold tags of entities. The tags are in the only column with entities other than
-    chunks, such as B-NP, or else in the last column. `columns` may say both, by their numbers from
-    1 (-1: the last).
+    and does not hold tags of entities or, mostly, parts of speech. The tags are in the only column
+    with entities other than chunks, such as B-NP, or else in the last column. `columns` may say
+    both, by their numbers from 1 (-1: the last).
 
     Raises:
         ValueError: several columns may hold the tags, or `columns` has no such number.
@@ -191,7 +192,8 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
         for i in range(width):
             if len({(sentence, fields[i]) for sentence, fields in rows}) == sentences:
                 numbers.add(i)
-    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers]
+    parts = {i for i, found in enumerate(values) if _are_parts_of_speech(found)}
+    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers | parts]
     words = _column(path, columns.text, width) if columns.text else (free or [0])[0]
 
     marked = [i for i, scheme in enumerate(schemes) if scheme and i != words]
@@ -212,6 +214,10 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     tags = found[0] if found else words
     has_tags = tags != words and values[tags].keys() - PLACEHOLDERS
     return Layout(width, words, tags if has_tags else None, header, values[tags])
+
+
+def _are_parts_of_speech(values: Counter[str]) -> bool:
+    return 2 * sum(values[tag] for tag in PARTS_OF_SPEECH) > values.total()
 
 
 def _column(path: Path, name: str, width: int) -> int:

@@ -421,6 +421,9 @@ class TableSource(Source):
             if single:
                 _refuse_written_list(row, row.values.get(listed[0]))
             choices = (row.text(listed[0]),) if single else row.texts(listed)
+            if pair in choices:
+                reason = f"{split}: rows with a hard negative that is their positive as well"
+                self.counts.add(reason, row.where)
         return Example(
             id=id,
             where=row.where,

@@ -109,7 +109,7 @@ class _Values(Counter[str]):
 
     @property
     def vary(self) -> bool:
-        return len(self) > 1
+        return len(self) > 1 or self.sort == _LISTS  # which are not compared
 
     def within(self, names: frozenset[str]) -> bool:
         return names.issuperset(self.known)
@@ -245,7 +245,7 @@ class UnusedColumns:
         if chosen not in usual:
             return _LABEL if alike and not harmless else ""
         is_choice = self._kind == "choice"
-        rivals = usual if is_choice else _LABELS
+        rivals: Collection[str] = usual if is_choice else _LABELS - {"postags"}  # beside entities
         if chosen not in _STRONG and self._kind != "tag":
             alike |= key in (usual if is_choice else _STRONG)
         elif is_choice or self._kind == "classify":

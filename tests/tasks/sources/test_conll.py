@@ -343,3 +343,18 @@ def test_conll_2003_written_in_iob1_reads_the_same(shared, tmp_path):
                 previous = tag
             file.write("\n")
     assert [e.label for e in ConllSource(tmp_path).examples("dev")] == expected
+
+
+@pytest.mark.parametrize("tag_first", [False, True])
+@pytest.mark.parametrize(
+    "parts", [["NNP", "VBD", "NNP"], ["PROPN", "VERB", "PROPN"], ["NNP", "VBD", "."]]
+)
+def test_parts_of_speech_before_the_words_are_no_words(tmp_path, parts, tag_first):
+    rows = zip(parts, ("Anna", "saw", "Bonn"), ("B-PER", "O", "B-LOC"), strict=True)
+    order = (2, 0, 1) if tag_first else (0, 1, 2)
+    lines = "\n".join(" ".join(row[i] for i in order) for row in rows)
+    path = tmp_path / "a.conll"
+    path.write_text(f"{lines}\n\n{lines}\n")
+    examples = list(read_conll(path))
+    assert [example.words for example in examples] == [("Anna", "saw", "Bonn")] * 2
+    assert [example.label for example in examples] == [("B-PER", "O", "B-LOC")] * 2

@@ -356,3 +356,67 @@ def test_harmless_columns_beside_questions_change_nothing(tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     task = make_task("qa", TaskOptions(train=str(path), dev_fraction=0))
     assert {example.answers for example in task.data.examples("train")} == {(("Anna", 0),)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        (
+            {"tokens": [["a", "b"]], "ner_tags": [["O", "X"], ["X", "O"]], "ner": [["O", "O"]]},
+            "ner",
+        ),
+        ({"text": ["a b"], "entities": [[[0, 1, "X"]]], "spans": [[[2, 3, "Y"]]]}, "spans"),
+        (
+            {"words": [["a", "b"]], "tags": [["O", "X"], ["X", "O"]], "labels": [["O", "O"]]},
+            "labels",
+        ),
+    ],
+)
+def test_a_second_list_of_tags_stops_a_task(columns, name, tmp_path):
+    path = tmp_path / "t.jsonl"
+    rows = [{k: v[i % len(v)] for k, v in columns.items()} for i in range(4)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=f"'{name}' .* the label as well"):
+        read(path, "tag")
+    assert len(read(path, "tag", ignored=(name,))) == 4
+
+
+@pytest.mark.parametrize("kind", ["embed", "rerank"])
+def test_negatives_that_are_their_positive_are_counted(kind, tmp_path):
+    rows = [{"query": x, "positive": f"{x} again", "negative": f"{x} never"} for x in TEXTS]
+    rows[4]["negative"] = rows[4]["positive"]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    source = TableSource(kind, train=path)
+    assert len(list(source.examples("train"))) == 10
+    (note,) = source.change_notes()
+    assert note.startswith("train: rows with a hard negative that is their positive as well: 1")
+    assert note.endswith("t.jsonl, row 5)")
+
+
+def test_a_split_in_the_first_row_alone_stops_a_task(tmp_path):
+    path = Path(table(tmp_path / "t.jsonl", "classify"))
+    first, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"split": "test"}), *lines]))
+    with pytest.raises(ValueError, match="'split' .* which rows to use"):
+        read(path, "classify")
+
+
+def test_an_id_of_sentences_is_a_text_in_doubt(tmp_path):
+    rows = [{"id": text, "text2": f"{text} no more", "score": i} for i, text in enumerate(TEXTS)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match="the columns 'text2' and 'id' both hold texts"):
+        read(path, "regress")
+
+
+@pytest.mark.parametrize("name", ["correct", "gold", "target"])
+def test_a_second_key_of_choices_stops_a_task(name, tmp_path):
+    rows = [
+        {"question": text, "choices": ["stay", "go"], "answer": "AB"[i % 2], name: i % 2}
+        for i, text in enumerate(TEXTS)
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=rf"'(answer|{name})' .* the label as well"):
+        read(path, "choice")
