@@ -420,3 +420,11 @@ def test_a_second_key_of_choices_stops_a_task(name, tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=rf"'(answer|{name})' .* the label as well"):
         read(path, "choice")
+
+
+def test_parts_of_speech_and_chunks_beside_entities_change_nothing(tmp_path):
+    row = {"tokens": ["a", "b"], "pos_tags": ["DT", "NN"], "chunk_tags": ["B-NP", "I-NP"]}
+    rows = [row | {"ner_tags": ["O", f"B-{'XY'[i % 2]}"]} for i in range(4)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert read(path, "tag")[0].label == ("O", "B-X")
