@@ -289,6 +289,7 @@ def predict_task(config: PredictConfig) -> None:
             or other labels than the task.
         FileNotFoundError: the data of the task does not exist.
     """
+    from bertjax.base.outputs import check_replaceable
     from bertjax.inference.evaluation import official_task
     from bertjax.tasks import TaskOptions
 
@@ -299,9 +300,11 @@ def predict_task(config: PredictConfig) -> None:
     limits = config.max_length, config.doc_stride
     task = official_task(model, str(config.task), options, *limits)
     folder = Path(config.output or f"predictions/{task.name}")
+    source = task.data
+    for split in source.splits:
+        check_replaceable("--output", folder / f"{split}.jsonl")
     with naming_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    source = task.data
     for split in source.splits:
         if split != "train":
             count, pairs = itertools.count(), model.predictions(task, source.examples(split))

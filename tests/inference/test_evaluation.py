@@ -1,5 +1,6 @@
 """`bertjax.evaluate` gives the metrics of training; splits share their compiled programs."""
 
+import dataclasses
 import json
 
 import jax
@@ -75,6 +76,14 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     found = {f"{split}/{key}": x for split, line in printed for key, x in line.items()}
     assert found == pytest.approx(on_mnli.scores)
     assert len(splits) == 4  # the test splits have no labels
+
+
+def test_the_predictions_of_a_task_replace_no_file_of_the_user(on_mnli, mnli, tmp_path):
+    (tmp_path / "dev_matched.jsonl").write_text('{"_id": "1", "text": "mine"}\n')
+    config = PredictConfig(model=str(on_mnli.directory), task="mnli", output=str(tmp_path))
+    with pytest.raises(ValueError, match="dev_matched.jsonl would replace .* did not write"):
+        predict.run(dataclasses.replace(config, data_dir=str(mnli)))
+    assert [path.name for path in tmp_path.iterdir()] == ["dev_matched.jsonl"]
 
 
 @pytest.mark.slow
