@@ -302,6 +302,7 @@ def test_pairs_with_scores_and_rows_without_a_positive_are_refused(config, tmp_p
     path.write_text('{"query": "a", "positive": "b", "score": 1.0}\n' * 3)
     with pytest.raises(ValueError, match=r"pairs.jsonl has pairs with scores, in column 'score'"):
         mined(config, queries=str(path))
+    assert len(mined(config, queries=str(path), ignore_columns=("score",))) == 1
     path.write_text('{"query": "a", "positive": "b"}\n{"query": "c", "positive": ""}\n')
     with pytest.raises(ValueError, match=r"pairs.jsonl, row 2"):
         mined(config, queries=str(path))

@@ -27,7 +27,7 @@ from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
 from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.sources.own_files import data_files
-from bertjax.tasks.sources.rows import is_blank
+from bertjax.tasks.sources.rows import SQL_MISSING, is_blank
 from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
 from bertjax.tasks.sources.unused import is_harmless
 from bertjax.tasks.task import MISSING
@@ -48,6 +48,7 @@ _JUDGED = (
     ),
     frozenset("score relevance relevancy rel label grade rating judgment judgement".split()),
 )
+_MISSING = MISSING | {SQL_MISSING.lower()}
 # {query id: {passage id: score}}, the best passages first
 Ranking = Mapping[str, Mapping[str, float]]
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -117,8 +118,9 @@ def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
 
 
 class Passage(NamedTuple):
-    """A row of a table of passages or queries; `id` is "" where no ids are read."""
+    """A row of a table of passages or queries; `where` names it, and `id` is "-" without ids."""
 
+    where: str
     id: str
     title: str
     text: str
@@ -146,25 +148,29 @@ def read_passages(
         ValueError: a row has no text or no id, or the column of ids is not known.
     """
     for file in data_files(path, "embed"):
-        table = Table(file)
+        table, missing = Table(file), []
+        named = {plain(name): name for name in table.columns}
+        named |= {name: name for name in table.columns}
+        columns = [named.get(name, name) for name in ("title", "text")]
         column = _id_column(table, ids, id_column) if ids else ""
-        empty = []
         for number, row in table.rows():
-            parts = [row.get("title") or "", row.get("text")]
-            if not all(isinstance(part, str) for part in parts):
-                where = row_name(file, number)
+            where, parts = row_name(file, number), [row.get(name) or "" for name in columns]
+            if not all(isinstance(part, str) for part in parts) or row.get(columns[1]) is None:
                 raise ValueError(f"{where} has no text: give _id, title and text.")
-            id = row.get(column, "") if ids else "-"
-            if type(id) not in (int, str) or not str(id).strip():
-                where = row_name(file, number)
+            id = row.get(column) if ids else "-"
+            if not _is_id(id):
                 raise ValueError(f"{where} has no text or whole number as {column!r}: add its id.")
-            yield (passage := Passage(str(id), *parts))
-            if is_blank(passage.whole) or passage.text.strip().lower() in MISSING:
-                empty.append(number)
+            yield (passage := Passage(where, str(id), *parts))
+            if is_blank(passage.whole) or passage.text.strip().lower() in _MISSING:
+                missing.append(str(number))
         if ids is not None:
-            _warn(file, "rows whose text is empty, or NaN, None and the like", empty)
-            names = [x for x in table.columns if x not in (column, "text", "title")]
+            _warn(file, "rows whose text is empty, or NaN, None and the like", missing)
+            names = [x for x in table.columns if x not in (column, *columns)]
             _warn(file, "columns that are not read", [x for x in names if not is_harmless(x)])
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) in (int, str) and str(value).strip().lower() not in {"", *_MISSING}
 
 
 def _id_column(table: Table, usual: frozenset[str], named: str | None) -> str:
@@ -217,29 +223,37 @@ class Collection:
             raise ValueError(f"{folder}: no file has the column {id_column!r} of --id_column.")
         queries: dict[str, str] = {}
         for query in read_passages(asked, QUERY_IDS, id_column):
-            _add(queries, query.id, query.text.strip(), asked)
+            if is_blank(query.text):
+                raise ValueError(f"{query.where} has an empty text: fill it, or remove the row.")
+            _add(queries, query, query.text.strip())
         ids: dict[str, str] = {}
         for passage in read_passages(self._corpus, PASSAGE_IDS, id_column):
-            _add(ids, passage.id, "", self._corpus)
+            _add(ids, passage, "")
         self._keeps_same_id = keep_same_id
         self._gains = _read_judgements(files[0])
         judged = {id for gains in self._gains.values() for id in gains}
-        for found, known, path, effect in (
-            ({*self._gains}, queries, asked, "queries are left out"),
-            (judged, ids, self._corpus, "passages count as never found"),
+        for what, found, known, path, effect in (
+            ("query-id", {*self._gains}, queries, asked, "queries are left out"),
+            ("corpus-id", judged, ids, self._corpus, "passages count as never found"),
         ):
             if not found & known.keys():
-                raise ValueError(f"{files[0]}: no id is in {path}: check the ids, and --id_column.")
-            _warn(files[0], f"ids that are not in {path}, whose {effect}", found - known.keys())
+                first = brief(min(found), 40)
+                raise ValueError(
+                    f"{files[0]}: no {what}, such as {first!r}, is in {path}: check the ids of "
+                    "both files, and --id_column."
+                )
+            where = f"that are not in {path} (its _id, or --id_column)"
+            lacking = sorted(found - known.keys())
+            _warn(files[0], f"values of {what} {where}, whose {effect}", lacking)
         self._gains = {id: gains for id, gains in self._gains.items() if id in queries}
         self._queries = {id: queries[id] for id in self._gains}
         lacking = [id for id, gains in self._gains.items() if not any(gains.values())]
         _warn(files[0], "queries without a score above 0, which count as 0", lacking)
         if not keep_same_id:
-            same = self._gains.keys() & ids.keys()
+            same = sorted(self._gains.keys() & ids.keys())
             if wanted := [id for id in same if self._gains[id].get(id)]:
                 raise ValueError(
-                    f"{files[0]}: the id {min(wanted)!r} is that of a query and of its positive, "
+                    f"{files[0]}: the id {wanted[0]!r} is that of a query and of its positive, "
                     "but a passage with the id of the query is left out, as in BEIR, because it is "
                     "the query itself: give --keep_same_id if the ids are equal by chance."
                 )
@@ -276,16 +290,16 @@ class Collection:
         return dict(zip(RETRIEVAL_METRICS, np.mean(values, axis=0).tolist(), strict=True))
 
 
-def _add(values: dict[str, Any], key: str, value: Any, where: Path | str) -> None:
-    if key in values:
-        raise ValueError(f"{where}: the id {key!r} occurs twice: make ids unique.")
-    values[key] = value
+def _add(values: dict[str, str], passage: Passage, text: str) -> None:
+    if passage.id in values:
+        raise ValueError(f"{passage.where}: the id {passage.id!r} occurs twice: make ids unique.")
+    values[passage.id] = text
 
 
-def _warn(path: Path, what: str, ids: Any) -> None:
-    if ids:
-        first = brief(min(ids), 40)
-        print(f"warning: {path}: {what}: {len(ids):,}, such as {first!r}", file=sys.stderr)
+def _warn(path: Path, what: str, names: Sequence[str]) -> None:
+    if names:
+        first = brief(names[0], 200)
+        print(f"warning: {path}: {what}: {len(names):,}, such as {first!r}", file=sys.stderr)
 
 
 def _read_judgements(path: Path) -> dict[str, dict[str, float]]:
@@ -293,20 +307,29 @@ def _read_judgements(path: Path) -> dict[str, dict[str, float]]:
     gains: dict[str, dict[str, float]] = {}
     for number, line in read_lines(path):
         fields = line.split("\t") if "\t" in line else line.split()
-        ids = fields[:1] + fields[-2:]
-        score = read_number(fields[-1]) if len(fields) in (3, 4) else None
-        if score is not None:
-            gain = gains.setdefault(ids[0], {}).setdefault(ids[1], max(score, 0.0))
-            if gain != max(score, 0.0):
-                raise ValueError(f"{row_name(path, number)} judges {ids[1]!r} again: keep one row.")
-        elif fields and not all(map(operator.contains, _JUDGED, map(plain, ids))):
+        query, passage, score = (fields[:1] + fields[-2:]) * (len(fields) in (3, 4)) or ("", "", "")
+        value = read_number(score)
+        if value is not None and _is_id(query) and _is_id(passage):
+            gain = gains.setdefault(query, {}).setdefault(passage, max(value, 0.0))
+            if gain != max(value, 0.0):
+                raise ValueError(
+                    f"{row_name(path, number)} judges {passage!r} again: keep one row."
+                )
+        elif fields and not (number == 1 and _is_header([plain(name) for name in fields])):
             raise ValueError(
-                f"{row_name(path, number)} is no judgement: give a header with query-id, corpus-id "
-                "and score in this order, or TREC's four columns, and a number as each score."
+                f"{row_name(path, number)} is no judgement ({brief(line, 60)}): give a header with "
+                "query-id, corpus-id and score in this order, or TREC's four columns, and a number "
+                "as each score."
             )
     if not gains:
         raise ValueError(f"{path} has no judgements: check the file.")
     return gains
+
+
+def _is_header(names: list[str]) -> bool:
+    ids = names[:1] + names[-2:]
+    is_trec = len(names) == 4 and names[1] in ("q0", "0", "iter", "iteration", "run")
+    return (len(names) == 3 or is_trec) and all(map(operator.contains, _JUDGED, ids))
 
 
 def write_ranking(ranking: Ranking, output: Path) -> None:

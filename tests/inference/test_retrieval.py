@@ -245,7 +245,7 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
     assert found == pytest.approx(expected, abs=1e-9)
     warnings = capsys.readouterr().err
     for count, what in (
-        (5, "queries.jsonl, whose queries are left out"),
+        (5, "queries.jsonl (its _id, or --id_column), whose queries are left out"),
         (len({*names[120:125]} & {id for ids in judged.values() for id in ids}), "never found"),
         (sum(max(judged[id].values()) <= 0 for id in names[100:135]), "which count as 0"),
         (0 if keeps else 20, "with these ids are left out (see --keep_same_id)"),
@@ -279,7 +279,7 @@ def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
         path = beir / f"{name}.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         # The column of ids of the other kind is not meant, nor do numbers differ from texts.
-        rows = [{other: "x", "metadata": {}, column: row.pop("_id"), **row} for row in rows]
+        rows = [{other: 3, "metadata": {}, column: row.pop("_id"), **row} for row in rows]
         write_rows(path, rows)
     lines = (beir / "qrels" / "test.tsv").read_text().splitlines()[1:]
     rows = [line.split("\t") for line in lines]
@@ -299,6 +299,8 @@ def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path
     assert Collection(beir, "test")._ids[0] == "99"
     for id, message in (
         (None, "has no text or whole number as '_id': add its id"),
+        (" ", "has no text or whole number as '_id'"),
+        ("NaN", "has no text or whole number as '_id'"),
         ("", "has no text or whole number as '_id'"),
         (1.5, "has no text or whole number as '_id'"),
         (True, "has no text or whole number as '_id'"),
@@ -323,7 +325,7 @@ def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
     for name in ("corpus", "queries"):
         rows = [json.loads(x) for x in (beir / f"{name}.jsonl").read_text().splitlines()]
         write_rows(beir / f"{name}.jsonl", [{"mine": x.pop("_id"), "id": 1} | x for x in rows])
-        with pytest.raises(ValueError, match=r"the id '1' occurs twice: make ids unique"):
+        with pytest.raises(ValueError, match=r"row 2: the id '1' occurs twice: make ids unique"):
             Collection(beir, "test")
         found = Collection(beir, "test", id_column="mine").rank(EMBED)  # of one or both files
         assert found == expected
@@ -352,10 +354,13 @@ def test_a_positive_with_the_id_of_its_query_is_refused_unless_such_ids_are_kept
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("q1\td1\tnan", r"test.tsv, row \d+ is no judgement: give a header with query-id"),
+        ("q1\td1\tnan", r"test.tsv, row 25 is no judgement .*: give a header with query-id"),
         ("q1\td1", r"test.tsv, row \d+ is no judgement"),
         ("q1 d1 1 0 0", r"test.tsv, row \d+ is no judgement"),
         ("q1,d1,1", r"test.tsv, row \d+ is no judgement"),
+        (" \td1\t1", r"test.tsv, row \d+ is no judgement"),
+        ("q1\tnan\t1", r"test.tsv, row \d+ is no judgement"),
+        ("query-id\tcorpus-id\tscore", r"test.tsv, row 25 is no judgement \(query-id"),
     ],
 )
 def test_bad_judgements_are_refused(beir, line, message):
@@ -369,13 +374,18 @@ def test_contradicting_judgements_and_ids_of_no_file_are_refused(beir):
     write_judgements(beir, [("q1", "d1", 1), ("q1", "d1", 1), ("q1", "d1", 0)])
     with pytest.raises(ValueError, match=r"test.tsv, row 4 judges 'd1' again: keep one row"):
         Collection(beir, "test")
-    for header in ("corpus-id\tquery-id\tscore", "a\tb\tc", "query-id\tcorpus-id"):
+    for header in (
+        *("corpus-id\tquery-id\tscore", "a\tb\tc", "query-id\tcorpus-id"),
+        *("query-id\tlang\tcorpus-id\tscore", "query-id\tcorpus-id\tscore\tlang"),
+    ):
         write_judgements(beir, [("d1", "q1", 1)], header=header)
-        with pytest.raises(ValueError, match="test.tsv, row 1 is no judgement: .* in this order"):
+        with pytest.raises(ValueError, match="test.tsv, row 1 is no judgement .* in this order"):
             Collection(beir, "test")
-    for row, path in ((("d1", "q1", 1), "queries"), (("q1", "x", 1), "corpus")):
+    for row, what, path in ((("d1", "q1", 1), "query", "queries"), (("q1", "x", 1), "corpus", "")):
         write_judgements(beir, [row])
-        with pytest.raises(ValueError, match=rf"test.tsv: no id is in .*{path}.jsonl: check"):
+        with pytest.raises(
+            ValueError, match=rf"test.tsv: no {what}-id, .*{path or what}.jsonl: ch"
+        ):
             Collection(beir, "test")
     write_judgements(beir, [])
     with pytest.raises(ValueError, match="test.tsv has no judgements: check the file"):
@@ -386,7 +396,7 @@ def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
     path = beir / "corpus.jsonl"
     lines = path.read_text()
     path.write_text(lines + lines.splitlines()[0] + "\n")
-    with pytest.raises(ValueError, match=r"corpus.jsonl: the id 'd\d+' occurs twice"):
+    with pytest.raises(ValueError, match=r"corpus.jsonl, row 131: the id 'd\d+' occurs twi"):
         Collection(beir, "test")
     path.write_text(lines + '{"_id": "x", "text": null}\n')
     with pytest.raises(ValueError, match=r"corpus.jsonl, row 131 has no text"):
@@ -405,7 +415,7 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
     lines = [line for line in capsys.readouterr().err.splitlines() if "corpus.jsonl" in line]
     assert len(lines) == 2
     assert lines[0].endswith("rows whose text is empty, or NaN, None and the like: 3, such as '4'")
-    assert lines[1].endswith("columns that are not read: 2, such as 'Title'")
+    assert lines[1].endswith("columns that are not read: 2, such as 'headline'")
 
 
 def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
@@ -423,3 +433,19 @@ def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
     write_rows(beir / f"{name}.jsonl", rows)
     with pytest.raises(ValueError, match=f"{name}.jsonl, row 5 has no text or whole number"):
         Collection(beir, "dev")
+
+
+def test_queries_must_have_texts(beir):
+    rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    for text in ("", " ", "\u200b"):
+        write_rows(beir / "queries.jsonl", [*rows, {"_id": "x", "text": text}])
+        with pytest.raises(ValueError, match=r"queries.jsonl, row 13 has an empty text: fill it"):
+            Collection(beir, "test")
+
+
+def test_names_of_columns_are_read_in_any_case(beir):
+    expected = [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")]
+    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    rows = [{"_id": row["_id"], "Title": row["title"], "TEXT": row["text"]} for row in rows]
+    write_rows(beir / "corpus.jsonl", rows)
+    assert [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")] == expected
