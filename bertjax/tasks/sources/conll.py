@@ -185,7 +185,7 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     rows = [row for row in rows if len(row[1]) == width and row[1] != header]
 
     values = [Counter(fields[i] for _, fields in rows) for i in range(width)]
-    schemes = [marked_scheme(found) for found in values]
+    schemes = {i: scheme for i, found in enumerate(values) if (scheme := marked_scheme(found))}
     numbers = {i for i, found in enumerate(values) if all(map(_NUMBER.fullmatch, found))}
     sentences = len({sentence for sentence, _ in rows})
     if 1 < sentences < len(rows) * 2 / 3:  # a column that is the same in each of them names them
@@ -193,10 +193,10 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
             if len({(sentence, fields[i]) for sentence, fields in rows}) == sentences:
                 numbers.add(i)
     parts = {i for i, found in enumerate(values) if _are_parts_of_speech(found)}
-    free = [i for i, scheme in enumerate(schemes) if not scheme and i not in numbers | parts]
+    free = [i for i in range(width) if i not in {*numbers, *parts, *schemes}]
     words = _column(path, columns.text, width) if columns.text else (free or [0])[0]
 
-    marked = [i for i, scheme in enumerate(schemes) if scheme and i != words]
+    marked = [i for i in schemes if i != words]
     found = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
     others = [*range(words + 1, width)]
     if columns.label:

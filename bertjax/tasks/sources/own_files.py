@@ -89,9 +89,10 @@ def as_file(rows: Any, file: Path) -> str:
     """
     if isinstance(rows, str | Path):
         return str(rows)
-    if isinstance(rows, Mapping) and all(hasattr(value, "features") for value in rows.values()):
-        rows = rows[split_named([*rows], file.stem, "The DatasetDict")]
-    features = getattr(rows, "features", None)
+    parts = [*rows.values()] if isinstance(rows, Mapping) else []
+    if parts and all(hasattr(part, "features") for part in parts):
+        return as_file(rows[split_named([*rows], file.stem, "The DatasetDict")], file)
+    features: Any = getattr(rows, "features", None)
     types = features.to_dict() if hasattr(features, "to_dict") else {}
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame
         if twice := [name for name, count in Counter(rows.columns).items() if count > 1]:

@@ -318,6 +318,7 @@ def test_rows_in_memory_have_the_same_examples(tmp_path, rows):
         ({"text": ["a"], "label": []}, "different lengths"),
         (["a", "b"], "'a' is no row"),
         ([], "There are no rows"),
+        ({}, "There are no rows"),
         (pandas.DataFrame([["a", "x", "y"]], columns=["text", "label", "label"]), "named 'label'"),
     ],
 )
