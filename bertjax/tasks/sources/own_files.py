@@ -89,7 +89,7 @@ def as_file(rows: Any, file: Path) -> str:
     """
     if isinstance(rows, str | Path):
         return str(rows)
-    parts = [*rows.values()] if isinstance(rows, Mapping) else []
+    parts = [*rows.values()] if callable(getattr(rows, "values", None)) else []
     if parts and all(hasattr(part, "features") for part in parts):
         return as_file(rows[split_named([*rows], file.stem, "The DatasetDict")], file)
     features: Any = getattr(rows, "features", None)
