@@ -351,9 +351,9 @@ def _training_of(model: Path) -> tuple[Path | None, dict[str, float]]:
     try:
         train: Any = read_run(runs[0])["config"].get("train") if runs else None
         found: Any = read_json(runs[0] / "scores.json") if runs == [folder] else {}
+        path = saved_split(Path(train).expanduser(), "train") if isinstance(train, str) else None
     except (OSError, ValueError):
         return None, {}
-    path = Path(train).expanduser() if isinstance(train, str) else None
     if path is None or not path.exists() or _size(path) > MOST_BYTES:
         return None, {}
     prefix = "dev/"

@@ -201,7 +201,7 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     others = [*range(words + 1, width)]
     if columns.label:
         found = [_column(path, columns.label, width)]
-    elif not marked and (words or width - 1 in numbers):
+    elif not found and width - 1 not in marked and (words or marked or width - 1 in numbers):
         found = others
     found = found or marked[-1:] or others[-1:]
     if len(found) > 1:

@@ -201,6 +201,11 @@ UNCLEAR = {
         "words in column 1. Columns 2, 3 may",
         "2",
     ),
+    "chunks before parts of speech": (
+        "Anna B-NP NNP\nleft B-VP VBD\n",
+        "words in column 1. Columns 2, 3 may",
+        "3",
+    ),
     "CoNLL 2012": (
         "bc/a 0 0 In IN * -\nbc/a 0 1 Asia NNP (GPE) (1)\n\n"
         "bc/a 0 0 He PRP * -\nbc/a 0 1 ran VBD * -\n",

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from bertjax.inference import evaluation
 from bertjax.inference.evaluation import from_file
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
@@ -470,6 +471,17 @@ def test_of_a_saved_dataset_dict_each_flag_takes_its_own_split(datasets, table, 
         make_task("tag", TaskOptions(train=str(tmp_path / "e")))
     with pytest.raises(ValueError, match="splits or files of Arrow"):
         data_files(tmp_path / "d", "embed")
+
+
+def test_the_training_split_of_a_saved_dataset_dict_is_compared(tmp_path, monkeypatch):
+    folder, run = tmp_path / "d", tmp_path / "run"
+    (folder / "train").mkdir(parents=True)
+    run.mkdir()
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    (run / "run.json").write_text("{}")
+    (run / "scores.json").write_text("{}")
+    monkeypatch.setattr(evaluation, "read_run", lambda _: {"config": {"train": str(folder)}})
+    assert evaluation._training_of(run / "model") == (folder / "train", {})
 
 
 def test_arrow_files_in_both_formats_are_read_and_damaged_ones_refused(tmp_path):
