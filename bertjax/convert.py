@@ -40,7 +40,8 @@ class ConvertConfig:
     """Model to read: a model directory, a .bin or .safetensors file beside its config.json, a hub
     name, bertjax:tiny, the workdir of a run or a TF1 checkpoint (needs the extra `tf`)."""
     dst: Annotated[str, tyro.conf.Positional]
-    """Output directory: a new directory, or the directory of an older model, which is replaced."""
+    """Output directory: a new directory, or that of an older model, which is replaced if it holds
+    only what bertjax wrote there."""
     to: Literal["hf", "tf1"] = "hf"
     """Output format: hf writes a Hugging Face directory (config.json, model.safetensors,
     tokenizer); tf1 writes bert_model.ckpt, bert_config.json and vocab.txt for google-research/bert,

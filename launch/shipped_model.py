@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.base.checksums import write_checksums
-from bertjax.base.files import replacing_folder
+from bertjax.base.outputs import replacing_folder
 from bertjax.data.metadata import open_prepared
-from bertjax.weights.hf import CARD, MODEL_FILES, SAFETENSORS
+from bertjax.weights.hf import CARD, SAFETENSORS
 
 TARGET = Path(bertjax.__file__).parent / "shipped" / "tiny"
 CONFIG = "configs/pretrain/tiny_shipped.py"
@@ -111,14 +111,15 @@ def write_model(work: Path, target: Path) -> None:
     if too_large:
         raise ValueError(f"{too_large[0]} has values beyond the range of float16: train it again.")
     parameters = sum(value.size for value in weights.values())
-    with replacing_folder(target, MODEL_FILES) as beside:
+    (target / CARD).unlink(missing_ok=True)  # it may have no checksum
+    with replacing_folder(target) as beside:
         save_file(halves, beside / SAFETENSORS, metadata={"format": "pt"})
         (beside / SAFETENSORS).chmod(0o644)  # safetensors lets only the owner read it
         for name in FILES:
             (beside / name).write_bytes((model / name).read_bytes())
         text = CARD_TEXT.format(**facts(work), parameters=parameters)
         (beside / CARD).write_text(text, encoding="utf-8")
-        write_checksums(beside, without=(CARD,))
+        write_checksums(beside)
 
 
 def facts(work: Path) -> dict[str, object]:
