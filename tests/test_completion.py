@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def complete(scripts, tmp_path, monkeypatch):
         run = {"cwd": tmp_path, "env": {**environment, "HOME": str(tmp_path)}, "check": True}
         if shell == "bash":
             code = (
-                f"source {scripts[shell]}; COMP_LINE=$1 COMP_POINT=${{#1}}; _bertjax; "
+                f"source {shlex.quote(str(scripts[shell]))}; COMP_LINE=$1 COMP_POINT=${{#1}}; _bertjax; "
                 # the option `default` of `complete`
                 '[ -n "${COMPREPLY[*]}" ] || COMPREPLY=($(compgen -f -- "${1##*[ =]}")); '
                 'printf "%s\\n" "${COMPREPLY[@]}"'
@@ -53,7 +54,7 @@ def complete(scripts, tmp_path, monkeypatch):
                 program,
                 "--no-config",
                 "-c",
-                f"source {scripts[shell]}; complete -C $argv",
+                f"source {shlex.quote(str(scripts[shell]))}; complete -C $argv",
                 line,
             ]
         else:
@@ -63,7 +64,7 @@ def complete(scripts, tmp_path, monkeypatch):
                 "_files() { print -l $words[CURRENT]*; };"
                 "_describe() { local -a found=(${(M)${(P)2}:#$words[CURRENT]*});"
                 "print -rl -- $found; (( ${#found} )); };"
-                f"source {scripts[shell]}; words=(${{(z)1}}); [[ $1 == *' ' ]] && words+=('');"
+                f"source {shlex.quote(str(scripts[shell]))}; words=(${{(z)1}}); [[ $1 == *' ' ]] && words+=('');"
                 "CURRENT=${#words}; _bertjax"
             )
             command = [program, "-f", "-c", code, "zsh", line]

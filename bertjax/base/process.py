@@ -18,7 +18,7 @@ from bertjax.base.printable import unfiltered
 # rich would never end in a terminal, or with a variable COLUMNS, of less than 5 columns.
 LEAST_WIDTH = 20
 # The bytes of address space with which a training on two cores has room for all of its threads.
-LEAST_ADDRESS_SPACE = 2_500_000_000
+LEAST_ADDRESS_SPACE = 3_000_000_000
 # Variables that change numbers, or refuse copies to devices: a command has no use for them.
 IGNORED = (
     "JAX_ENABLE_X64 JAX_EXPLICIT_X64_DTYPES JAX_NUMPY_DTYPE_PROMOTION JAX_DEFAULT_PRNG_IMPL "

@@ -137,7 +137,7 @@ def test_too_little_address_space_is_refused_before_threads_wait_for_it(monkeypa
     for limit in (2_000_000_000, 1_000_000_000):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         with pytest.raises(
-            OSError, match=r"reserve [12],000,000,000 bytes .*ulimit -v.* needs 2,5"
+            OSError, match=r"reserve [12],000,000,000 bytes .*ulimit -v.* needs 3,0"
         ):
             process.check_address_space()
     for limit in (resource.RLIM_INFINITY, 1 << 40):
