@@ -71,7 +71,7 @@ def main():
     options, arguments = parser.parse_known_args()
     arguments = [word for word in arguments if word != "--"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="another folder ") as folder:
+    with tempfile.TemporaryDirectory(prefix="another-folder-") as folder:
         places = environments(folder)
         names = options.only or list(places)
         statuses = [run(name, places[name], arguments) for name in names]
