@@ -41,9 +41,10 @@ def complete(scripts, tmp_path, monkeypatch):
         # Completing runs the embedded code of tyro in a Python, and imports nothing.
         environment = {"PATH": f"{Path(sys.executable).parent}:/bin:/usr/bin"}
         run = {"cwd": tmp_path, "env": {**environment, "HOME": str(tmp_path)}, "check": True}
+        script = shlex.quote(str(scripts[shell]))
         if shell == "bash":
             code = (
-                f"source {shlex.quote(str(scripts[shell]))}; COMP_LINE=$1 COMP_POINT=${{#1}}; _bertjax; "
+                f"source {script}; COMP_LINE=$1 COMP_POINT=${{#1}}; _bertjax; "
                 # the option `default` of `complete`
                 '[ -n "${COMPREPLY[*]}" ] || COMPREPLY=($(compgen -f -- "${1##*[ =]}")); '
                 'printf "%s\\n" "${COMPREPLY[@]}"'
@@ -54,7 +55,7 @@ def complete(scripts, tmp_path, monkeypatch):
                 program,
                 "--no-config",
                 "-c",
-                f"source {shlex.quote(str(scripts[shell]))}; complete -C $argv",
+                f"source {script}; complete -C $argv",
                 line,
             ]
         else:
@@ -64,7 +65,7 @@ def complete(scripts, tmp_path, monkeypatch):
                 "_files() { print -l $words[CURRENT]*; };"
                 "_describe() { local -a found=(${(M)${(P)2}:#$words[CURRENT]*});"
                 "print -rl -- $found; (( ${#found} )); };"
-                f"source {shlex.quote(str(scripts[shell]))}; words=(${{(z)1}}); [[ $1 == *' ' ]] && words+=('');"
+                f"source {script}; words=(${{(z)1}}); [[ $1 == *' ' ]] && words+=('');"
                 "CURRENT=${#words}; _bertjax"
             )
             command = [program, "-f", "-c", code, "zsh", line]
