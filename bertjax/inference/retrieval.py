@@ -29,7 +29,6 @@ from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.sources.own_files import data_files
 from bertjax.tasks.sources.rows import SQL_MISSING, is_blank
 from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
-from bertjax.tasks.sources.unused import is_harmless
 from bertjax.tasks.task import MISSING
 from bertjax.weights import LoadedModel
 
@@ -41,6 +40,7 @@ PASSAGE_IDS = frozenset(
     "id idx index guid uid uuid key docid pid did cid docno corpusid passageid documentid "
     "paragraphid articleid chunkid".split()
 )
+_IDS = QUERY_IDS | PASSAGE_IDS
 _JUDGED = (
     frozenset("qid queryid questionid topicid query question topic".split()),
     frozenset(
@@ -165,8 +165,9 @@ def read_passages(
                 missing.append(str(number))
         if ids is not None:
             _warn(file, "rows whose text is empty, or NaN, None and the like", missing)
-            names = [x for x in table.columns if x not in (column, *columns)]
-            _warn(file, "columns that are not read", [x for x in names if not is_harmless(x)])
+            known = (column, *columns, "metadata")
+            names = [x for x in table.columns if x not in known and plain(x) not in _IDS]
+            _warn(file, f"columns that are not read ({brief(', '.join(names))})", names)
 
 
 def _is_id(value: Any) -> bool:

@@ -455,6 +455,8 @@ def _index(value: Any, choices: Sequence[str]) -> int:
         raise Undefined("no key")
     written = as_class(value)
     readings = {choices.index(written)} if choices.count(written) == 1 else set()
+    if isinstance(value, int):  # which is no text
+        readings = set()
     if written.isascii() and written.isdigit():
         readings |= {int(written)} if int(written) < len(choices) else set()
     elif len(written) == 1 and written.lower() in "abcdefgh"[: len(choices)]:
@@ -467,7 +469,8 @@ def _index(value: Any, choices: Sequence[str]) -> int:
 def _tagged(values: dict[str, Any]) -> tuple:
     if "entities" in values:
         text, spans = as_text(values["text"]), []
-        for span in _as_list(values["entities"]):
+        listed = values["entities"]
+        for span in [listed] if isinstance(listed, dict) else _as_list(listed):
             if isinstance(span, dict):
                 span = [span.get("start"), span.get("end"), span.get("label")]
             if not isinstance(span, list) or len(span) != 3 or missing(span[2]):
@@ -782,6 +785,8 @@ def renamed(rng: random.Random, task: str, file: File) -> Change | None:
     )
     if new in file.roles or file.format == "conll":
         return None
+    if new in ("id", "index", "date", "meta", "name") and file.roles[old] in ("title", "number"):
+        return None  # who names scores or titles so says that they are none
     if new.strip().lower() == old.strip().lower() and file.roles[old] == "-":
         return None
     _rename_column(file, old, new)
@@ -987,6 +992,11 @@ def _added_to_task(rng: random.Random, task: str, file: File) -> Change | None:
         named_label = {*file.roles} & {"label", "labels", "tags"}
         _add_column(rng, file, name, make)
         clear = name in ("label_text", "pos_tags", "chunk_tags") or bool(named_label)
+        own = [
+            row[c] for row in file.rows for c, r in file.roles.items() if r in ("label", "number")
+        ]
+        # A label of another type is told by the task; of choices, any key may be one.
+        clear |= task == "classify" and bool(own) and type(own[0]) is not type(make(0))
         return Change("added: a second label", f"{name!r} with labels", {name}, None, not clear)
     if task == "embed" or task == "rerank":
         name = rng.choice(("negative", "hard_negative", "negative_1", "neg", "negatives"))
@@ -1374,6 +1384,8 @@ def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
         file.types.pop(column)
     cells = {str(cell).strip() for cell in (value, old) if isinstance(cell, str | int)}
     cells |= {""} if value in (None, ABSENT) else set()
+    if isinstance(value, list) and isinstance(old, list):
+        cells |= {str(cell).strip() for cell in value if cell not in old}
     names = {column, *(repr(cell) if len(cell) < 3 else cell for cell in cells)}
     return Change(f"odd row: {role}", f"row {number}, {column!r}: {words}", names, index, unclear)
 

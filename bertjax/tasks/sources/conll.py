@@ -373,7 +373,8 @@ def _span(row: Row, text: str, entity: Any) -> Span:
         start, end, kind = entity
     kind = kind.strip() if isinstance(kind, str) else kind
     whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
-    if not whole or not isinstance(kind, str) or not re.fullmatch(r"\S+", kind):
+    named = isinstance(kind, str) and re.fullmatch(r"\S+", kind) and kind not in PLACEHOLDERS
+    if not whole or not named:
         raise ValueError(
             f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
             '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '

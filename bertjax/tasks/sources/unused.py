@@ -160,7 +160,7 @@ class UnusedColumns:
     def add(self, row: Mapping[str, Any]) -> None:
         """Looks at the values of a row, {column: value}."""
         self._rows += 1
-        for name in row.keys() - self._read:
+        for name in [name for name in row if name not in self._read]:  # in their order
             values = self._values[name]
             if len(values) <= MOST_VALUES:
                 values[written(row[name])] += 1
@@ -228,7 +228,7 @@ class UnusedColumns:
             return _LABEL if is_label and is_number and values.vary else ""
         if is_number and not values.vary:
             return ""  # all pairs are alike
-        if is_label or (sort == "binary" and not harmless):
+        if is_label or (is_number and not harmless):
             return _PAIRS
         long = [value for value in values.known if value == _TEXTS or len(value.split()) > 2]
         return _NEGATIVES if 2 * len(long) > len(values.known) and not harmless else ""

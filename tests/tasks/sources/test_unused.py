@@ -428,3 +428,22 @@ def test_parts_of_speech_and_chunks_beside_entities_change_nothing(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     assert read(path, "tag")[0].label == ("O", "B-X")
+
+
+@pytest.mark.parametrize("name", ["the data", "Spalte", "x1"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_numbers_of_an_unknown_name_may_say_what_belongs_together(name, suffix, tmp_path):
+    path = pairs(tmp_path / f"t.{suffix}", **{name: [0.2, 0.8, 1.0]})
+    with pytest.raises(ValueError, match=f"'{name}' .* which texts belong together"):
+        read(path, "embed")
+    assert [x.label for x in read(path, "embed", label=name)][:2] == [0.2, 0.8]
+
+
+@pytest.mark.parametrize("kind", ["N/A", "-", "_", "nan"])
+def test_an_entity_of_no_type_is_refused(kind, tmp_path):
+    rows = [{"text": f"Anna left at {i}.", "entities": [[0, 4, "PER"]]} for i in range(4)]
+    rows[2]["entities"] = [[0, 4, kind]]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match="row 3: .* is not an entity"):
+        read(path, "tag")
