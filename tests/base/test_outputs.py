@@ -119,8 +119,6 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
     def check(*configs):
         raise Checked
 
-    monkeypatch.setattr(outputs, "check_paths", check)
-    monkeypatch.setattr("bertjax.train.run.check_paths", check)
     from bertjax import (
         benchmark,
         convert,
@@ -136,7 +134,11 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         visualize,
     )
     from bertjax.config import FinetuneConfig, PretrainConfig, load_config_file
+    from bertjax.train import run as train_run
 
+    # after the imports, which would otherwise keep the patched function
+    monkeypatch.setattr(train_run, "check_paths", check)
+    monkeypatch.setattr(outputs, "check_paths", check)
     place, tiny = str(tmp_path / "x"), load_config_file("bert_tiny", PretrainConfig)
     runs = {
         "prepare": lambda: prepare(input=place, tokenizer=place, output=place),
