@@ -193,6 +193,16 @@ def test_the_model_directory_holds_the_last_parameters(config, whole):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_model_keeps_how_many_positions_were_trained(whole, started, tmp_path):
+    for place in (whole, whole / "model"):
+        config = load_model(place).config
+        assert (config.trained_positions, config.max_length) == (32, 64)
+    shutil.copytree(started.workdir, tmp_path / "run")  # --init had trained 32, this run 16 so far
+    pretrain.export(str(tmp_path / "run"))
+    stored = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert stored["trained_positions"] == 32
+
+
 def test_the_model_card_has_the_facts_of_the_training(whole):
     card = (whole / "model" / "README.md").read_text()
     last = [line for line in lines_of(whole) if "eval/mlm_loss" in line][-1]

@@ -79,6 +79,9 @@ class BertConfig(Checked):
     position_offset: AtLeast0 = 0
     """Position id of the first token of a sequence; earlier rows of the position embedding are
     never used; in pretraining of a RoBERTa, bertjax.pretrain replaces it by pad_token_id + 1."""
+    trained_positions: Size | None = None
+    """Number of positions whose embeddings were trained, which bertjax.pretrain writes if its rows
+    were shorter than max_position_embeddings; None: all, or unknown."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
     mlm_activation: Activation | None = None

@@ -450,18 +450,29 @@ NO_STEP_FIELDS = (
 )
 
 
-def model_at(model: BertConfig, phases: Iterable[Mapping[str, Any]], step: int) -> BertConfig:
-    """Returns the config of a run's model after `step` steps; phases may change its rotary base.
+def model_at(
+    model: BertConfig, phases: Iterable[Mapping[str, Any]], step: int, *, is_new: bool = False
+) -> BertConfig:
+    """Returns the config of a run's model after `step` steps: the phases change two fields.
+
+    They are the rotary base and the number of trained positions.
 
     Args:
         model: the architecture of the run.
         phases: the phases, as dictionaries of their fields, such as those in run.json.
         step: the number of steps; the last step of a phase belongs to the phase.
+        is_new: whether the positions were initialised at random, and not from another model.
     """
     end = 0
     theta = None
+    trained = model.trained_positions or (0 if is_new else model.max_length)
     for phase in phases:
         theta, end = phase.get("global_rope_theta"), end + phase["num_steps"]
+        trained = max(trained, phase.get("max_length", 0))
         if step <= end:
             break
-    return model if theta is None else dataclasses.replace(model, global_rope_theta=theta)
+    if theta is not None:
+        model = dataclasses.replace(model, global_rope_theta=theta)
+    has_table = model.global_rope_theta is None and model.position_biased_input
+    partly = trained if has_table and 0 < trained < model.max_length else None
+    return dataclasses.replace(model, trained_positions=partly)

@@ -228,6 +228,14 @@ def load_run(
     how = loaded.tokenizer, config.max_length or task.max_length
     data = write_training_data(task, *how, folder / "train.array_record")
     check_splits(task, *how)
+    trained, longest = loaded.config.trained_positions, min(int(np.max(data.sizes)), how[1])
+    if trained is not None and longest > trained:
+        hosts.say(
+            f"warning: texts have up to {longest} tokens, but the embeddings of positions after "
+            f"{trained} of {config.init} were never trained: give --max_length {trained}, or train "
+            f"it further with bertjax.pretrain on rows of {longest} tokens, where --new_positions "
+            "says from what they start"
+        )
     if bad := task.data.all_bad_rows():
         splits = Counter(split for split, _ in bad)
         of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())

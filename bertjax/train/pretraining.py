@@ -260,7 +260,8 @@ class PretrainingJob(Job):
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = map(dataclasses.asdict, self.config.phases)
-        model = model_at(self.config.model, phases, step)
+        is_new = not (self.config.init or self.config.distillation.layers)
+        model = model_at(self.config.model, phases, step, is_new=is_new)
         params = jax.device_get(self.program.model.joined(params))
         parts = params, model, self.tokenizer, str(self.config.head)
         write_model(self.workdir, folder, *parts, step)
@@ -458,7 +459,10 @@ def extended(
     before, asked = loaded.config.max_position_embeddings, config.model.max_position_embeddings
     longest = max(phase.max_length for phase in config.phases) + loaded.config.position_offset
     rows = max(longest, asked if asked > BertConfig.max_position_embeddings else 0)
-    if rows > before:
+    trained = loaded.config.trained_positions
+    trained = before if trained is None else trained + loaded.config.position_offset
+    if rows > trained:
+        before, rows = trained, max(rows, before)
         loaded = with_positions(loaded, rows, config.new_positions)
         how = "interpolated" if config.new_positions == "interpolate" else "tiled"
         if loaded.config.global_rope_theta:  # there is no embedding

@@ -31,6 +31,8 @@ _BERT_FIELDS = _COMMON | _same("classifier_dropout is_decoder")
 _PAIRS = ("pretraining", "next_sentence")  # the heads with sentence pairs
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
+# A field of ours, which transformers ignores.
+_TRAINED = "trained_positions"
 
 
 class Family(NamedTuple):
@@ -500,7 +502,7 @@ _HARMLESS = set(
     "pooler_size_per_head pooler_type net_structure_type gap_size num_memory_blocks "
     "down_scale_factor layers_to_keep pruned_heads label2id _num_labels".split()
 )
-_FOLLOWED_ELSEWHERE = set(
+_FOLLOWED_ELSEWHERE = {_TRAINED} | set(
     "id2label num_labels problem_type inner_group_num position_embedding_type "
     "add_cross_attention use_task_id summary_type summary_use_proj pooler_hidden_size "
     "attention_head_size legacy "
@@ -556,7 +558,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
         fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}
     unknown = {key: value for key, value in values.items() if key not in known}
-    config = BertConfig.from_dict(unknown | fields)
+    config = BertConfig.from_dict(unknown | fields | {_TRAINED: values.get(_TRAINED)})
     return with_pad_token(config, config.pad_token_id)
 
 
@@ -592,6 +594,8 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     if not config.is_decoder:
         written.pop("is_decoder", None)
     written = family.write(written)
+    if config.trained_positions is not None:
+        written[_TRAINED] = config.trained_positions
     again = config_from_hf(written)
     lost = [
         f"{field.name}={getattr(config, field.name)!r}"

@@ -520,17 +520,21 @@ def with_positions(
 ) -> LoadedModel:
     """Extends the position embedding of a model to `max_position_embeddings` rows.
 
-    The first `position_offset` rows, which stand for no position, are kept. A model without
-    position embeddings only gets the new number in its config. The method "tile" keeps the old
-    rows, and the new ones repeat them from the first position (Beltagy et al. 2020, "Longformer",
-    5); "interpolate" spreads the old rows evenly over all positions, and interpolates between.
+    The first `position_offset` rows, which stand for no position, are kept; rows that were never
+    trained (`trained_positions`) are left out. A model without position embeddings only gets the
+    new number in its config. The method "tile" keeps the old rows, and the new ones repeat them
+    from the first position (Beltagy et al. 2020, "Longformer", 5); "interpolate" spreads the old
+    rows evenly over all positions, and interpolates between.
     """
     offset = loaded.config.position_offset
     count = max_position_embeddings - offset
+    trained = loaded.config.trained_positions or loaded.config.max_length
+    config = dataclasses.replace(loaded.config, trained_positions=None)
+    loaded = loaded._replace(model=loaded.model.clone(config=config))
 
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
         del path
-        first, rows = rows[:offset], rows[offset:]
+        first, rows = rows[:offset], rows[offset : offset + trained]
         if method == "tile":
             grown = rows[np.arange(count) % len(rows)]
         else:

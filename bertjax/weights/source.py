@@ -287,7 +287,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     exported = {name: part for name, part in params.items() if name not in model.training_parts}
     flat: Any = flatten_dict(exported, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
-    config = model_at(model.config, run.get("phases") or (), step).to_dict()
+    is_new = not run.get("init") and not (run.get("distillation") or {}).get("layers")
+    config = model_at(model.config, run.get("phases") or (), step, is_new=is_new).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
     return Source("run", workdir, config, tensors, tokenizer, usage_of(workdir))

@@ -1,8 +1,11 @@
 """Phases of pretraining: batch-size warm-up, and settings that contradict each other."""
 
+import dataclasses
+
 import pytest
 
-from bertjax.config import Phase, PretrainConfig
+from bertjax.config import Phase, PretrainConfig, model_at
+from bertjax.config.model import BertConfig
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,24 @@ def test_decay_steps_of_a_phase_need_a_trapezoidal_schedule():
     )
     with pytest.raises(ValueError, match="phases.0.decay_steps=2 with optimizer.schedule='google'"):
         PretrainConfig(phases=(phase,))
+
+
+def test_a_model_says_how_many_positions_its_phases_trained():
+    phases = [{"num_steps": 5, "max_length": 64}, {"num_steps": 5, "max_length": 256}]
+    model = BertConfig(max_position_embeddings=512)
+
+    def trained(model, step, **how):
+        return model_at(model, phases, step, **how).trained_positions
+
+    assert [trained(model, step, is_new=True) for step in (1, 5, 6, 10)] == [64, 64, 256, 256]
+    assert trained(model, 10) is None  # --init had trained all of them
+    partly = dataclasses.replace(model, trained_positions=128)
+    assert [trained(partly, step) for step in (5, 6)] == [128, 256]
+    short = dataclasses.replace(model, max_position_embeddings=256)
+    assert [trained(short, step, is_new=True) for step in (5, 6)] == [64, None]
+    roberta = dataclasses.replace(short, max_position_embeddings=258, position_offset=2)
+    assert [trained(roberta, step, is_new=True) for step in (5, 6)] == [64, None]
+    rotary = dataclasses.replace(model, pre_norm=True, global_rope_theta=1e4)
+    assert trained(rotary, 5, is_new=True) is None
+    relative = dataclasses.replace(model, relative_attention=True, position_biased_input=False)
+    assert trained(relative, 5, is_new=True) is None

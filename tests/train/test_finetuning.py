@@ -15,7 +15,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.model import HEADS
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_bpe, train_modernbert_bpe
-from bertjax.train.experiments import task_options
+from bertjax.train.experiments import load_run, task_options
 from bertjax.train.finetuning import load_for_task
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
@@ -284,3 +284,32 @@ def test_a_saved_tokenizer_reads_no_more_tokens_than_the_model(
         positions = config.max_position_embeddings - (2 if family == "roberta" else 0)
         assert said["model_max_length"] == min(longest, positions)
     assert long.model_max_length == longest
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "mpnet"])
+def test_positions_that_were_never_trained_are_named(
+    tmp_path, tiny_family, random_params, tokenizer, family, files, capsys
+):
+    config = dataclasses.replace(tiny_family(family), trained_positions=16)
+    params = random_params(HEADS["encoder"](config))
+    save_hf(tmp_path / "a", params, config, tokenizer, head="encoder")
+    bertjax.load_pretrained(tmp_path / "a").save(tmp_path / "b")
+    stored = json.loads((tmp_path / "b/config.json").read_text())
+    assert stored["trained_positions"] == 16
+    capsys.readouterr()
+    for max_length, warns in ((48, True), (16, False)):
+        run = FinetuneConfig(
+            task="classify",
+            init=str(tmp_path / "b"),
+            max_length=max_length,
+            workdir=str(tmp_path / "run"),
+            **files["classify"],
+        )
+        folder = tmp_path / str(max_length)
+        folder.mkdir()
+        loaded = load_run(run, run, folder, [run.workdir])[1]
+        assert loaded.config.trained_positions == 16  # a fine-tuned model keeps it
+        printed = "".join(capsys.readouterr())
+        message = f"positions after 16 of {tmp_path / 'b'} were never trained: give --max_length 16"
+        assert (message in printed) == warns and "unknown here" not in printed
+        assert ("--new_positions" in printed) == warns

@@ -116,3 +116,27 @@ def test_positions_are_tiled_or_interpolated_behind_the_offset(loaded, offset):
     np.testing.assert_allclose(after[offset::2], old, rtol=1e-5, atol=1e-6)
     between = (old[1:] + old[:-1]) / 2
     np.testing.assert_allclose(after[offset + 1 :: 2], between, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["tile", "interpolate"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_positions_that_were_never_trained_start_from_those_that_were(
+    tmp_path, tiny_family, tokenizer, written, method, family
+):
+    config = dataclasses.replace(tiny_family(family), trained_positions=16)
+    loaded = load_model(written(tmp_path / "m", config, "masked_lm", tokenizer), "masked_lm")
+    rows = config.max_position_embeddings
+    found = with_positions(loaded, rows, method)
+    before, after = (
+        np.asarray(x.params["bert"]["embeddings"]["position_embeddings"]["embedding"])
+        for x in (loaded, found)
+    )
+    offset = config.position_offset
+    np.testing.assert_array_equal(after[:offset], before[:offset])
+    trained, after = before[offset:][:16], after[offset:]
+    assert before.shape[0] == rows == len(after) + offset
+    if method == "tile":
+        np.testing.assert_array_equal(after, trained[np.arange(len(after)) % 16])
+    else:
+        np.testing.assert_allclose(after[[0, -1]], trained[[0, -1]], rtol=1e-6)
+    assert found.config.trained_positions is found.model.config.trained_positions is None
