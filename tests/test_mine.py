@@ -351,3 +351,19 @@ def test_the_command_has_its_flags():
     flags = "--model m --queries q --output o --num_negatives 2 --ratio .9 --sampling random"
     config = mine.parse(flags.split())
     assert (config.model, config.output, config.ratio, config.corpus) == ("m", "o", 0.9, None)
+
+
+def test_pairs_that_may_not_belong_together_are_not_mined(tmp_path, config):
+    rows = [
+        {
+            "query": f"the query {i}",
+            "positive": f"a passage {i}",
+            "nli_label": ("yes", "not")[i % 2],
+        }
+        for i in range(6)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = str(tmp_path / "pairs.jsonl")
+    with pytest.raises(ValueError, match="'nli_label' .* which texts belong together"):
+        mined(config, queries=queries, corpus=None)
+    assert mined(config, queries=queries, corpus=None, ignore_columns=("nli_label",))

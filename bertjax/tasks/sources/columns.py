@@ -12,18 +12,22 @@ from bertjax.tasks.sources.tables import Table, read_number, row_name
 
 OwnKind = Literal["classify", "regress", "tag", "choice", "embed", "rerank"]
 
+
+def _pairs(names: str) -> tuple[tuple[str, str], ...]:
+    words = names.split()
+    return tuple(zip(words[::2], words[1::2], strict=True))
+
+
 # Usual names of columns in lower case and without "_", "-" and spaces, in order of preference.
-PAIRS = (
-    *(("sentence1", "sentence2"), ("sent1", "sent2"), ("text1", "text2"), ("texta", "textb")),
-    *(("sentencea", "sentenceb"), ("question1", "question2"), ("title1", "title2")),
-    *(("premise", "hypothesis"), ("question", "sentence"), ("question", "answer")),
-    *(("question", "passage"), ("question", "context"), ("query", "passage")),
-    *(("text", "textpair"), ("query", "document"), ("s1", "s2")),
+PAIRS = _pairs(
+    "sentence1 sentence2  sent1 sent2  text1 text2  texta textb  sentencea sentenceb  "
+    "question1 question2  title1 title2  premise hypothesis  question sentence  question answer  "
+    "question passage  question context  query passage  text textpair  query document  s1 s2"
 )
-TEXTS = (
-    *("text", "sentence", "sentence1", "sent1", "text1", "texta", "premise", "review", "content"),
-    *("body", "comment", "message", "tweet", "document", "description", "question", "question1"),
-    *("query", "context", "passage", "title", "headline", "abstract", "input", "utterance"),
+TEXTS = tuple(
+    "text sentence sentence1 sent1 text1 texta premise review content body comment message tweet "
+    "document description question question1 query context passage title headline abstract input "
+    "utterance".split()
 )
 
 
@@ -42,34 +46,34 @@ class KindColumns(NamedTuple):
 
 
 _RETRIEVED = (
-    *(("anchor", "positive"), ("query", "positive"), ("question", "positive")),
-    *(("text", "positive"), ("anchor", "pos"), ("query", "pos"), ("query", "answer")),
-    *(("title", "body"), ("title", "abstract"), ("title", "text")),
-    *(("anchor", "candidate"), *PAIRS),
+    *_pairs(
+        "anchor positive  query positive  question positive  text positive  anchor pos  query pos  "
+        "query answer  title body  title abstract  title text  anchor candidate"
+    ),
+    *PAIRS,
 )
 # Of columns that say whether the texts of a pair belong together.
 _TOGETHER = (
-    *("relevance", "relevant", "isrelevant", "isduplicate", "duplicate", "isparaphrase"),
-    *("paraphrase", "ismatch", "match", "issimilar", "similar", "goldlabel"),
+    "relevance relevant isrelevant isduplicate duplicate isparaphrase paraphrase ismatch match "
+    "issimilar similar goldlabel"
 )
+_OF_PAIRS = ("text", "pair", "label", "id", "negatives", "scores")
 KINDS: dict[OwnKind, KindColumns] = {
     "classify": KindColumns(
         fields=("text", "pair", "label", "id"),
-        labels=(
-            *("label", "labels", "goldlabel", "class", "classes", "category", "categories"),
-            *("target", "sentiment", "intent", "emotion", "topic", "isduplicate", "isparaphrase"),
-            *("entailment", "stars", "rating", "score", "tag", "y"),
+        labels=tuple(
+            "label labels goldlabel class classes category categories target sentiment intent "
+            "emotion topic isduplicate isparaphrase entailment stars rating score tag y".split()
         ),
     ),
     "regress": KindColumns(
         fields=("text", "pair", "label", "id"),
-        labels=("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
+        labels=tuple("score label target rating stars similarity value y".split()),
     ),
     "tag": KindColumns(
         fields=("text", "label", "id"),
-        labels=(
-            *("tags", "labels", "nertags", "ner", "postags", "label", "tag"),
-            *("entities", "spans", "annotations"),
+        labels=tuple(
+            "tags labels nertags ner postags label tag entities spans annotations".split()
         ),
         texts=("words", "tokens", *TEXTS),
         pairs=(),
@@ -77,20 +81,20 @@ KINDS: dict[OwnKind, KindColumns] = {
     ),
     "choice": KindColumns(
         fields=("text", "pair", "label", "id", "choices"),
-        labels=("label", "answer", "gold", "goldlabel", "correct", "target"),
+        labels=tuple("label answer gold goldlabel correct target".split()),
         pairs=PAIRS[1:2],
     ),
     "embed": KindColumns(
-        fields=("text", "pair", "label", "id", "negatives", "scores"),
-        labels=(
-            *("score", "similarity", "similarityscore", "sim", "relatedness"),
-            *("relatednessscore", "rating", *_TOGETHER, "label", "y"),
+        fields=_OF_PAIRS,
+        labels=tuple(
+            "score similarity similarityscore sim relatedness relatednessscore rating "
+            f"{_TOGETHER} label y".split()
         ),
         pairs=_RETRIEVED,
     ),
     "rerank": KindColumns(
-        fields=("text", "pair", "label", "id", "negatives", "scores"),
-        labels=("label", "score", "grade", "rating", *_TOGETHER, "target", "y"),
+        fields=_OF_PAIRS,
+        labels=tuple(f"label score grade rating {_TOGETHER} target y".split()),
         texts=("query", "question", "anchor", *TEXTS),
         pairs=(*_RETRIEVED, ("query", "text"), ("query", "candidate")),
     ),
@@ -98,9 +102,8 @@ KINDS: dict[OwnKind, KindColumns] = {
 # pandas names its index column "", and in Parquet "__index_level_0__".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
-CANDIDATE_LISTS = (
-    *("candidates", "passages", "documents", "docs", "texts", "contexts", "paragraphs", "hits"),
-    *("responses", "replies"),
+CANDIDATE_LISTS = tuple(
+    "candidates passages documents docs texts contexts paragraphs hits responses replies".split()
 )
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.

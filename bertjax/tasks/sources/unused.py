@@ -109,7 +109,7 @@ class _Values(Counter[str]):
 
     @property
     def vary(self) -> bool:
-        return len(self) > 1 or self.sort == _LISTS  # which are not compared
+        return len(self) > 1 or (self.sort == _LISTS and self.total() > 1)  # which are not compared
 
     def within(self, names: frozenset[str]) -> bool:
         return names.issuperset(self.known)
@@ -160,16 +160,15 @@ class UnusedColumns:
     def add(self, row: Mapping[str, Any]) -> None:
         """Looks at the values of a row, {column: value}."""
         self._rows += 1
-        for name in [name for name in row if name not in self._read]:  # in their order
-            values = self._values[name]
-            if len(values) <= MOST_VALUES:
-                values[written(row[name])] += 1
+        for name, value in row.items():
+            if name not in self._read and len(self._values[name]) <= MOST_VALUES:
+                self._values[name][written(value)] += 1
 
     def says_to_leave_out(self, row: Mapping[str, Any]) -> str:
         """Returns why a row is not to be used, as the program that wrote it means it, or ""."""
-        for name in row.keys() - self._read - {self._label}:
+        for name, value in row.items():
             program, refused, _ = OBEYED.get(plain(name), ("", (), ()))
-            if written(row[name]) in refused:
+            if written(value) in refused and name not in (*self._read, self._label):
                 self._obeyed.add(name)
                 return (
                     f"rows whose {name!r} is {' or '.join(refused)}, with which {program} marks "

@@ -692,6 +692,7 @@ def test_labels_that_differ_in_spelling_alone_are_named(write, capsys, kind, oth
 )
 def test_texts_that_may_be_missing_values_are_counted(write, kind, columns, column, missing):
     values = {"label": "ab", "score": (0.5, 1.5), "answer": ("day",) * 2}
+    values["negative"] = ("No film at all", "A book on a night")
     made = {name: values.get(name, ("A film on a day", "Two films, one day")) for name in columns}
     rows = [{name: pair[i % 2] for name, pair in made.items()} for i in range(4)]
     rows[2][column] = missing

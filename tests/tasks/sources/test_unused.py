@@ -7,6 +7,7 @@ import pandas
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources import unused
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import TableSource
 
@@ -447,3 +448,25 @@ def test_an_entity_of_no_type_is_refused(kind, tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match="row 3: .* is not an entity"):
         read(path, "tag")
+
+
+def test_the_documentation_lists_all_names_with_their_reasons():
+    page = (Path(__file__).parents[3] / "docs/data_formats.md").read_text(encoding="utf-8")
+    for reason, words in unused.HARMLESS.items():
+        listed = ", ".join(f"`{word}`" for word in words.split())
+        assert f"| {listed} | it {reason} |" in page
+    for names in (unused.SELECTING, unused.SPLITS, unused.STATES, unused.WEIGHTS):
+        assert ", ".join(f"`{name}`" for name in sorted(names)) in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["user_name", "createdAt", "qid1", "pairID", "sourceURL", "num tokens", "__index_level_0__"],
+)
+def test_a_word_makes_a_name_harmless(name):
+    assert unused.is_harmless(name)
+
+
+@pytest.mark.parametrize("name", ["label", "score", "is_toxic", "quality", "idea", "rating"])
+def test_labels_and_other_names_are_not_harmless(name):
+    assert not unused.is_harmless(name)
