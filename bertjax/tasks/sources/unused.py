@@ -168,7 +168,7 @@ class UnusedColumns:
         """Returns why a row is not to be used, as the program that wrote it means it, or ""."""
         for name, value in row.items():
             program, refused, _ = OBEYED.get(plain(name), ("", (), ()))
-            if written(value) in refused and name not in (*self._read, self._label):
+            if refused and written(value) in refused and name not in (*self._read, self._label):
                 self._obeyed.add(name)
                 return (
                     f"rows whose {name!r} is {' or '.join(refused)}, with which {program} marks "
