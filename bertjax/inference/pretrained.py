@@ -562,11 +562,13 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     files = {} if usage.sentence_files.exception() else usage.sentence_files.result()
     longest = loaded.config.max_length
     modules = None if description or usage.modules.exception() else usage.modules.result()
-    activation, limit = "", modules and modules.max_length
+    activation, limit, prompt = "", modules and modules.max_length, ""
     if loaded.head == RerankTask.head:
         with naming_read_errors(where):
             lowers = bool(loaded.tokenizer and loaded.tokenizer.do_lower_case)
-            activation, limit = read_cross_encoder(loaded.source.config, files, lowers=lowers)
+            activation, limit, prompt = read_cross_encoder(
+                loaded.source.config, files, lowers=lowers
+            )
     if not description:  # as for embeddings
         longest = min(limit or loaded.max_length, longest)
     with naming_read_errors(where / "task.json" if description else where):
@@ -581,6 +583,13 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             activation,
         )
         task, loaded = following(task, loaded, foreign=not description)
+    if prompt and not isinstance(task, RerankTask):
+        raise ValueError(
+            f"default_prompt_name of {where} puts {prompt[:40]!r} before each text, but "
+            "bertjax follows it only for scores of passages: use the logits, or delete it there."
+        )
+    if isinstance(task, RerankTask):
+        task = dataclasses.replace(task, prompt=prompt)
     return loaded, task, description
 
 

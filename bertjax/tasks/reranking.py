@@ -45,6 +45,7 @@ class RerankTask(Task):
         activation: the name of the function of a logit that is the score, in `ACTIVATIONS`.
         weights: the factors of the model's outputs, whose sum is the logit.
         pairs: whether every input is a pair of texts; None if single texts are scored as well.
+        prompt: the text that is put before each query.
     """
 
     num_texts: int = 1
@@ -53,6 +54,7 @@ class RerankTask(Task):
     activation: str = "Sigmoid"
     weights: tuple[float, ...] = (1.0,)
     pairs: bool | None = True
+    prompt: str = ""
     best_metric: str = METRICS[0]
     max_length: int = 256
 
@@ -116,7 +118,7 @@ class RerankTask(Task):
         if not all(text.strip() for text in (example.text, *passages)):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         return [
-            tokenizer.encode_prompt(example.text, passage, max_length)
+            tokenizer.encode_prompt(self.prompt + example.text, passage, max_length)
             for passage in passages or (None,)
         ]
 

@@ -47,6 +47,8 @@ SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens of BERT and ModernBERT."""
 
 
+# Number of ids without an entry that a vocabulary may have beyond the number of its entries.
+MAX_GAP = 1000
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 """The class of transformers that takes a `tokenizer.json` as it is."""
 
@@ -91,7 +93,7 @@ class Tokenizer(abc.ABC):
     as it is. All settings are read from the wrapped tokenizer.
 
     Args:
-        backend: the tokenizer to wrap; its n tokens must have the ids 0 to n - 1.
+        backend: the tokenizer to wrap; ids without a token are "" in `tokens`.
         layout: the special tokens, and their positions in texts and pairs.
         model_max_length: the maximum input length of the model, in tokens, which `save` stores;
             nothing is truncated to it.
@@ -101,8 +103,8 @@ class Tokenizer(abc.ABC):
         tokenizer_class: replaces the attribute of the class.
 
     Raises:
-        ValueError: a special token is missing, the ids are not 0 to n - 1, or the tokenizers
-            library rejects the vocabulary.
+        ValueError: a special token is missing, two tokens have one id, most ids have none, or the
+            tokenizers library rejects the vocabulary.
     """
 
     tokenizer_class: str
@@ -134,7 +136,8 @@ class Tokenizer(abc.ABC):
         self.vocab = vocab = backend.get_vocab()
         special = self.layout.special_tokens
         _check_vocab(vocab, special)
-        self.tokens = sorted(vocab, key=vocab.__getitem__)
+        by_id = {index: token for token, index in vocab.items()}
+        self.tokens = [by_id.get(index, "") for index in range(max(by_id) + 1)]
         self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
         self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
@@ -537,10 +540,11 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
             f"needs {list(special_tokens)}. Add them, or use bertjax.train_tokenizer."
         )
-    if sorted(vocab.values()) != list(range(len(vocab))):
+    largest = max(vocab.values())
+    if len({*vocab.values()}) != len(vocab) or largest > 2 * len(vocab) + MAX_GAP:
         raise ValueError(
-            f"The ids of the vocabulary ({len(vocab)} entries, largest id "
-            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: every id needs one token."
+            f"The vocabulary has {len(vocab)} entries and the largest id {largest}: each entry "
+            "needs an id of its own, and most ids an entry."
         )
 
 

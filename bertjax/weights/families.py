@@ -239,7 +239,11 @@ def _read_deberta(values: Mapping[str, Any]) -> dict[str, Any]:
     kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     fields["pos_att_type"] = tuple(kind.strip() for kind in kinds if kind.strip())
     has_norm = "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|")
+    # Without relative positions, transformers has the LayerNorm, but nothing to normalise.
+    has_norm = has_norm and values.get("relative_attention")
     fields["norm_rel_ebd"] = "layer_norm" if has_norm else "none"
+    if values.get("legacy") is False:  # this masked LM has no output matrix of its own
+        fields["tie_word_embeddings"] = True
     if fields.get("embedding_size") == size:
         fields["embedding_size"] = None
     usual = {

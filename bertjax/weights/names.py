@@ -160,7 +160,9 @@ _BIAS, _DECODER_BIAS = "predictions/bias", "predictions/decoder/bias"
 _BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq)")
 # Parts of the names of tensors that published models have and transformers leaves out; the first is
 # in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
-_LEFT_OUT = {"deberta-v2": ("position_embeddings", "word_embeddings._weight")}
+_LEFT_OUT = {
+    "deberta-v2": ("position_embeddings", "word_embeddings._weight", "encoder.LayerNorm."),
+}
 
 
 @functools.cache

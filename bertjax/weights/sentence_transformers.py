@@ -331,6 +331,17 @@ def transformer_folder(directory: Path) -> Path:
     return directory
 
 
+def check_first_module(directory: Path) -> None:
+    """Raises ValueError if the first module is another one than a transformer, such as
+    StaticEmbedding, BoW, WordEmbeddings or Router."""
+    kinds = [kind for kind, _ in _modules(directory)] if (directory / MODULES).is_file() else []
+    if kinds[:1] not in ([], ["Transformer"]):
+        raise ValueError(
+            f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
+            "only models whose first one is a Transformer: use sentence-transformers for it."
+        )
+
+
 def sentence_files(directory: Path) -> dict[str, bytes]:
     """Returns {relative path: content} of the files of sentence-transformers in a model directory.
 
@@ -357,12 +368,13 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
 
 def read_cross_encoder(
     config: Mapping[str, Any], files: Mapping[str, bytes], *, lowers: bool
-) -> tuple[str, int | None]:
+) -> tuple[str, int | None, str]:
     """Reads how a CrossEncoder scores texts, in its config.json and `sentence_files`.
 
-    Returns the class of the activation of the logits, "" if none is named, and the maximum number
-    of tokens; None: that of the tokenizer. Raises ValueError if other modules than a transformer, a
-    prompt, or a lower-casing that the tokenizer does not do (`lowers`), would change the scores.
+    Returns the class of the activation of the logits, "" if none is named; the maximum number of
+    tokens, None: that of the tokenizer; and the text that is put before each query. Raises
+    ValueError if other modules than a transformer, or a lower-casing that the tokenizer does not do
+    (`lowers`), would change the scores, or if the default prompt has no text.
     """
     model, text = _first_of(files, _MODEL), _first_of(files, *_SETTINGS)
     modules = json.loads(files.get(MODULES, b"[]"))
@@ -371,7 +383,9 @@ def read_cross_encoder(
     length = text.get("max_seq_length")
     others += ["max_seq_length"] * (length is not None and not (type(length) is int and length > 0))
     others += ["do_lower_case"] * bool(text.get("do_lower_case") and not lowers)
-    others += ["default_prompt_name"] * bool(model.get("default_prompt_name"))
+    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
+    prompt = prompts.get(name) if isinstance(name, str) and isinstance(prompts, dict) else None
+    others += ["default_prompt_name"] * (name is not None and not isinstance(prompt, str))
     if others:
         raise ValueError(
             f"{brief(others[0], 60)} in its files of sentence-transformers is not followed by "
@@ -381,7 +395,7 @@ def read_cross_encoder(
     settings = [x.get("activation_fn") for x in settings if isinstance(x, dict)]
     settings.append(config.get("sbert_ce_default_activation_function"))
     path = next((str(x) for x in settings if x is not None), "")
-    return path.rpartition(".")[2] if path.startswith("torch.") else path, length
+    return path.rpartition(".")[2] if path.startswith("torch.") else path, length, prompt or ""
 
 
 def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:

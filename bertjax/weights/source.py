@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.checksums import damaged_steps, without_older_checkpoints
-from bertjax.base.files import brief, is_remote, read_json, refuse_links_outside
+from bertjax.base.files import brief, is_remote, listed, read_json, refuse_links_outside
 from bertjax.base.run_file import checked_run_id, holds_run, read_run
 from bertjax.base.workdir_files import CHECKPOINTS
 from bertjax.cloud.copies import local_copy
@@ -154,10 +154,13 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         )
     elif may_be_hub_name(path):
         return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
+    sentence_transformers.check_first_module(place)
+    others = [x.name for x in sorted(place.glob("*")) if x.suffix in hf.WEIGHT_SUFFIXES]
+    also = f" Or give one of its files by its path: {listed(others)}." if others else ""
     raise FileNotFoundError(
         f"No model at {path}: expected a directory with config.json and weights "
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
-        "TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny."
+        f"TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny.{also}"
     )
 
 

@@ -211,6 +211,55 @@ def test_foreign_cross_encoders_have_equal_scores(
     assert [row["index"] for row in ours.rerank(pairs[0][0], sentences[:9])] == ranked
 
 
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["", "abc de: "])
+def test_the_default_prompt_of_a_cross_encoder_is_followed(one_layer, tmp_path, sentences, text):
+    library = pytest.importorskip("sentence_transformers")
+    prompts = {"plain": "", "chosen": text}
+    model = library.CrossEncoder(
+        str(one_layer), num_labels=1, device="cpu", prompts=prompts, default_prompt_name="chosen"
+    )
+    model.save_pretrained(str(tmp_path / "model"))
+    pairs = list(zip(sentences[:8], sentences[8:16], strict=True))
+    expected = library.CrossEncoder(str(tmp_path / "model"), device="cpu").predict(pairs)
+    ours = bertjax.load_pretrained(tmp_path / "model")
+    found = [prediction["score"] for prediction in ours.predict(pairs)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    ranked = ours.rerank(pairs[0][0], [passage for _, passage in pairs])
+    scores = {row["index"]: row["score"] for row in ranked}
+    np.testing.assert_allclose(scores[0], expected[0], atol=1e-5)
+
+
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+
+
+def test_a_default_prompt_stands_before_each_query(tmp_path, one_layer):
+    folder, scores = tmp_path / "m", []
+    bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=1).save(folder)
+    (folder / "modules.json").write_text(json.dumps(MODULES))
+    for prompts, query in (({"s": ""}, "a"), ({"s": "b "}, "a"), ({}, "b a")):
+        content = {"prompts": prompts, "default_prompt_name": "s" if prompts else None}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(content))
+        scores.append(bertjax.load_pretrained(folder).predict([(query, "c")])[0]["score"])
+    assert scores[0] != scores[1] == scores[2]
+    content |= {"prompts": {"s": "b "}, "default_prompt_name": "s"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(content))
+    bertjax.load_pretrained(folder).save(tmp_path / "copy")
+    copied = bertjax.load_pretrained(tmp_path / "copy").predict([("a", "c")])
+    assert copied[0]["score"] == scores[1]
+
+
+def test_a_default_prompt_of_classes_is_refused_by_name(tmp_path, one_layer):
+    folder = tmp_path / "m"
+    bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=2).save(folder)
+    (folder / "modules.json").write_text(json.dumps(MODULES))
+    content = {"prompts": {"s": "b "}, "default_prompt_name": "s"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="default_prompt_name .* puts 'b ' before each text"):
+        bertjax.load_pretrained(folder).predict([("a", "c")])
+
+
 def test_what_a_cross_encoder_has_and_we_do_not_follow_is_refused_by_name(
     tmp_path, written, one_layer_config, tokenizer
 ):

@@ -198,9 +198,36 @@ def test_a_broken_file_is_named(tmp_path, name, content, message):
         load_tokenizer(tmp_path)
 
 
-def test_ids_with_gaps_are_refused():
-    with pytest.raises(ValueError, match="largest id 9"):
-        WordPieceTokenizer(vocab_of("a") | {"b": 9}, do_lower_case=True)
+@pytest.mark.parametrize("free", [(), (5,), (5, 6, 9), (7, *range(10, 300))])
+def test_ids_may_have_gaps_and_stay(tmp_path, free):
+    ids = [index for index in range(400) if index not in free]
+    entries = [*SPECIAL_TOKENS, "a", "b", "##c", "d", "##e"]
+    vocab = dict(zip(entries, ids, strict=False))
+    tokenizer = WordPieceTokenizer(vocab, do_lower_case=True)
+    expected = [vocab[token] for token in ("a", "b", "##c", "d", "##e")]
+    assert tokenizer.vocab_size == max(vocab.values()) + 1
+    assert all(tokenizer.tokens[index] == token for token, index in vocab.items())
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.tokens == tokenizer.tokens and not again.difference_from(tokenizer)
+    for each in (tokenizer, again):
+        assert each.encode(["a bc de"])[0] == expected
+
+
+@pytest.mark.parity
+def test_a_vocabulary_with_gaps_gives_the_ids_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    vocab = vocab_of("a") | {"b": 9, "##c": 11}
+    WordPieceTokenizer(vocab, do_lower_case=True).save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids, _ = load_tokenizer(tmp_path).encode_prompt("a bc b", "bccc", 16)
+    assert ids == theirs("a bc b", "bccc")["input_ids"]
+
+
+@pytest.mark.parametrize("vocab", [{"b": 9000}, {"b": 0}, {"b": 2**31 - 1}])
+def test_ids_of_two_entries_or_of_almost_none_are_refused(vocab):
+    with pytest.raises(ValueError, match="an id of its own"):
+        WordPieceTokenizer(vocab_of("a") | vocab, do_lower_case=True)
 
 
 def test_lines_that_stand_twice_are_refused(tmp_path):

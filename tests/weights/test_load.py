@@ -292,6 +292,44 @@ def test_what_transformers_leaves_out_of_deberta_is_left_out_with_a_line(
     assert f"note: {folder} has " in (said := capsys.readouterr().out) and "left out as" in said
 
 
+# Settings of DeBERTa that transformers does not use beside others: without relative positions,
+# there are no embeddings to normalise, and the newer masked LM has no output matrix of its own.
+UNUSED = {
+    "a LayerNorm": {"relative_attention": False, "norm_rel_ebd": "layer_norm"},
+    "a LayerNorm, scores and buckets": {
+        **{"relative_attention": False, "norm_rel_ebd": "layer_norm", "position_buckets": 8},
+        **{"pos_att_type": ["p2c", "c2p"], "share_att_key": True},
+    },
+    "a LayerNorm and no positions at all": {
+        **{"relative_attention": False, "norm_rel_ebd": "layer_norm"},
+        "position_biased_input": False,
+    },
+    "two names of a LayerNorm": {"relative_attention": False, "norm_rel_ebd": "none|layer_norm"},
+    "an untied head": {"legacy": False, "tie_word_embeddings": False},
+    "an untied head without relative positions": {
+        **{"legacy": False, "tie_word_embeddings": False, "relative_attention": False},
+        "norm_rel_ebd": "layer_norm",
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_settings_of_deberta_that_change_nothing_are_followed(saved, name, tmp_path):
+    _, _, config = saved("deberta-v2")
+    values = {k: v for k, v in config_to_hf(config).items() if v is not None} | UNUSED[name]
+    torch.manual_seed(0)
+    model = transformers.DebertaV2ForMaskedLM(transformers.DebertaV2Config(**values)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "theirs")
+    expected = theirs(tmp_path / "theirs", config)
+    found = ours(tmp_path / "theirs")
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    bertjax.load_pretrained(tmp_path / "theirs", "masked_lm").save(tmp_path / "again")
+    np.testing.assert_allclose(theirs(tmp_path / "again", config), expected, rtol=1e-5, atol=1e-4)
+
+
 def test_positions_that_the_model_uses_are_not_left_out(saved):
     model, folder, config = saved("deberta-v2", position_biased_input=True)
     expected = theirs(folder, config)

@@ -15,6 +15,7 @@ import bertjax
 from bertjax.model.sentence_embedding import ACTIVATIONS, pooled
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import sentence_transformers as files
+from bertjax.weights.source import open_source
 
 pytestmark = pytest.mark.parity
 MODEL = "config_sentence_transformers.json"
@@ -261,6 +262,36 @@ def test_poolings_of_packed_rows_are_those_of_their_texts_alone():
     expected[1] += [(second[2:] * weights).sum(0) / 7, second[3]]
     for slot, vectors in enumerate(expected):
         np.testing.assert_allclose(packed[0, slot], np.concatenate(vectors), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "files"),
+    [
+        (["StaticEmbedding"], ["model.safetensors", "tokenizer.json"]),
+        (["StaticEmbedding", "Normalize"], ["0_StaticEmbedding/model.safetensors"]),
+        (["BoW", "Dense"], ["0_BoW/config.json"]),
+        (["WordEmbeddings", "Pooling"], ["0_WordEmbeddings/pytorch_model.bin"]),
+        (["Router", "Pooling"], ["router_config.json"]),
+    ],
+)
+def test_models_without_a_transformer_are_refused_by_name(tmp_path, kinds, files):
+    modules = [
+        {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(ValueError, match=f"modules {', '.join(kinds)}, but .* Transformer"):
+        open_source(tmp_path)
+
+
+def test_other_files_of_weights_are_named_where_there_is_no_model(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "last.ckpt").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"one of its files by its path: last\.ckpt"):
+        open_source(tmp_path)
 
 
 REFUSED = {  # message -> (file, changes) or the modules in place of the second and later ones
