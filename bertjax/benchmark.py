@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bertjax.base import command_line, printable, signals
-from bertjax.base.checked import Count, Positive
+from bertjax.base.checked import Count
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.config.pretrain_config import NO_STEP_FIELDS
 
@@ -16,12 +15,12 @@ class BenchmarkFlags(command_line.ConfigFlags):
     """Flags that `bertjax.benchmark` has in addition to the fields of `PretrainConfig`.
 
     Raises:
-        ValueError: `steps` is below 1, or a flag has no effect with or without `acceptance`.
+        ValueError: `steps` is below 1.
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "training": "phase steps acceptance size minutes",
-        "output": "json profile output",
+        "training": "phase steps",
+        "output": "json profile",
     }
 
     phase: int = 0
@@ -32,44 +31,6 @@ class BenchmarkFlags(command_line.ConfigFlags):
     """JSON file to write the results to; "-": standard output; None: no JSON is written."""
     profile: str | None = None
     """Directory to write a profiler trace to, for TensorBoard or Perfetto; None: no trace."""
-    acceptance: bool = False
-    """Measure a table of rows for the devices of this machine instead, in the order of their worth:
-    numerics beside the CPU, determinism, and the speed of BERT-base, BERT-large and ModernBERT. The
-    same command goes on where the last one has ended. The exit status is 1 if a check fails."""
-    output: str = "acceptance"
-    """With --acceptance: folder of acceptance.jsonl, to which each result is appended, and of the
-    page acceptance.html."""
-    minutes: Positive = 9.0
-    """With --acceptance: time after which no row is begun; the row in progress is finished."""
-    size: Literal["auto", "tiny", "full"] = "auto"
-    """With --acceptance: tiny takes models so small that a CPU needs a minute or two, which shows
-    only that the checks pass; full takes the models by their names; auto is tiny on CPUs and full
-    on GPUs and TPUs."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.acceptance:
-            self.refuse_idle("config phase steps json profile", "with --acceptance: leave it out.")
-        else:
-            self.refuse_idle("output minutes size", "without --acceptance: add it.")
-
-
-def accept(config: PretrainConfig, flags: BenchmarkFlags) -> None:
-    """Measures the table of --acceptance; raises ValueError if a check fails, or if `config` has
-    other values than the defaults.
-    """
-    names = " ".join(field.name for field in dataclasses.fields(config))
-    config.refuse_idle(names, "with --acceptance: leave it out.")
-    from bertjax.base.outputs import check_paths
-    from bertjax.planning import acceptance
-
-    check_paths(flags)
-    lines = acceptance.accept(Path(flags.output), flags.size, flags.minutes)
-    if left := [line["row"] for line in lines if "left" in line]:
-        print(f"left for the next call of the same command: {'; '.join(left)}")
-    print(f"written to {Path(flags.output) / acceptance.PAGE}")
-    if bad := [line["row"] for line in lines if line.get("failed")]:
-        raise ValueError(f"{len(bad)} rows have failed ({'; '.join(bad)}): see the page.")
 
 
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
@@ -123,8 +84,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
         command="benchmark",
         description="Measures the speed of a pretraining step on this machine; without --data, the "
         "rows are random. It takes the flags of bertjax.pretrain that concern the train step. With "
-        "--config FILE, --help also shows the flags of its phases. With --acceptance, it takes no "
-        "other flags than --output, --minutes and --size.",
+        "--config FILE, --help also shows the flags of its phases.",
         hidden=NO_STEP_FIELDS,
     )
 
@@ -137,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bertjax.devices.compilation import start_jax
 
         start_jax()
-        (accept if flags.acceptance else run)(config, flags)
+        run(config, flags)
 
     return signals.run_reporting_errors(start, signals.MEMORY_REMEDY)
 

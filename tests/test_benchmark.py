@@ -99,25 +99,6 @@ def test_impossible_flags_are_refused(config, capsys):
     assert "steps=0: it must be at least 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--minutes 2", "minutes=2.0 has no effect without --acceptance: add it"),
-        ("--size tiny --output x", "output='x', size='tiny' has no effect without --acceptance"),
-        ("--acceptance --steps 3", "steps=3 has no effect with --acceptance: leave it out"),
-        ("--acceptance --minutes 0", "minutes=0.0: it must be positive"),
-        ("--acceptance --size huge", "huge"),
-        ("--acceptance --dtype bfloat16", "dtype='bfloat16' has no effect with --acceptance"),
-    ],
-)
-def test_flags_that_contradict_acceptance_are_refused(flags, message, capsys):
-    try:
-        assert benchmark.main(flags.split()) == 1
-    except SystemExit as end:
-        assert end.code == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
 def test_what_is_compiled_without_the_cache_is_not_kept(tmp_path):
     before = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     smallest = "jax_persistent_cache_min_compile_time_secs"

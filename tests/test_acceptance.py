@@ -5,16 +5,19 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.planning import acceptance
-from bertjax.planning.acceptance import LINES, PAGE, Acceptance, accept
+from benchmarks import acceptance
+from benchmarks.acceptance import LINES, PAGE, Acceptance, accept
 from bertjax.planning.hardware import GIB
 from tests.browser import data_of, needs_chromium, used
+
+ROOT = Path(__file__).parent.parent
 
 
 def check(passed, **more):
@@ -218,19 +221,19 @@ CHECKS = (
 SOME = tuple(row for row in CHECKS if row != "the same steps twice")  # in processes of its own
 ONLY_SOME = f"""
 import sys
-from bertjax import benchmark
-from bertjax.planning.acceptance import Acceptance
+from benchmarks import acceptance
+from benchmarks.acceptance import Acceptance
 
 rows = Acceptance.rows
 Acceptance.rows = lambda self: {{name: rows(self)[name] for name in {SOME}}}
-sys.exit(benchmark.main(sys.argv[1:]))
+sys.exit(acceptance.main(sys.argv[1:]))
 """
 
 
 def accepted(output, *program):
     """Runs the command in a process with two simulated devices; returns the lines of its rows."""
-    command = [sys.executable, *program, "--acceptance", "--output", str(output)]
-    variables = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+    command = [sys.executable, *program, "--output", str(output)]
+    variables = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in lines_of(output) if "begun" not in line]
@@ -254,7 +257,7 @@ def test_checks_pass_on_a_cpu(tmp_path):
 def test_the_whole_table_passes_on_a_cpu(tmp_path):
     output = tmp_path / "acceptance"
     for _ in range(2):  # the second call has nothing to do
-        names = [line["row"] for line in accepted(output, "-m", "bertjax.benchmark")]
+        names = [line["row"] for line in accepted(output, acceptance.__file__)]
         assert len(names) == len(set(names)) == 19
     shown = data_of((output / PAGE).read_text())["rows"]
     assert [line["row"] for line in shown] == names and not any("left" in line for line in shown)

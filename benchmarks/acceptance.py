@@ -1,5 +1,7 @@
 """Evidence for the devices at hand: checks and speeds, as lines of JSON and as a page.
 
+    python benchmarks/acceptance.py --output acceptance
+
 Rows are measurements in the order of their worth: checks that compare the devices with a reference,
 and figures. A result is appended to `acceptance.jsonl` as soon as it is known, so that a process
 that is killed loses one; the next call measures what has no result for the same devices, versions
@@ -12,6 +14,7 @@ interpreted, or computed by XLA. A device's batch has at most `MOST_TOKENS` toke
 proportionally fewer if it has less memory than `ENOUGH_MEMORY`.
 """
 
+import argparse
 import functools
 import gc
 import hashlib
@@ -24,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -52,6 +55,7 @@ from bertjax.train.throughput import Subject, measure
 from bertjax.weights.fill import param_shapes
 
 LINES, PAGE = "acceptance.jsonl", "acceptance.html"
+BENCHMARKS = Path(__file__).parent
 BASE, LARGE, MODERN = "bert-base-uncased", "bert-large-uncased", "modernbert-base"
 SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 4096}
 SMALL |= {"num_hidden_layers": 2, "pad_token_id": 0}
@@ -85,7 +89,7 @@ def accept(folder: Path, size: str, minutes: float) -> list[Line]:
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "size": "tiny" if tiny else "full",
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
-        "code": hosts.code_fingerprint()[:12],
+        "code": f"{hosts.code_fingerprint()[:12]} {_digest_of_file(Path(__file__))[:12]}",
     }
     known = (x for x in files.json_lines(folder / LINES) if x and same.items() <= x.items())
     lines = {line["row"]: line for line in known}
@@ -99,7 +103,7 @@ def accept(folder: Path, size: str, minutes: float) -> list[Line]:
                 file.write(json.dumps(files.in_json(line)).encode() + b"\n")
         shown = [lines.get(name, {"row": name, "left": True}) for name in rows]
         data = files.in_json(same | {"rows": shown})
-        files.write_text(folder / PAGE, fill("acceptance.html", data))
+        files.write_text(folder / PAGE, fill(BENCHMARKS / PAGE, data))
         return shown
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +255,7 @@ class Acceptance:
         if self._device.platform == "gpu":
             code = f"print(acceptance.Acceptance({self._tiny}, {{}}, None).digest())"
             flags = " ".join((os.environ.get("XLA_FLAGS", ""), *compilation.FLAGS))
-            command = ("-c", f"from bertjax.planning import acceptance; {code}")
+            command = ("-c", f"from benchmarks import acceptance; {code}")
             digest = functools.partial(_child, *command, XLA_FLAGS=flags)
             what += ", --deterministic"
         check = {"what": what, "passed": digest() == digest()}
@@ -349,10 +353,10 @@ class Acceptance:
 
     def pytorch(self, name: str, length: int) -> Line:
         """Runs our step and those of transformers on the same batch in turns, in new processes."""
-        script = hosts.PACKAGE.parent / "benchmarks" / "pretraining.py"
+        script = BENCHMARKS / "pretraining.py"
         missing = [x for x in ("torch", "transformers") if not importlib.util.find_spec(x)]
-        if self._device.platform == "tpu" or missing or not script.exists():
-            return {"skipped": "it needs torch, transformers, a checkout, and no TPU"}
+        if self._device.platform == "tpu" or missing:
+            return {"skipped": "it needs torch, transformers, and no TPU"}
         rows = max(1, self._most_rows(length) // 4)  # a quarter of a GPU's memory is left to others
         kinds = ("sdpa-autocast", *(() if self._tiny else ("sdpa-autocast-compile",)))
         flags = ("--model", name, "--batch_size", rows, "--max_length", length, "--theirs", *kinds)
@@ -445,6 +449,10 @@ def _digest(tree: Any) -> str:
     return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest()
 
 
+def _digest_of_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _same(what: str, found: Any, expected: Any) -> Line:
     return {"what": what, "passed": _digest(found) == _digest(expected)}
 
@@ -454,9 +462,54 @@ def _child(*command: Any, **variables: str) -> str:
 
     The process takes memory of a GPU step by step, as this one has reserved most of it.
     """
-    variables |= {"PYTHONPATH": str(hosts.PACKAGE.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    variables |= {"PYTHONPATH": str(BENCHMARKS.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     options: Any = {"capture_output": True, "text": True, "env": os.environ | variables}
     done = subprocess.run([sys.executable, *map(str, command)], **options)
     if done.returncode:
         raise OSError(files.brief(done.stderr.strip().rpartition("\n")[2], 200))
     return done.stdout
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument(
+        "--output",
+        default="acceptance",
+        help=f"folder of {LINES}, to which each result is appended, and of the page {PAGE}",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=9.0,
+        help="time after which no row is begun; the row in progress is finished",
+    )
+    parser.add_argument(
+        "--size",
+        choices=("auto", "tiny", "full"),
+        default="auto",
+        help="tiny takes models so small that a CPU needs a minute or two, which shows only that "
+        "the checks pass; full takes the models by their names; auto is tiny on CPUs",
+    )
+    args = parser.parse_args(argv)
+    if args.minutes <= 0:
+        parser.error(f"--minutes {args.minutes}: it must be positive.")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures what has no result yet; returns 1 if a check fails, and else 0."""
+    args = parse(argv)
+    compilation.use_compilation_cache()
+    lines = accept(Path(args.output), args.size, args.minutes)
+    left = [line["row"] for line in lines if "left" in line]
+    if left:
+        print(f"left for the next call of the same command: {'; '.join(left)}")
+    print(f"written to {Path(args.output) / PAGE}")
+    bad = [line["row"] for line in lines if line.get("failed")]
+    if bad:
+        print(f"{len(bad)} rows have failed ({'; '.join(bad)}): see the page.", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
