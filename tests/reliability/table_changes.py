@@ -46,6 +46,8 @@ class File:
 
     def __post_init__(self) -> None:
         self.order = [*self.roles]  # of several choices or negatives, whatever the file's order
+        keys = [str(row.get(column)) for column in self.columns("index") for row in self.rows]
+        self.lettered = 2 * sum(key in "abcdABCD" for key in keys) > len(keys)
 
     def copy(self) -> "File":
         """Returns a copy that may be changed."""
@@ -450,7 +452,8 @@ def _by_role(file: File, row: Row) -> dict[str, Any]:
     return values
 
 
-def _index(value: Any, choices: Sequence[str]) -> int:
+def _index(value: Any, choices: Sequence[str], lettered: bool) -> int:
+    """Returns the index that a key means; beside letters, numbers count from 1, as in ARC."""
     if missing(value):
         raise Undefined("no key")
     written = as_class(value)
@@ -458,7 +461,8 @@ def _index(value: Any, choices: Sequence[str]) -> int:
     if isinstance(value, int):  # which is no text
         readings = set()
     if written.isascii() and written.isdigit():
-        readings |= {int(written)} if int(written) < len(choices) else set()
+        number = int(written) - lettered
+        readings |= {number} if 0 <= number < len(choices) else set()
     elif len(written) == 1 and written.lower() in "abcdefgh"[: len(choices)]:
         readings.add("abcdefgh".index(written.lower()))
     if len(readings) != 1:
@@ -523,6 +527,7 @@ def _asked(values: dict[str, Any], *, placed: bool) -> tuple:
     else:
         text, start = values["answer"], values.get("start", ABSENT)
         none = [x is None or x is ABSENT or x == "" for x in (text, start)]
+        none[1] |= str(start) == "nan"
         if all(none):
             texts, starts = [], []
         elif none[0] and str(start) not in ("0", "-1", "0.0", "-1.0"):
@@ -564,7 +569,7 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
             as_text(choice) if not isinstance(choice, str) or not choice.strip() else choice
             for choice in listed
         )
-        return text, choices, _index(values["index"], [x.strip() for x in choices])
+        return text, choices, _index(values["index"], [x.strip() for x in choices], file.lettered)
     pair = as_text(values["pair"]) if "pair" in values else None
     if task == "classify":
         if "labels" in values:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 
 import pytest
@@ -17,6 +18,8 @@ from tests.reliability.table_changes import (
     read_again,
     sentence,
 )
+
+SEED = int(os.environ.get("BERTJAX_FUZZ_SEED", "0"))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -90,3 +93,21 @@ def test_the_other_reader_is_not_ours(tmp_path):
     path.write_text(json.dumps(rows))
     file.format = "json"
     assert read_again(file, path) == rows
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_change_of_a_table_is_silent(task):
+    results = list(table_meaning.run(task, 25, SEED))
+    wrong = [result for result in results if result["outcome"] in table_meaning.WRONG]
+    assert not wrong, json.dumps(wrong, indent=1)
+    assert {"equal", "refused"} <= {result["outcome"] for result in results}
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("task", TASKS)
+def test_no_change_of_a_thousand_is_silent(task):
+    results = list(table_meaning.run(task, 1000, SEED))
+    print(table_meaning.table(results))
+    wrong = [result for result in results if result["outcome"] in table_meaning.WRONG]
+    assert not wrong, json.dumps(wrong, indent=1)

@@ -161,7 +161,7 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
         pairs = zip(texts, starts, strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in pairs]
     if row.get("is_impossible") in (None, ""):
-        row["is_impossible"] = not answers
+        row["is_impossible"] = answers == [] or None
     return {**row, "answers": answers}
 
 

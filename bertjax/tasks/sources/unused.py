@@ -242,7 +242,7 @@ class UnusedColumns:
             return _SEVERAL
         usual: Collection[str] = KINDS[self._kind].labels  # type: ignore[index]
         if chosen not in usual:
-            return _LABEL if alike and not harmless else ""
+            return _LABEL if (alike or key in _STRONG) and not harmless else ""
         is_choice = self._kind == "choice"
         rivals: Collection[str] = usual if is_choice else _LABELS - {"postags"}  # beside entities
         if chosen not in _STRONG and self._kind != "tag":

@@ -202,3 +202,12 @@ def test_answers_to_evaluate_that_are_in_no_passage_are_counted(source):
     assert note.startswith("dev: questions that cannot be answered right, because no answer occurs")
     assert "1 (the first: " in note
     assert "question 1)" in note
+
+
+@pytest.mark.parametrize("answers", ["", "nan", 0, "Anna"])
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_answers_that_are_no_list_are_not_taken_for_none(tmp_path, answers, split):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "context": CONTEXT, "answers": answers}))
+    with pytest.raises(ValueError, match="row 1, question 0: 'answers' should be a list"):
+        list(SquadSource({split: path}).examples(split))

@@ -470,3 +470,17 @@ def test_a_word_makes_a_name_harmless(name):
 @pytest.mark.parametrize("name", ["label", "score", "is_toxic", "quality", "idea", "rating"])
 def test_labels_and_other_names_are_not_harmless(name):
     assert not unused.is_harmless(name)
+
+
+@pytest.mark.parametrize("other", [{"label": [0, 1]}, {"labels": [["a"], ["b"]]}])
+def test_a_label_beside_one_that_is_named_by_the_training_file_is_in_doubt(other, tmp_path):
+    train = table(tmp_path / "t.jsonl", "classify", mood=["low", "high"])
+    rows = [json.loads(line) for line in Path(train).read_text().splitlines()]
+    rows = [{"text": row["text"], "mood": row["mood"]} for row in rows]
+    Path(train).write_text("\n".join(map(json.dumps, rows)))
+    name, values = next(iter(other.items()))
+    dev = [row | {name: values[i % 2]} for i, row in enumerate(rows)]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, dev)))
+    source = TableSource("classify", train=train, dev=tmp_path / "d.jsonl")
+    with pytest.raises(ValueError, match=f"'{name}' .* the label as well"):
+        list(source.examples("dev"))
