@@ -35,7 +35,8 @@ def refusal(path, data):
         for _ in Corpus([str(path)], ReadOptions()).documents():  # none is kept
             pass
     message = str(error.value)
-    assert str(path) in message and len(message) <= 400
+    # The folder of temporary files may have a long name.
+    assert str(path) in message and len(message.replace(str(path.parent), "x" * 60)) <= 400
     return message
 
 
