@@ -176,6 +176,8 @@ def _open_hf(
             f"{directory} has no config.json, which describes the architecture of {weights}: copy "
             "it there."
         )
+    if weights is not None and (directory / adapters.SETTINGS).is_file():
+        print(f"warning: the adapter beside {weights} is not read: give {directory} to merge it")
     refuse_links_outside(whole)
     hf.check_files(whole)
     config = read_json(directory / "config.json")

@@ -188,6 +188,15 @@ def test_base_and_adapter_are_found(base, tmp_path, place, monkeypatch):
     np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=atol)
 
 
+def test_a_file_of_weights_beside_an_adapter_is_read_alone_with_a_warning(base, tmp_path, capsys):
+    folder = base("bert", "Model")
+    plain, _ = ours(folder, "encoder")
+    adapted(folder, folder, VALUE)
+    found, _ = ours(folder / "model.safetensors", "encoder")
+    np.testing.assert_array_equal(found, plain)
+    assert f"warning: the adapter beside {folder}" in capsys.readouterr().out
+
+
 def named(folder, **fields):
     file = folder / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
