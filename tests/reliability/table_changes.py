@@ -1391,7 +1391,7 @@ def odd_row(rng: random.Random, task: str, file: File) -> Change | None:
     cells |= {""} if value in (None, ABSENT) else set()
     if isinstance(value, list) and isinstance(old, list):
         cells |= {str(cell).strip() for cell in value if cell not in old}
-    names = {column, *(repr(cell) if len(cell) < 3 else cell for cell in cells)}
+    names = {column, *(repr(cell) if len(cell) < 3 else repr(cell)[1:-1] for cell in cells)}
     return Change(f"odd row: {role}", f"row {number}, {column!r}: {words}", names, index, unclear)
 
 

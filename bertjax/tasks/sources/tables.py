@@ -545,7 +545,7 @@ class Table:
     text per line. All but Parquet may be compressed (gz, bz2, xz, zst).
 
     Attributes:
-        columns: names of the columns; in JSON, the keys of the first object; "text" if `is_text`.
+        columns: names of the columns; in JSON, the keys of the first objects; "text" if `is_text`.
         is_text: whether the file has one text per line; blank lines are rows with an empty text.
         is_typed: whether the file is JSON or Parquet, in which values need not be strings.
     """
@@ -594,6 +594,9 @@ class Table:
             if self._read is read_tsv and first and all(map(_CSV_QUOTED.fullmatch, first)):
                 self._read = read_csv  # a table with quotes, as pandas and R write it
                 return self._find_columns()
+            if self.is_typed:  # a key that the first object lacks is a column as well
+                for _, row in itertools.islice(rows, FIRST_ROWS):
+                    first = {**first, **(row if isinstance(row, dict) else {})}
             columns = (
                 tuple(first)
                 if self.is_typed

@@ -307,7 +307,7 @@ def test_a_negative_in_one_row_alone_stops_a_task(tmp_path):
     lines = path.read_text().splitlines()
     lines[7] = json.dumps(json.loads(lines[7]) | {"negative": "another text than this"})
     path.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="'negative' .*--negative_columns"):
+    with pytest.raises(ValueError, match="row 1, .* has no column 'negative'"):
         read(path, "embed")
 
 
@@ -484,3 +484,16 @@ def test_a_label_beside_one_that_is_named_by_the_training_file_is_in_doubt(other
     source = TableSource("classify", train=train, dev=tmp_path / "d.jsonl")
     with pytest.raises(ValueError, match=f"'{name}' .* the label as well"):
         list(source.examples("dev"))
+
+
+@pytest.mark.parametrize("name", ["premise", "hypothesis", "label"])
+def test_a_key_that_the_first_row_lacks_is_a_column(name, tmp_path):
+    rows = [
+        {"premise": text, "hypothesis": f"not {text}", "label": "ab"[i % 2]}
+        for i, text in enumerate(TEXTS)
+    ]
+    del rows[0][name]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=f"row 1 has no .*'{name}'"):
+        read(path, "classify")
