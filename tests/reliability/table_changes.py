@@ -594,8 +594,11 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
         scores = tuple(map(as_number, _as_list(values["scores"])))
     if scores and len(scores) != 1 + len(negatives):
         raise Undefined("not one score per text")
-    number = as_number(values["number"]) if "number" in values else None
-    if task == "rerank" and number is not None and not 0 <= number <= 1:
+    number = values.get("number")
+    number = {"true": 1, "false": 0}.get(str(number).lower(), number)  # of pairs, these are scores
+    number = as_number(number) if "number" in values else None
+    # In evaluation, labels are gains, of any size.
+    if task == "rerank" and name == "train" and number is not None and not 0 <= number <= 1:
         raise Undefined("a label that is not between 0 and 1")
     return text, pair, negatives if scores else tuple(sorted(negatives)), number, scores
 
@@ -790,8 +793,10 @@ def renamed(rng: random.Random, task: str, file: File) -> Change | None:
     )
     if new in file.roles or file.format == "conll":
         return None
-    if new in ("id", "index", "date", "meta", "name") and file.roles[old] in ("title", "number"):
-        return None  # who names scores or titles so says that they are none
+    if new in ("id", "index", "date", "meta", "name") and file.roles[old] in (
+        *("title", "number", "negatives"),
+    ):
+        return None  # who names them so says that they are no scores, titles or negatives
     if new.strip().lower() == old.strip().lower() and file.roles[old] == "-":
         return None
     _rename_column(file, old, new)
@@ -1324,7 +1329,7 @@ def _odd_value(
         return (
             f"{role}: {odd}",
             [*old, extra] if odd == "more" else old[:-1],
-            role in ("choices", "negatives"),
+            role == "choices" or (role == "negatives" and len(file.rows) == ROWS),  # in training
         )
     if role == "tags" and isinstance(odd, str) and odd.startswith("tag"):
         what, _, new = odd.partition(":")
@@ -1420,8 +1425,9 @@ def _odd_structure(
         ("extra key", "extra key", "list", "text", "null", "empty object", "key of the task")
     )
     if kind == "extra key":
-        row[rng.choice(("foo", "note", "url"))] = rng.choice((1, "x", None, ["a"]))
-        return Change("odd row: extra key", f"row {number}", {"row"}, index)
+        name = rng.choice(("foo", "note", "url"))
+        row[name] = rng.choice((1, "x", None, ["a"]))
+        return Change("odd row: extra key", f"row {number}", {"row", name}, index)
     if kind == "key of the task":
         keys: dict[str, tuple[str, Any]] = {
             "embed": ("negative", "One more text here."),
@@ -1438,12 +1444,14 @@ def _odd_structure(
         if name in file.roles or (name == "answer" and task == "qa"):
             return None
         row[name] = value
+        impossible = _each(lambda i, x: (*x[:2], frozenset()) if i == index else x)
         return Change(
             "odd row: a key of the task",
             f"row {number} has {name!r}: {value!r}",
             {name},
             index,
             task not in SETS or "pair" in file.roles.values(),
+            (impossible,) if name == "is_impossible" else (),
         )
     file.rows[index] = {"\0": {"list": ["a"], "text": "a", "null": None, "empty object": {}}[kind]}
     return Change(f"odd row: {kind}", f"row {number}", {"row"}, index)

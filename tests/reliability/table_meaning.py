@@ -178,6 +178,10 @@ def _named(text: str, change: Change, number: int | None, *, refused: bool = Fal
         rf"\b(rows?|line|element) [^\n]*?(?<!\d){number}(?!\d)", text
     ):
         return True
+    short = (name.strip("'") for name in change.names)
+    words = [name for name in short if 0 < len(name) < 3 and name.isalpha()]  # such as the tag X
+    if any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in words):
+        return True
     return any(name and name in text for name in change.names)
 
 
