@@ -70,7 +70,7 @@ class TaskOptions:
         return {**self.span_options, **stride}
 
     @property
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, Any]:
         """{split: path} of the user's own files; of a saved `DatasetDict`, that of the split."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         return {

@@ -153,7 +153,8 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
 
 
 def test_writing_replaces_a_directory_whole(saved, tiny, tiny_config, tokenizer):
-    (saved / "stale.txt").write_text("from before")
+    save_hf(saved, tiny[1], tiny_config, tokenizer, files={"stale.txt": "from before"})
+    assert (saved / "stale.txt").exists()
     save_hf(saved, tiny[1], tiny_config, tokenizer)
     assert not (saved / "stale.txt").exists()
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
