@@ -313,7 +313,8 @@ _ALL = (
     _table("jsonl-tag", "tag", ".jsonl",
            lambda: [seeds.json_rows([{"words": ["a", "b"], "tags": ["O", "B-X"]}] * 3)]),
     _table("jsonl-choice", "choice", ".jsonl",
-           lambda: [seeds.json_rows([{"text": "t", "choices": ["a", "b"], "label": 1}] * 3)]),
+           lambda: [seeds.json_rows([{"text": "t", "choices": ["a", "b"], "label": i % 2}
+                                      for i in range(3)])]),
     _table("jsonl-embed", "embed", ".jsonl", lambda: [seeds.json_rows(seeds.PAIRS)]),
     _table("csv-embed", "embed", ".csv", seeds.scored_pairs),
     _table("jsonl-rerank", "rerank", ".jsonl",
