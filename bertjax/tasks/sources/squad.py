@@ -167,9 +167,10 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
 
 def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
     """Returns [the answer] or None; `to_train` needs its start or exactly one occurrence."""
-    column = next((name for name in _TEXT_COLUMNS if name in row), None)
-    if column is None:
+    columns = [name for name in _TEXT_COLUMNS if name in row]
+    if not columns:
         return None
+    column = max(columns, key=lambda name: bool(row[name]))  # the first one that is filled
     text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
     if text in (None, ""):
         if str(start).strip() not in _NO_PLACE:

@@ -553,3 +553,11 @@ def test_answerable_questions_need_an_answer_to_train(tmp_path, said):
         ValueError, match="row 2, question 0: is_impossible is .* there is no answer"
     ):
         list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_of_two_columns_of_answers_the_one_that_is_filled_is_read(tmp_path, empty):
+    row = QUESTION | {"answer": empty, "answer_text": "Anna"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    (example,) = SquadSource({"train": tmp_path / "a.jsonl"}).examples("train")
+    assert (example.label, example.answers) == (None, (("Anna", 0),))
