@@ -2,6 +2,8 @@
 
     python -m tests.reliability.environments [--only NAME ...] [-- ARGUMENTS OF PYTEST]
 
+`--only "all at once"` takes the time of one run.
+
 As under `nohup` and in the background of a script, where signals are ignored; without a terminal;
 in one that shows nothing, or a column; with colours; with another folder for temporary files;
 without a home folder; and as a user without a name, as in a container. The status is 0 if all tests
@@ -39,6 +41,11 @@ def environments(folder):
         "another TMPDIR": ([], {"TMPDIR": folder}, ()),
         "no HOME": ([], {}, ("HOME",)),
         "no name": (NAMELESS, {"PYTHONDONTWRITEBYTECODE": "1"}, OF_USER),
+        "all at once": (
+            [sys.executable, "-c", IGNORING, "setsid", "--wait", *NAMELESS],
+            {"TERM": "dumb", "COLUMNS": "1", "LINES": "1", "TMPDIR": folder},
+            OF_USER,
+        ),
     }
 
 
