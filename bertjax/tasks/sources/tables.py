@@ -595,8 +595,11 @@ class Table:
                 self._read = read_csv  # a table with quotes, as pandas and R write it
                 return self._find_columns()
             if self.is_typed:  # a key that the first object lacks is a column as well
+                keys = dict.fromkeys(first)
                 for _, row in itertools.islice(rows, FIRST_ROWS):
-                    first = {**first, **(row if isinstance(row, dict) else {})}
+                    if isinstance(row, dict):
+                        keys |= dict.fromkeys(row)
+                first = tuple(keys)
             columns = (
                 tuple(first)
                 if self.is_typed
