@@ -760,6 +760,7 @@ def test_a_damaged_file_beside_the_weights_matters_only_if_it_is_used(
 @pytest.mark.real
 def test_a_model_of_several_labels_keeps_its_task_without_its_directory(shared, tmp_path):
     folder = shutil.copytree(shared / "strangers" / "sb_task_json", tmp_path / "m")
+    folder.chmod(0o755)  # the original may be read-only
     bert = bertjax.load_pretrained(folder)
     shutil.rmtree(folder)
     (found,) = bert.predict(["one text here"])

@@ -294,6 +294,7 @@ def test_the_directory_holds_google_s_files(tmp_path):
         "bert_config.json",
         "bert_model.ckpt.data-00000-of-00001",
         "bert_model.ckpt.index",
+        "checksums.json",
         "vocab.txt",
     ]
     config = json.loads((tmp_path / "model" / "bert_config.json").read_text())
@@ -405,8 +406,8 @@ def test_a_full_disk_leaves_the_old_directory_whole(tmp_path, tf, monkeypatch, f
 @needs_tensorflow
 def test_a_directory_is_replaced_whole_even_by_itself(tmp_path):
     save(tmp_path / "model", tensors := random_tensors("squad"))
-    (tmp_path / "model" / "stale").touch()
     save(tmp_path / "model", open_tf1(tmp_path / "model"), name="again.ckpt")
+    assert not list((tmp_path / "model").glob("bert_model.ckpt*"))
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     assert find_tf1(tmp_path / "model").name == "again.ckpt"
     assert_same_bits(open_tf1(tmp_path / "model"), tensors)
