@@ -116,4 +116,7 @@ def test_jax_has_all_settings_and_their_defaults():
     env = {name: x for name, x in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     env |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    assert done.stdout == "[]\n{'jax_disable_most_optimizations': 'True'}\n", done.stderr
+    absent, settings = done.stdout.splitlines()
+    # jax 0.12 has no exec_time_optimization_effort any more.
+    assert absent in ("[]", "['exec_time_optimization_effort=0.0']"), done.stderr
+    assert settings == "{'jax_disable_most_optimizations': 'True'}", done.stderr
