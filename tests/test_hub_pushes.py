@@ -14,7 +14,7 @@ from bertjax.base import addresses
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
-from bertjax.train.pretraining import HubPushes
+from bertjax.record.hub_pushes import HubPushes
 from tests.hub_server import TOKEN, Repository, unique
 
 # huggingface_hub's own call of httpx.

@@ -6,14 +6,10 @@ data consists of rows of token ids, each with one sequence or, in packed data, s
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
 import os
-import re
-import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +17,24 @@ import jax
 import numpy as np
 
 from bertjax.base.addresses import place
-from bertjax.base.files import is_remote, listed
-from bertjax.base.workdir_files import PENDING
+from bertjax.base.files import is_remote
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
-from bertjax.config import Phase, PretrainConfig, RtdConfig, differences, model_at
-from bertjax.config.model import DROPOUT_FIELDS, BertConfig
-from bertjax.data.batches.masking import Masking, unspaced_tokens
-from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, Rows, train_batches
-from bertjax.data.metadata import Metadata, RowSource, row_sources, unigram_entropy
+from bertjax.config import Phase, PretrainConfig, model_at
+from bertjax.config.model import BertConfig
+from bertjax.data.batches.masking import unspaced_tokens
+from bertjax.data.batches.pretraining_batches import Rows, train_batches
+from bertjax.data.metadata import Metadata, row_sources
 from bertjax.data.mixture import rows_of_sources
 from bertjax.devices import hosts, sharding
 from bertjax.devices.activity import SAVING, Clock
-from bertjax.record.metrics import add_sums, means
+from bertjax.record.hub_pushes import HubPushes
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.distillation import load_masked_lm_teacher, student_of_teacher
+from bertjax.train.held_out_evaluation import HeldOutEvaluation, other_data
+from bertjax.train.initial_model import architecture_of_run, initial_model, with_generator
 from bertjax.train.optimizer import difference_before
 from bertjax.train.program import PretrainingProgram, make_masking, row_format, with_head
 from bertjax.train.run import Job, identity_of, never_stopped, opened_run, train
@@ -48,7 +45,6 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import part_in_words, with_training_parts
 from bertjax.weights.hf import model_card, training_facts
-from bertjax.weights.load import with_new_words, with_positions
 
 _SAMPLED_ROWS = 1_000
 
@@ -378,108 +374,6 @@ def export(
     return target
 
 
-def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
-    """Loads the model `config.init` (not None) with the head of the run, and extends it.
-
-    Raises:
-        MissingHead: transformers lacks the head for the model's family.
-        FileNotFoundError: there is no model.
-        ValueError: the tokenizer is neither the model's nor an extension of it, or the model is
-            damaged.
-    """
-    loaded = load_model(str(config.init), config.head)
-    if config.head == "rtd" and "predictions" in loaded.unused and loaded.absent:
-        raise ValueError(
-            f"--init {config.init} is a generator: it has a masked LM head and none that detects "
-            "replaced tokens. Give the discriminator."
-        )
-    return extended(loaded, config, tokenizer, "--init", str(config.init))
-
-
-def with_generator(
-    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer
-) -> tuple[LoadedModel, RtdConfig]:
-    """Adds the parameters of the generator `config.generator_init` to a discriminator.
-
-    Returns both, and `config.rtd` with the sizes of the generator. Raises the errors of
-    `initial_model`, and ValueError if the generator is not one of this discriminator.
-    """
-    name, rtd = str(config.generator_init), config.rtd
-    generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--generator_init", name)
-    if generator.absent:
-        raise ValueError(
-            f"--generator_init {name} has no {listed(generator.absent)}, so it is no masked LM: "
-            "give the generator that was trained with the discriminator."
-        )
-    rtd = dataclasses.replace(rtd, **{x: getattr(generator.config, x) for x in rtd.SIZES})
-    found, expected = map(dataclasses.asdict, (generator.config, rtd.generator_of(loaded.config)))
-    if changes := differences(found, expected, (*DROPOUT_FIELDS, "initializer_range")):
-        raise ValueError(
-            f"--generator_init {name} is no generator of --init {config.init}: they differ in "
-            f"{listed(changes)}. Give the generator that was trained with the discriminator."
-        )
-    params = loaded.params | {"generator": generator.params}
-    model: Any = loaded.model
-    model = model.with_generator(rtd)
-    shared = model.joined(model.stored(params))["generator"] if rtd.sharing == "es" else None
-    if shared and not jax.tree.all(jax.tree.map(np.array_equal, shared, generator.params)):
-        raise ValueError(
-            f"--generator_init {name} and --init {config.init} have other embeddings, which cannot "
-            "be shared: add --rtd.sharing gdes or none."
-        )
-    return loaded._replace(params=params), rtd
-
-
-def extended(
-    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer, flag: str, name: str
-) -> LoadedModel:
-    """Extends the model `name` of a flag by the words of the tokenizer and the positions of rows.
-
-    Words that the tokenizer of the data has beyond the model's get embeddings, and so do positions
-    for longer rows. What is extended is printed.
-
-    Raises:
-        ValueError: the tokenizer is neither the model's nor an extension of it.
-    """
-    old = loaded.tokenizer
-    if old.fingerprint != tokenizer.fingerprint:
-        if difference := tokenizer.difference_from(old):
-            raise ValueError(
-                f"The tokenizer of {flag} {name} is not the one that {config.data} was prepared "
-                f"with, nor has that one only further entries ({difference}): prepare the data "
-                f"with --tokenizer {name}, or with the --output of bertjax.train_tokenizer "
-                f"--extend {name}."
-            )
-        loaded = with_new_words(loaded, tokenizer, config.seed)
-        hosts.say(
-            f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
-            "embeddings of their old pieces, or that of the unknown token if these were unknown; "
-            f"vocab_size is {loaded.config.vocab_size:,}"
-        )
-    before, asked = loaded.config.max_position_embeddings, config.model.max_position_embeddings
-    longest = max(phase.max_length for phase in config.phases) + loaded.config.position_offset
-    rows = max(longest, asked if asked > BertConfig.max_position_embeddings else 0)
-    trained = loaded.config.trained_positions
-    trained = before if trained is None else trained + loaded.config.position_offset
-    if rows > trained:
-        before, rows = trained, max(rows, before)
-        loaded = with_positions(loaded, rows, config.new_positions)
-        how = "interpolated" if config.new_positions == "interpolate" else "tiled"
-        if loaded.config.global_rope_theta:  # there is no embedding
-            hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
-        else:
-            hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
-    return loaded
-
-
-def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
-    """Returns the architecture of --init with the dropout of the run; prints differences."""
-    new, old = dataclasses.asdict(model), dataclasses.asdict(config.model)
-    if changes := differences(new, old, () if config.dropout is None else DROPOUT_FIELDS):
-        hosts.say(f"--init {config.init} determines the architecture: {', '.join(changes)}")
-    return model.with_dropout(config.dropout)
-
-
 def write_model(
     workdir: Workdir,
     folder: Path,
@@ -504,261 +398,6 @@ def write_model(
     print(f"model of step {step:,} written to {workdir.address}/{name}")
 
 
-class HubPushes:
-    """The models to be pushed to `repository`, OWNER/NAME on the Hub: a folder `step-N` of each.
-
-    Models that an earlier process of the run could not push are pushed, too.
-    """
-
-    def __init__(self, workdir: Path, repository: str):
-        self._folder, self._repository = workdir / PENDING, repository
-        self._thread: threading.Thread | None = None
-
-    def folder_of(self, step: int) -> Path:
-        """Returns the folder to which the model of a step is to be written before `start`."""
-        return self._folder / f"step-{step}"
-
-    def start(self) -> None:
-        """Starts to push all pending models in a thread, unless it does so already."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._push_all, daemon=True)
-            self._thread.start()
-
-    def finish(self) -> None:
-        """Waits for pushes in progress, and tries those that have failed once more.
-
-        Models that cannot be pushed now are named in a warning, and remain in the workdir.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        self._push_all()
-
-    def _push_all(self) -> None:
-        # Others are folders that are still being written, or were when a process was killed.
-        names = (path.name[5:] for path in self._folder.glob("step-*"))
-        for folder in map(self.folder_of, sorted(int(name) for name in names if name.isdigit())):
-            try:
-                push_folder(folder, self._repository, branch=folder.name)
-            except OSError as error:
-                print(
-                    f"warning: {folder.name} is not pushed ({error}). It is kept in {folder} and "
-                    "tried again later.",
-                    flush=True,
-                )
-                return
-            shutil.rmtree(folder)
-
-
-class HeldOutSources:
-    """The held-out rows of the sources of a mixture, or of data that are no mixture.
-
-    Each source contributes its share of at most `max_rows` rows, and at least one; means count it
-    by its weight, however many rows it contributes. `rows` are the rows of each source.
-    """
-
-    def __init__(
-        self,
-        sources: Sequence[RowSource],
-        masking: Masking,
-        form: RowFormat,
-        *,
-        seed: int,
-        max_rows: int,
-    ):
-        self._weights = [source.weight for source in sources]
-        self._labels = source_labels([source.name for source in sources])
-        counts = rows_of_sources(max_rows, self._weights)
-        self.rows = [
-            HeldOutRows(source.paths, masking, form, seed=seed, max_rows=max(count, 1))
-            for source, count in zip(sources, counts, strict=True)
-        ]
-
-    def evaluate(
-        self,
-        eval_step: Callable[[Any, Any], Any],
-        params: Any,
-        batches: Callable[[HeldOutRows], Iterable[Any]],
-    ) -> dict[str, float]:
-        """Returns {metric: mean} over all sources, and {loss_LABEL: mean} of each of several.
-
-        The result contains "unigram_entropy"; losses and the entropy are in nats.
-        `eval_step(params, batch)` returns {metric: (weighted sum, sum of weights)}, and
-        `batches(rows)` the batches of a source's rows on the devices.
-        """
-        sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
-        if len(sums) == 1:
-            return means(sums[0]) | {"unigram_entropy": self.unigram_entropy}
-        scaled = (
-            {key: (value * share, weight * share) for key, (value, weight) in of_source.items()}
-            for of_source, share in zip(sums, self._shares, strict=True)
-        )
-        result = means(add_sums(scaled)) | {"unigram_entropy": self.unigram_entropy}
-        for label, of_source in zip(self._labels, sums, strict=True):
-            losses = _only_losses(means(of_source))
-            result |= {f"{key}_{label}": mean for key, mean in losses.items()}
-        return result
-
-    @property
-    def _shares(self) -> list[float]:
-        """The factors by which sums over the rows of each source are multiplied."""
-        return [weight / len(rows) for weight, rows in zip(self._weights, self.rows, strict=True)]
-
-    @functools.cached_property
-    def unigram_entropy(self) -> float:
-        """Entropy, in nats, of the token frequencies in the rows that are evaluated.
-
-        A model that ignores the context cannot have a lower loss. [CLS] and [SEP] do not count.
-        """
-        counts: Any = self.rows[0].token_counts
-        if len(self.rows) > 1:
-            pairs = zip(self.rows, self._shares, strict=True)
-            counts = sum(rows.token_counts * share for rows, share in pairs)
-        return unigram_entropy(counts.tolist())
-
-
-class HeldOutEvaluation:
-    """Evaluates parameters on the held-out rows of prepared data, whose length a phase gives.
-
-    The rows are read when a phase is evaluated for the first time. `others` are (label, data) that
-    the run does not train on, of which only losses are reported.
-    """
-
-    def __init__(
-        self,
-        config: PretrainConfig,
-        program: PretrainingProgram,
-        tokenizer: Tokenizer,
-        data: RunData,
-        others: Sequence[tuple[str, RunData]],
-    ):
-        self._config, self._tokenizer, self._program = config, tokenizer, program
-        self._data = [("", data), *others]
-        self._steps = {  # phases may differ in the rotary base of their model
-            phase.global_rope_theta: program.for_phase(phase).eval_step() for phase in config.phases
-        }
-        self._held_out: dict[Phase, list[HeldOutSources]] = {}
-
-    def evaluate(self, params: Any, phase: Phase, check: Callable[[], None]) -> dict[str, float]:
-        """Returns the values of `PretrainingJob.evaluate`, without "eval/"."""
-        step = self._step(phase)
-        metrics: dict[str, float] = {}
-        for (label, _), sources in zip(self._data, self._sources(phase), strict=False):
-            values = sources.evaluate(
-                step, params, lambda rows: _checked(self.batches(rows, phase), check)
-            )
-            if label:
-                values = {f"{key}_{label}": x for key, x in _only_losses(values).items()}
-            metrics |= values
-        return metrics
-
-    def compile(self, params: Any, phase: Phase) -> None:
-        """Compiles the evaluation step by evaluating one batch of held-out rows, if any."""
-        for sources in self._sources(phase):
-            for batch in itertools.islice(self.batches(sources.rows[0], phase), 1):
-                jax.block_until_ready(self._step(phase)(params, batch))
-
-    def _step(self, phase: Phase) -> Callable[[Any, Any], Any]:
-        step = self._steps[phase.global_rope_theta]
-        return lambda params, batch: step(params, batch, *self._program.constants)
-
-    def batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
-        """Yields the batches of `held_out`, each of one microbatch of `phase`, on the devices."""
-        count = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self._program.rows, count)
-        for batch in held_out.batches(count, host_rows):
-            yield sharding.to_devices(batch, host_rows, self._program.rows, count)
-
-    def _sources(self, phase: Phase) -> list[HeldOutSources]:
-        """Returns the held-out rows of the data and of the other data; []: the data has none."""
-        if not self._data[0][1].metadata.has_held_out(phase.max_length):
-            return []
-        if phase not in self._held_out:
-            self._held_out[phase] = [self._open(data, phase) for _, data in self._data]
-        return self._held_out[phase]
-
-    def _open(self, data: RunData, phase: Phase) -> HeldOutSources:
-        data.require(phase.max_length)
-        return HeldOutSources(
-            row_sources(data.directory, "eval", phase.max_length),
-            *row_format(self._config, phase, self._tokenizer, data.metadata.max_sequences),
-            seed=self._config.seed,
-            max_rows=self._config.eval_rows,
-        )
-
-
-# The number of batches that the host prepares while the device computes earlier ones.
-BATCHES_AHEAD = 2
-
-
-def evaluation_sums(
-    eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
-) -> dict[str, tuple[float, float]]:
-    """Evaluates `params` on `batches`; returns {metric: (weighted sum, sum of weights)}.
-
-    The sums are copied to the host once, at the end, so that the device never waits for the host.
-    """
-    sums: list[Any] = []
-    for batch in batches:
-        sums.append(eval_step(params, batch))
-        if len(sums) > BATCHES_AHEAD:
-            # Without this wait, the inputs of all batches could be in memory at once.
-            jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
-    return add_sums(jax.device_get(sums))
-
-
-MAX_LABEL = 40
-
-
-def other_data(config: PretrainConfig, metadata: Metadata) -> list[tuple[str, RunData]]:
-    """Opens the prepared data of `config.eval_data`; returns (label for metrics, data) of each.
-
-    Raises:
-        FileNotFoundError: a directory has no metadata.json, or lacks shards.
-        ValueError: other data has another tokenizer than the run's (`metadata`), or either has no
-            held-out rows of the length of a phase.
-    """
-    opened = [RunData(address, config.data_cache) for address in config.eval_data]
-    names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]
-    own = [source.name for source in metadata.sources or ()]
-    labels = source_labels([*own, *names])[len(own) :]
-    for address, data in zip(config.eval_data, opened, strict=True):
-        if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:
-            raise ValueError(
-                f"eval_data: {address} was prepared with another tokenizer "
-                f"({data.metadata.vocab_size:,} entries) than {config.data} "
-                f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
-            )
-    addresses = (config.data, *config.eval_data) if opened else ()
-    all_metadata = (metadata, *(data.metadata for data in opened))
-    for address, held_out in zip(addresses, all_metadata, strict=False):
-        for phase in config.phases:
-            if not held_out.has_held_out(phase.max_length):
-                raise ValueError(
-                    f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
-                    f"{phase.max_length} tokens: prepare it with --max_length {phase.max_length} "
-                    "and a positive --eval_fraction, or leave out --eval_data."
-                )
-    return list(zip(labels, opened, strict=True))
-
-
-def _only_losses(metrics: dict[str, float]) -> dict[str, float]:
-    return {key: value for key, value in metrics.items() if key.endswith("loss")}
-
-
-def source_labels(names: Sequence[str]) -> list[str]:
-    """Returns a short label for metrics for each source: letters, digits, "-", "." and "_" only.
-
-    Sources whose labels would be equal get their number, counted from 0, at the end.
-    """
-    labels = [
-        re.sub(r"[^\w.-]+", "_", name.rstrip("/*")).strip("_.")[-MAX_LABEL:] for name in names
-    ]
-    return [
-        label if label and labels.count(label) == 1 else f"{label}_{number}".lstrip("_")
-        for number, label in enumerate(labels)
-    ]
-
-
 def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     """Returns lines that say how often each phase reads each source; []: there is no mixture."""
     if metadata.sources is None:
@@ -775,9 +414,3 @@ def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
             f"{phase.max_length} tokens read {'; '.join(parts)}"
         )
     return lines
-
-
-def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
-    for batch in batches:
-        check()
-        yield batch

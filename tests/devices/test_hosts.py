@@ -294,7 +294,7 @@ see = BadSteps.see
 BadSteps.see = lambda self, *args: (time.sleep(0.5), see(self, *args))[1]
 """,
     "evaluating": """
-from bertjax.train.pretraining import HeldOutEvaluation
+from bertjax.train.held_out_evaluation import HeldOutEvaluation
 batches = HeldOutEvaluation.batches
 def slowly(self, held_out, phase):
     return (time.sleep(4) or batch for batch in batches(self, held_out, phase))

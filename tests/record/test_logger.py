@@ -8,7 +8,7 @@ from bertjax.devices.activity import Clock
 from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
 from bertjax.record import logger as hooks
-from bertjax.train.pretraining import evaluation_sums
+from bertjax.train.held_out_evaluation import evaluation_sums
 from bertjax.train.run import device_text
 
 

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.tokenization import extend, load_tokenizer, train_wordpiece
-from bertjax.train.pretraining import PretrainingJob, initial_model
+from bertjax.train.initial_model import initial_model
+from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.run import claim
 from bertjax.weights import load_model
 from tests.browser import data_of

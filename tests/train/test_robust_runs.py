@@ -26,7 +26,8 @@ from bertjax.record.journal import read_ledger, read_processes
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.pretraining import HeldOutEvaluation, PretrainingJob
+from bertjax.train.held_out_evaluation import HeldOutEvaluation
+from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
 from tests.browser import data_of
 from tests.steps import with_states

@@ -12,7 +12,7 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat
 from bertjax.data.metadata import RowSource, unigram_entropy
 from bertjax.data.records import Row, write_shard
-from bertjax.train.pretraining import HeldOutSources, source_labels
+from bertjax.train.held_out_evaluation import HeldOutSources, source_labels
 from tests.rows import encode_row
 from tests.steps import after_each_step
 
