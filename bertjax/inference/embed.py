@@ -5,7 +5,6 @@ import functools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,10 +216,9 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
             given = modules.prompt(given)
         prompts[name] = fields[f"{name}_prompt"] = given
     task = dataclasses.replace(task, **fields)
-    followed: Read = Future()
     model: Any = loaded.model.clone(include_prompt=modules.include_prompt)
     trained = {"pooling": model.pooling, "normalize": model.normalize}
-    followed.set_result(modules._replace(prompts=prompts, **trained))
+    followed = Read(modules._replace(prompts=prompts, **trained))
     source = source._replace(usage=source.usage._replace(modules=followed))
     return task, loaded._replace(model=model, source=source)
 

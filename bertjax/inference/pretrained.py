@@ -559,9 +559,9 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
         ValueError: no task uses the head of the model.
     """
     where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
-    files = {} if usage.sentence_files.exception() else usage.sentence_files.result()
+    files = usage.sentence_files.value or {}
     longest = loaded.config.max_length
-    modules = None if description or usage.modules.exception() else usage.modules.result()
+    modules = None if description else usage.modules.value
     activation, limit, prompt = "", modules and modules.max_length, ""
     if loaded.head == RerankTask.head:
         with naming_read_errors(where):

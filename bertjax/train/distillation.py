@@ -162,7 +162,7 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
     params, absent = student_params(teacher, model, distillation.layers, config.seed)
-    return teacher._replace(model=model, params=params, config=model.config, absent=absent)
+    return teacher._replace(model=model, params=params, absent=absent)
 
 
 def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:

@@ -449,9 +449,9 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
     check_length(config, task, config.init, loaded)
-    loaded = loaded._replace(config=loaded.config.with_dropout(config.dropout))
-    config_to_hf(loaded.config)  # what could not be saved is refused before the training
-    return loaded
+    encoder_config = loaded.config.with_dropout(config.dropout)
+    config_to_hf(encoder_config)  # what could not be saved is refused before the training
+    return loaded._replace(model=loaded.model.clone(config=encoder_config))
 
 
 def _with_classes_of(config: FinetuneConfig, task: Task, loaded: LoadedModel) -> LoadedModel:

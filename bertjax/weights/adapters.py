@@ -21,11 +21,13 @@ SETTINGS, MATRICES = "adapter_config.json", ("adapter_model.safetensors", "adapt
 # Fields that are followed, and those that choose what is trained or its initial values, which the
 # tensors in the file tell; docs/weights.md gives the reasons.
 _KNOWN = set(
-    "peft_type r lora_alpha use_rslora rank_pattern alpha_pattern base_model_name_or_path "
-    "task_type auto_mapping init_lora_weights target_modules exclude_modules bias "
-    "modules_to_save layers_to_transform layers_pattern fan_in_fan_out lora_dropout inference_mode "
-    "megatron_core peft_version loftq_config eva_config corda_config lora_ga_config "
-    "qalora_group_size runtime_config".split()
+    """
+    peft_type r lora_alpha use_rslora rank_pattern alpha_pattern base_model_name_or_path
+    task_type auto_mapping init_lora_weights target_modules exclude_modules bias
+    modules_to_save layers_to_transform layers_pattern fan_in_fan_out lora_dropout inference_mode
+    megatron_core peft_version loftq_config eva_config corda_config lora_ga_config
+    qalora_group_size runtime_config
+    """.split()
 )
 # Initial values with which the base model stays as it is; PiSSA's and others change it.
 _INITIAL = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -52,11 +54,13 @@ def merged(
         FileNotFoundError: there is no file of weights.
         ValueError: the adapter is not one of LoRA that can be merged, or does not fit the model.
     """
-    settings, model_type = read_settings(folder), config.get("model_type", "bert")
+    settings = read_settings(folder)
+    model_type = config.get("model_type", "bert")
     file = next((file for name in MATRICES if (file := folder / name).is_file()), None)
     if file is None:
         raise FileNotFoundError(f"{folder} has no {MATRICES[0]} or {MATRICES[1]}: copy it there.")
-    tensors, config = open_weights([file]), dict(config)
+    tensors = open_weights([file])
+    config = dict(config)
     base_class = (settings.get("auto_mapping") or {}).get("base_model_class")
     if suffix := _CLASSES.get(str(settings.get("task_type"))):
         base_class = FAMILIES[model_type].class_name + suffix
@@ -64,7 +68,10 @@ def merged(
         config["architectures"] = [base_class]
     readers = _readers(base)
     stored = {_place(name, model_type): name for name in base}
-    for name, read in sorted(_readers(tensors).items(), key=lambda item: ".lora_" in item[0]):
+    own_tensors = _readers(tensors)
+    # Whole layers come first: matrices may be added to one.
+    for name in sorted(own_tensors, key=lambda name: ".lora_" in name):
+        read = own_tensors[name]
         plain = _WRAPPERS.sub("", name)
         lora = _LORA.fullmatch(plain)
         wanted = f"{lora[1]}.weight" if lora else plain
@@ -81,23 +88,28 @@ def merged(
             decoder = family_name("cls.predictions.decoder.weight", model_type, projected=False)
             readers.setdefault(decoder, readers[own])
         if place[0] == "classifier/bias" and read().size != len(config.get("id2label") or ()):
-            config = {key: x for key, x in config.items() if key not in ("id2label", "num_labels")}
+            config.pop("id2label", None)
+            config.pop("num_labels", None)
         if not lora:
             readers[own] = read
         elif lora[3] == "A":
             scale = _scale(settings, lora[1], len(read()), folder)
-            pair = (read, functools.partial(tensors.__getitem__, other))
-            readers[own] = functools.partial(_sum, readers[own], *pair, scale, bool(lora[2]), file)
+            second = own_tensors[other]
+            readers[own] = functools.partial(
+                _sum, readers[own], read, second, scale, bool(lora[2]), file
+            )
     return LazyTensors(readers), config
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Reads `adapter_config.json`; raises ValueError if it asks for more than can be merged."""
     settings = read_json(folder / SETTINGS)
-    kind, initial = settings.get("peft_type"), settings.get("init_lora_weights")
     refused = [name for name in settings.keys() - _KNOWN if settings[name] not in _UNSET]
-    refused += ["init_lora_weights"] * (initial not in _INITIAL)
-    refused = ["peft_type"] if kind != "LORA" else sorted(refused)
+    if settings.get("init_lora_weights") not in _INITIAL:
+        refused.append("init_lora_weights")
+    refused.sort()
+    if settings.get("peft_type") != "LORA":
+        refused = ["peft_type"]
     if refused:
         values = ", ".join(f"{name}={brief(settings.get(name), 40)}" for name in refused[:3])
         raise ValueError(
@@ -134,7 +146,9 @@ def _scale(settings: Mapping[str, Any], module: str, rank: int, folder: Path) ->
             f"{brief(values['lora_alpha'], 20)} for {brief(module, 60)}, whose matrices have rank "
             f"{rank}: give the file that belongs to these matrices."
         )
-    return values["lora_alpha"] / (math.sqrt(rank) if values.get("use_rslora") else rank)
+    if values.get("use_rslora"):
+        return values["lora_alpha"] / math.sqrt(rank)
+    return values["lora_alpha"] / rank
 
 
 def _sum(
@@ -147,7 +161,8 @@ def _sum(
 ) -> np.ndarray:
     """Returns a layer's weight plus `scale` times the product of LoRA's matrices B and A."""
     whole, a, b = (np.asarray(read(), np.float32) for read in (weight, first, second))
-    a, b = (b.T, a.T) if transposed else (a, b)
+    if transposed:
+        a, b = b.T, a.T
     if a.ndim != 2 or (*b.shape[:-1], *a.shape[1:]) != whole.shape or b.shape[-1] != len(a):
         raise ValueError(
             f"{file} has matrices of shapes {b.shape} and {a.shape} for a layer of shape "
@@ -183,12 +198,11 @@ def adapter_files(
         "inference_mode": True,
         **facts,
     }
-    # In transformers, the names of an encoder without a head have no prefix.
-    without = "" if modules else prefix
-    written = {
-        f"base_model.model.{name.removeprefix(without)}": np.array(tensor, "<f4", order="C")
-        for name, tensor in tensors.items()
-    }
+    written = {}
+    for name, tensor in tensors.items():
+        # In transformers, the names of an encoder without a head have no prefix.
+        own = name if modules else name.removeprefix(prefix)
+        written[f"base_model.model.{own}"] = np.array(tensor, "<f4", order="C")
     return {
         f"adapter/{SETTINGS}": json.dumps(content, indent=2),
         f"adapter/{MATRICES[0]}": save(written, {"format": "pt"}),

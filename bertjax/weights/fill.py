@@ -109,26 +109,11 @@ def fill(
     if not known:
         _check_layers(located, config, where)
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
-    filled: dict[str, np.ndarray] = {}
-    placed: list[tuple[str, names.Target]] = []  # the tensors that become parameters
-    seen: set[tuple[str, int | None]] = set()
-    unused: set[str] = set()
-    unexpected = []
-    for stored, targets in sorted(located.items()):
-        part = _part(targets[0].path) if targets else None
-        if skip and part == skip:
-            continue
-        places = {(target.path, target.layer) for target in targets}
-        if places and targets[0].path not in wanted and part is not None:
-            unused.add(part)
-        elif not places or places & seen or targets[0].path not in wanted:
-            unexpected.append(stored)
-        else:
-            seen |= places
-            placed += [(stored, target) for target in targets]
+    placed, unused, unexpected = _assigned(located, wanted, skip)
     present = {_part(target.path) for _, target in placed}
-    absent = sorted({part for path in wanted if (part := _part(path))} - present)
+    absent = sorted({_part(path) for path in wanted} - {*present, ""})
     lacking = frozenset(path for path in wanted if _part(path) in absent)
+    seen = {(target.path, target.layer) for _, target in placed}
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     beyond = any((target.layer or 0) >= config.groups for _, target in placed)
@@ -137,12 +122,13 @@ def fill(
     firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
     foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
     refused = missing or (unexpected and not foreign)
+    filled: dict[str, np.ndarray] = {}
     into = None if refused or beyond else filled
-    misshaped = [
-        f"{stored} {problem}"
-        for stored, target in placed
-        if (problem := _place(into, wanted[target.path], target, tensors[stored], config))
-    ]
+    misshaped = []
+    for stored, target in placed:
+        problem = _place(into, wanted[target.path], target, tensors[stored], config)
+        if problem:
+            misshaped.append(f"{stored} {problem}")
     if refused or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
     if left_out:
@@ -155,6 +141,34 @@ def fill(
     names.set_unused_layers(filled, wanted)
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
+
+
+def _assigned(
+    located: Mapping[str, list[names.Target]], wanted: Mapping[str, Any], skip: str | None
+) -> tuple[list[tuple[str, names.Target]], set[str], list[str]]:
+    """Returns the tensors that become parameters with their targets, the parts that the model does
+    not have, and the unexpected tensors."""
+    placed: list[tuple[str, names.Target]] = []
+    seen: set[tuple[str, int | None]] = set()
+    unused: set[str] = set()
+    unexpected = []
+    for stored, targets in sorted(located.items()):
+        if not targets:
+            unexpected.append(stored)
+            continue
+        path = targets[0].path
+        part = _part(path)
+        places = {(target.path, target.layer) for target in targets}
+        if part and part == skip:
+            continue
+        if part and path not in wanted:
+            unused.add(part)
+        elif path not in wanted or places & seen:
+            unexpected.append(stored)
+        else:
+            seen |= places
+            placed += [(stored, target) for target in targets]
+    return placed, unused, unexpected
 
 
 def _misfit(where: str, *problems: list[str]) -> str:
@@ -178,8 +192,11 @@ def _check_layers(
 
     It comes first, because the time and memory of `fill` grow with the number in `config`.
     """
-    indices = (target.layer for targets in located.values() for target in targets)
-    layers = 1 + max((index for index in indices if index is not None), default=-1)
+    layers = 0
+    for targets in located.values():
+        for target in targets:
+            if target.layer is not None:
+                layers = max(layers, target.layer + 1)
     if located and not any(located.values()):
         raise ValueError(
             f"{where} does not fit the model: none of its {len(located)} tensors has a name of "
@@ -190,7 +207,7 @@ def _check_layers(
         raise ValueError(
             f"{where} does not fit the model: its config has num_hidden_layers="
             f"{config.num_hidden_layers}, but its weights have {layers} layers. Check that the "
-            "config belongs to these weights and that the files are complete."
+            "files are complete."
         )
 
 
@@ -200,10 +217,12 @@ def part_in_words(part: str) -> str:
     return words.get(part, part)
 
 
-def _part(path: str) -> str | None:
-    """Returns the part that a source may lack, "bert/pooler" or a layer of the head; or None."""
-    first, _, rest = path.partition("/")
-    return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
+def _part(path: str) -> str:
+    """Returns the part that a source may lack, "bert/pooler" or a layer of the head; else ""."""
+    if path.startswith("bert/pooler/"):
+        return "bert/pooler"
+    first = path.partition("/")[0]
+    return "" if first == "bert" else first
 
 
 def _place(
@@ -234,8 +253,8 @@ def _place(
     # The value is always copied in row-major order, so that the page faults of a mapped file and
     # the cost of a transposed view occur only here, not in later uses.
     if filled is None:
-        pass
-    elif layer is None:
+        return None
+    if layer is None:
         filled[path] = np.array(value, order="C")
     else:
         filled.setdefault(path, np.empty(like.shape, np.float32))[layer] = value

@@ -1,6 +1,5 @@
 """Loads models with a head, adds taggers, words and positions to them, initialises students."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -40,7 +39,6 @@ class LoadedModel(NamedTuple):
     Attributes:
         head: the name of the head in `bertjax.model.HEADS`.
         params: the parameters, a tree of numpy arrays (float32).
-        config: the config of the encoder.
         tokenizer: the tokenizer; None only if the caller of `load_model` does not require one.
         labels: the class names in `id2label` of the source's config; None: the config has none, or
             their number is not the `num_labels` passed to `load_model`.
@@ -53,7 +51,6 @@ class LoadedModel(NamedTuple):
     model: BertWithHead
     head: str
     params: dict[str, Any]
-    config: BertConfig
     tokenizer: Tokenizer
     labels: list[str] | None
     absent: list[str]
@@ -62,11 +59,17 @@ class LoadedModel(NamedTuple):
     left_out: str | None = None
 
     @property
+    def config(self) -> BertConfig:
+        """The config of the encoder."""
+        return self.model.config
+
+    @property
     def max_length(self) -> int:
         """The number of tokens to which texts are truncated: the smaller maximum of model and
         tokenizer."""
-        longest = self.config.max_length
-        return min(self.tokenizer.model_max_length, longest) if self.tokenizer else longest
+        if self.tokenizer is None:
+            return self.config.max_length
+        return min(self.tokenizer.model_max_length, self.config.max_length)
 
 
 def load_model(
@@ -112,22 +115,17 @@ def load_model(
     config = _architecture(source)
     left_out = None
     if head == AUTO:
-        head = "encoder"
-        with contextlib.suppress(ValueError):
-            found = find_head(source, config)
-            if found not in PRETRAINING_HEADS:
-                head = found
-            elif _is_whole(source, config, found):
-                left_out = found
-    head = find_head(source, config) if head is None else head
+        head, left_out = _usable_head(source, config)
+    elif head is None:
+        head = find_head(source, config)
     architecture(config, head)  # raises if the family does not have the head
     tokens = source.tokenizer.tokens if source.tokenizer else []
     size = vocab_size or config.vocab_size
     if len(tokens) > size:
         raise ValueError(
             f"The tokenizer in {source.where} has {len(tokens)} tokens, but the model has "
-            f"vocab_size={size}, without {brief(', '.join(tokens[size:]), 60)}. Use the tokenizer "
-            f"of this model, or give vocab_size={len(tokens)} to resize the embedding."
+            f"vocab_size={size}, without {brief(', '.join(tokens[size:]), 60)}: use the tokenizer "
+            "of this model."
         )
     _check_padding(source, config)
     labels = _labels(source.config, source.where)
@@ -136,18 +134,37 @@ def load_model(
     stored = _classes(source, head)
     num_labels = num_labels or len(labels or ()) or stored
     model = HEADS[head](config, jnp.dtype(dtype), num_labels=num_labels)
-    bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
-    skip = model.class_part if bias is not None and bias.size != stored else None
+    skip = None
+    if new_labels:
+        bias = param_shapes(model).get(f"{model.class_part}/bias")
+        if bias is not None and bias.size != stored:
+            skip = model.class_part
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
-    usage, fields = source.usage, head_fields or {}
-    model, params = with_head_fields(model, filled.params, usage.modules, fields)
+    modules = source.usage.modules
+    model, params = with_head_fields(model, filled.params, modules, head_fields or {})
     loaded = LoadedModel(
-        *(model, head, params, config, source.tokenizer, labels),
-        *(filled.absent, filled.unused, source, left_out),
+        model=model,
+        head=head,
+        params=params,
+        tokenizer=source.tokenizer,
+        labels=labels,
+        absent=filled.absent,
+        unused=filled.unused,
+        source=source,
+        left_out=left_out,
     )
-    if vocab_size is None or vocab_size == config.vocab_size:
-        return loaded
-    return resize_vocabulary(loaded, vocab_size, seed)
+    return resize_vocabulary(loaded, size, seed)
+
+
+def _usable_head(source: Source, config: BertConfig) -> tuple[str, str | None]:
+    """Returns the head of a fine-tuned source, or "encoder" and the head of pretraining, if any."""
+    try:
+        head = find_head(source, config)
+    except ValueError:
+        return "encoder", None
+    if head not in PRETRAINING_HEADS:
+        return head, None
+    return "encoder", head if _is_whole(source, config, head) else None
 
 
 def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
@@ -164,8 +181,8 @@ def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
     encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
     tensors = {name: source.tensors[name] for name in head_tensors(source, stored)}
     filled = fill(tensors, model, str(source.where), known=encoder)
-    loaded = loaded._replace(model=model, head=head, config=stored, **filled._asdict())
-    return loaded if stored.vocab_size == size else resize_vocabulary(loaded, size)
+    loaded = loaded._replace(model=model, head=head, **filled._asdict())
+    return resize_vocabulary(loaded, size)
 
 
 def find_head(source: Source, config: BertConfig) -> str:
@@ -180,8 +197,8 @@ def find_head(source: Source, config: BertConfig) -> str:
     parts = set(_head_parts(located).values())
     stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}
     fitting = [head for head in stored if parts == stored[head]]
-    named = source.config.get("architectures")
-    named = named[0] if isinstance(named, list) and named else None
+    architectures = source.config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
     meant = next((head for head in stored if architecture(config, head) == named), "")
     if not fitting and stored.get(meant) and stored[meant] < parts:
         others = listed(sorted(parts - stored[meant]))
@@ -192,15 +209,16 @@ def find_head(source: Source, config: BertConfig) -> str:
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
-    modules = source.usage.modules
-    if "sentence_embedding" in fitting and not modules.exception() and modules.result():
+    if "sentence_embedding" in fitting and source.usage.modules.value:
         return "sentence_embedding"
     if meant in fitting:
         return meant
     pooler = any(t.path.startswith("bert/pooler/") for ts in located.values() for t in ts)
-    by_pooler = (head for head in fitting if parts and HEADS[head](config).needs_pooler == pooler)
+    if not parts:
+        return fitting[0]
+    by_pooler = (head for head in fitting if HEADS[head](config).needs_pooler == pooler)
     head = next(by_pooler, fitting[0])
-    if named and parts and len(fitting) > 1:
+    if named and len(fitting) > 1:
         print(f"note: {source.where} names the architecture {brief(named, 60)}: read as {head}")
     return head
 
@@ -218,11 +236,11 @@ def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
 
 
 def _head_parts(located: Mapping[str, list[names.Target]]) -> dict[str, str]:
-    return {
-        stored: targets[0].path.split("/")[0]
-        for stored, targets in located.items()
-        if targets and not targets[0].path.startswith("bert/")
-    }
+    parts = {}
+    for name, targets in located.items():
+        if targets and not targets[0].path.startswith("bert/"):
+            parts[name] = targets[0].path.partition("/")[0]
+    return parts
 
 
 def _architecture(source: Source) -> BertConfig:
@@ -232,8 +250,7 @@ def _architecture(source: Source) -> BertConfig:
         config = read(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
-    unknown = [] if source.kind == "run" else unknown_fields(source.config)
-    if unknown:
+    if source.kind != "run" and (unknown := unknown_fields(source.config)):
         print(
             f"warning: {source.where} has in its config {listed(unknown)}, which is ignored, as "
             "its meaning is unknown here: compare with transformers by convert --verify"
@@ -286,7 +303,9 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
             f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
             'labels: correct it to the form {"0": "no", "1": "yes"}.'
         ) from error
-    return [by_id[i] for i in sorted(by_id)] if count in (None, len(by_id)) else None
+    if count not in (None, len(by_id)):
+        return None
+    return [by_id[i] for i in sorted(by_id)]
 
 
 def class_order(stored: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
@@ -296,7 +315,8 @@ def class_order(stored: Sequence[str], wanted: Sequence[str]) -> list[int] | Non
     or in spaces, hyphens and underscores.
     """
     for form in (str, _spelling):
-        names, sought = [form(name) for name in stored], [form(name) for name in wanted]
+        names = [form(name) for name in stored]
+        sought = [form(name) for name in wanted]
         if sorted(names) == sorted(sought) and len(set(names)) == len(names):
             return [names.index(name) for name in sought]
     return None
@@ -355,7 +375,7 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             "tagger" is invalid.
     """
     where = encoder.source.where
-    file, described = where / TAGGER, description.get("tagger")
+    described = description.get("tagger")
     tensors = encoder.source.usage.tagger.result()
     if described is None and tensors is None:
         return encoder
@@ -365,9 +385,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             raise ValueError(f"size={tagger.size} must be at most {MAX_UNITS}")
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="
-            f"{brief(described, 80)} is invalid ({brief(error, 80)}): copy the model directory "
-            "again."
+            f"{where / 'task.json'} has tagger={brief(described, 80)}, which is invalid "
+            f"({brief(error, 80)}): copy the model directory again."
         ) from error
     if tensors is None:
         raise FileNotFoundError(
@@ -376,10 +395,10 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         )
     count = len(encoder.labels or ()) or encoder.model.num_labels
     encoder = encoder._replace(absent=[])
-    loaded = with_tagger(encoder, tagger, count, tensors=tensors, where=str(file))
+    loaded = with_tagger(encoder, tagger, count, tensors=tensors, where=str(where / TAGGER))
     if loaded.absent or loaded.unused:
         raise ValueError(
-            f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "
+            f"{where / TAGGER} is not the {tagger.kind} tagger that task.json describes. Missing: "
             f"{listed(loaded.absent)}. Unexpected: {listed(loaded.unused)}. Copy the "
             "model directory again."
         )
@@ -418,23 +437,26 @@ def student_params(
             f"layers={tuple(layers)}: the teacher has the layers 0 to {depth - 1}; give one for "
             f"each of the {model.config.num_hidden_layers} layers of the student."
         )
-    problems = [
-        f"{name}: {getattr(model.config, name)!r}, the teacher's {teacher_value!r}"
-        for name in _SAME_FIELDS
-        if getattr(model.config, name) != (teacher_value := getattr(teacher.config, name))
-    ]
+    problems = []
+    for name in _SAME_FIELDS:
+        own, teachers = getattr(model.config, name), getattr(teacher.config, name)
+        if own != teachers:
+            problems.append(f"{name}: {own!r}, the teacher's {teachers!r}")
     taken: dict[str, np.ndarray] = {}
     shapes = param_shapes(model)
     for path, like in shapes.items():
-        if path in teacher_params:
-            value = np.asarray(teacher_params[path])
-            taken[path] = value[list(layers)] if _is_stacked(path) else value
-            if taken[path].shape != like.shape:
-                problems.append(f"{path}: {like.shape}, the teacher's {taken[path].shape}")
+        if path not in teacher_params:
+            continue
+        value = np.asarray(teacher_params[path])
+        if _is_stacked(path):
+            value = value[list(layers)]
+        taken[path] = value
+        if value.shape != like.shape:
+            problems.append(f"{path}: {like.shape}, the teacher's {value.shape}")
     if problems:
         raise ValueError(
             f"The student cannot start from layers of its teacher: {'; '.join(problems)}. Give the "
-            "student the teacher's values, or leave out --distillation.layers."
+            "student the teacher's values."
         )
     lacking = frozenset(shapes.keys() - taken.keys())
     params = unflatten_dict({**taken, **fresh(model, lacking, seed)}, sep="/")
@@ -484,7 +506,6 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
     size = loaded.config.vocab_size
     if tokenizer.vocab_size > size:
         size = -(-tokenizer.vocab_size // PADDED_TO) * PADDED_TO
-    if size > loaded.config.vocab_size:
         loaded = resize_vocabulary(loaded, size, seed)
     pieces = [old.split(token) for token in tokenizer.tokens[old.vocab_size :]]
 
@@ -503,14 +524,18 @@ def resize_vocabulary(loaded: LoadedModel, vocab_size: int, seed: int = 0) -> Lo
 
     The values of token ids below both sizes are kept; the new ones are drawn from `seed`.
     """
+    if vocab_size == loaded.config.vocab_size:
+        return loaded
     axes = _axes_of(loaded.model, "vocab_size")
-    larger = vocab_size > loaded.config.vocab_size
-    resized = _resized(loaded.model, "vocab_size", vocab_size)
-    drawn = fresh(resized, frozenset(axes), seed) if larger else {}
+    drawn: dict[str, np.ndarray] = {}
+    if vocab_size > loaded.config.vocab_size:
+        resized = _resized(loaded.model, "vocab_size", vocab_size)
+        drawn = fresh(resized, frozenset(axes), seed)
 
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
-        new = [np.moveaxis(drawn[path], axes[path], 0)[len(rows) :]] if larger else []
-        return np.concatenate([rows[:vocab_size], *new])
+        if not drawn:
+            return rows[:vocab_size]
+        return np.concatenate([rows, np.moveaxis(drawn[path], axes[path], 0)[len(rows) :]])
 
     return _with_rows(loaded, "vocab_size", vocab_size, grow)
 
@@ -557,7 +582,7 @@ def _with_rows(
     for path, axis in _axes_of(loaded.model, field).items():
         grown = grow(path, np.moveaxis(np.asarray(flat[path]), axis, 0))
         flat[path] = np.ascontiguousarray(np.moveaxis(grown, 0, axis))
-    return loaded._replace(model=model, config=model.config, params=unflatten_dict(flat, sep="/"))
+    return loaded._replace(model=model, params=unflatten_dict(flat, sep="/"))
 
 
 def _resized(model: BertWithHead, field: str, size: int) -> BertWithHead:
@@ -569,9 +594,10 @@ def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
 
     Sizes may be equal by chance, so the axes are found by the shapes of a larger model.
     """
-    after: Any = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
-    return {
-        path: next(axis for axis, size in enumerate(shape.shape) if size != after[path].shape[axis])
-        for path, shape in param_shapes(model).items()
-        if shape.shape != after[path].shape
-    }
+    larger = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
+    axes = {}
+    for path, like in param_shapes(model).items():
+        for axis, size in enumerate(like.shape):
+            if size != larger[path].shape[axis]:
+                axes[path] = axis
+    return axes

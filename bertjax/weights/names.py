@@ -74,83 +74,95 @@ class Rule(NamedTuple):
     first_layer: int = 0
 
 
-def _dense(
-    hf_name: str, path: str, matrix: _Transform = _MATRIX, bias: _Transform = _SAME
-) -> list[Rule]:
-    return [
-        Rule(f"{hf_name}.weight", f"{path}/kernel", matrix),
-        Rule(f"{hf_name}.bias", f"{path}/bias", bias),
-    ]
+# {kind of module: (end of the PyTorch name, end of our path, layout) of each of its parameters}.
+_KINDS: dict[str, tuple[tuple[str, str, _Transform], ...]] = {
+    "embedding": ((".weight", "/embedding", _SAME),),
+    "norm": ((".weight", "/scale", _SAME), (".bias", "/bias", _SAME)),
+    "dense": ((".weight", "/kernel", _MATRIX), (".bias", "/bias", _SAME)),
+    "to_heads": ((".weight", "/kernel", _TO_HEADS), (".bias", "/bias", _HEADS_BIAS)),
+    "from_heads": ((".weight", "/kernel", _FROM_HEADS), (".bias", "/bias", _SAME)),
+    "convolution": ((".weight", "/kernel", _CONVOLUTION), (".bias", "/bias", _SAME)),
+    "matrix": (("", "", _MATRIX),),
+    "vector": (("", "", _SAME),),
+}
 
 
-def _layer_norm(hf_name: str, path: str, first_layer: int = 0) -> list[Rule]:
-    return [
-        Rule(f"{hf_name}.weight", f"{path}/scale", _SAME, first_layer),
-        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME, first_layer),
-    ]
+def _rules(table: str, hf_parent: str = "", parent: str = "") -> list[Rule]:
+    """Parses lines of a kind in `_KINDS`, a PyTorch name, our path and perhaps a first layer."""
+    rules = []
+    for line in table.strip().splitlines():
+        kind, hf_name, path, *first_layer = line.split()
+        first = int(first_layer[0]) if first_layer else 0
+        for hf_end, end, transform in _KINDS[kind]:
+            rule = Rule(hf_parent + hf_name + hf_end, parent + path + end, transform, first)
+            rules.append(rule)
+    return rules
 
 
-def _embedding(name: str) -> Rule:
-    return Rule(f"bert.embeddings.{name}.weight", f"bert/embeddings/{name}/embedding", _SAME)
-
-
-_LAYER, _LAYERS = "bert.encoder.layer.{layer}", "bert/encoder/layers"
-
-_NAMED: tuple[Rule, ...] = (
-    _embedding("word_embeddings"),
-    _embedding("position_embeddings"),
-    _embedding("token_type_embeddings"),
-    _embedding("task_type_embeddings"),
-    *_layer_norm("bert.embeddings.LayerNorm", "bert/embeddings/layer_norm"),
-    *_dense("bert.embeddings.projection", "bert/embeddings/projection"),
-    *(
-        rule
-        for name in ("query", "key", "value", "pos_key", "pos_query")
-        for rule in _dense(
-            f"{_LAYER}.attention.self.{name}", f"{_LAYERS}/attention/{name}", _TO_HEADS, _HEADS_BIAS
-        )
-    ),
-    *_dense(f"{_LAYER}.attention.output.dense", f"{_LAYERS}/attention/output", _FROM_HEADS),
-    *_layer_norm(f"{_LAYER}.attention.output.LayerNorm", f"{_LAYERS}/attention_layer_norm"),
-    *_dense(f"{_LAYER}.intermediate.dense", f"{_LAYERS}/intermediate"),
-    *_dense(f"{_LAYER}.output.dense", f"{_LAYERS}/output"),
-    *_layer_norm(f"{_LAYER}.output.LayerNorm", f"{_LAYERS}/output_layer_norm"),
-    # The names of these modules are ours, because BERT has no such modules.
-    *_layer_norm(f"{_LAYER}.attention_norm", f"{_LAYERS}/attention_norm", first_layer=1),
-    *_layer_norm(f"{_LAYER}.mlp_norm", f"{_LAYERS}/mlp_norm"),
-    *_dense(f"{_LAYER}.gate.dense", f"{_LAYERS}/gate"),
-    *_layer_norm("bert.encoder.final_norm", "bert/encoder/final_norm"),
-    Rule("bert.encoder.rel_embeddings.weight", "bert/encoder/relative/embedding", _SAME),
-    *_layer_norm("bert.encoder.LayerNorm", "bert/encoder/relative/layer_norm"),
-    Rule("bert.encoder.conv.conv.weight", "bert/encoder/convolution/kernel", _CONVOLUTION),
-    Rule("bert.encoder.conv.conv.bias", "bert/encoder/convolution/bias", _SAME),
-    *_layer_norm("bert.encoder.conv.LayerNorm", "bert/encoder/convolution/layer_norm"),
-    *_dense("head.dense", "head/dense"),
-    *_layer_norm("head.norm", "head/norm"),
-    *_dense("bert.pooler.dense", "bert/pooler"),
-    *_dense("cls.predictions.transform.dense", "predictions/transform"),
-    *_layer_norm("cls.predictions.transform.LayerNorm", "predictions/layer_norm"),
-    Rule("cls.predictions.bias", "predictions/bias", _SAME),
-    *_dense("cls.predictions.decoder", "predictions/decoder"),
-    *_dense("cls.seq_relationship", "seq_relationship"),
-    *_dense("discriminator_predictions.dense", "discriminator_predictions/dense"),
-    *_layer_norm("discriminator_predictions.LayerNorm", "discriminator_predictions/layer_norm"),
-    *_dense(
-        "discriminator_predictions.dense_prediction", "discriminator_predictions/dense_prediction"
-    ),
-    *_dense("sequence_summary.summary", "sequence_summary"),
-    *(  # The suffixes of torch.nn.LSTM's names, as in `weight_ih_l0_reverse`.
-        Rule(f"lstm.{hf_kind}_{hf_name}_{cell}", f"lstm/{cell}/{path}/{kind}", transform)
-        for cell in ("l0", "l0_reverse", "l1", "l1_reverse")
-        for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
-        for hf_kind, kind, transform in (("weight", "kernel", _MATRIX), ("bias", "bias", _SAME))
-    ),
-)
-
+_LAYERS = "bert/encoder/layers/"
+# The names of attention_norm, mlp_norm and gate are ours, because BERT has no such modules.
+_OF_LAYERS = """
+to_heads    attention.self.query        attention/query
+to_heads    attention.self.key          attention/key
+to_heads    attention.self.value        attention/value
+to_heads    attention.self.pos_key      attention/pos_key
+to_heads    attention.self.pos_query    attention/pos_query
+from_heads  attention.output.dense      attention/output
+norm        attention.output.LayerNorm  attention_layer_norm
+dense       intermediate.dense          intermediate
+dense       output.dense                output
+norm        output.LayerNorm            output_layer_norm
+norm        attention_norm              attention_norm        1
+norm        mlp_norm                    mlp_norm
+dense       gate.dense                  gate
+"""
+# The last 16 have the names of torch.nn.LSTM.
+_OF_OTHERS = """
+embedding    bert.embeddings.word_embeddings             bert/embeddings/word_embeddings
+embedding    bert.embeddings.position_embeddings         bert/embeddings/position_embeddings
+embedding    bert.embeddings.token_type_embeddings       bert/embeddings/token_type_embeddings
+embedding    bert.embeddings.task_type_embeddings        bert/embeddings/task_type_embeddings
+norm         bert.embeddings.LayerNorm                   bert/embeddings/layer_norm
+dense        bert.embeddings.projection                  bert/embeddings/projection
+norm         bert.encoder.final_norm                     bert/encoder/final_norm
+embedding    bert.encoder.rel_embeddings                 bert/encoder/relative
+norm         bert.encoder.LayerNorm                      bert/encoder/relative/layer_norm
+convolution  bert.encoder.conv.conv                      bert/encoder/convolution
+norm         bert.encoder.conv.LayerNorm                 bert/encoder/convolution/layer_norm
+dense        head.dense                                  head/dense
+norm         head.norm                                   head/norm
+dense        bert.pooler.dense                           bert/pooler
+dense        cls.predictions.transform.dense             predictions/transform
+norm         cls.predictions.transform.LayerNorm         predictions/layer_norm
+vector       cls.predictions.bias                        predictions/bias
+dense        cls.predictions.decoder                     predictions/decoder
+dense        cls.seq_relationship                        seq_relationship
+dense        discriminator_predictions.dense             discriminator_predictions/dense
+norm         discriminator_predictions.LayerNorm         discriminator_predictions/layer_norm
+dense        discriminator_predictions.dense_prediction  discriminator_predictions/dense_prediction
+dense        sequence_summary.summary                    sequence_summary
+matrix       lstm.weight_ih_l0                           lstm/l0/input/kernel
+vector       lstm.bias_ih_l0                             lstm/l0/input/bias
+matrix       lstm.weight_hh_l0                           lstm/l0/recurrent/kernel
+vector       lstm.bias_hh_l0                             lstm/l0/recurrent/bias
+matrix       lstm.weight_ih_l0_reverse                   lstm/l0_reverse/input/kernel
+vector       lstm.bias_ih_l0_reverse                     lstm/l0_reverse/input/bias
+matrix       lstm.weight_hh_l0_reverse                   lstm/l0_reverse/recurrent/kernel
+vector       lstm.bias_hh_l0_reverse                     lstm/l0_reverse/recurrent/bias
+matrix       lstm.weight_ih_l1                           lstm/l1/input/kernel
+vector       lstm.bias_ih_l1                             lstm/l1/input/bias
+matrix       lstm.weight_hh_l1                           lstm/l1/recurrent/kernel
+vector       lstm.bias_hh_l1                             lstm/l1/recurrent/bias
+matrix       lstm.weight_ih_l1_reverse                   lstm/l1_reverse/input/kernel
+vector       lstm.bias_ih_l1_reverse                     lstm/l1_reverse/input/bias
+matrix       lstm.weight_hh_l1_reverse                   lstm/l1_reverse/recurrent/kernel
+vector       lstm.bias_hh_l1_reverse                     lstm/l1_reverse/recurrent/bias
+"""
+RULES = [*_rules(_OF_LAYERS, "bert.encoder.layer.{layer}.", _LAYERS), *_rules(_OF_OTHERS)]
 # All other parts of heads are linear layers, whose names are the same in PyTorch and in our tree.
-_LINEAR = {part for head in HEADS.values() for part in head.parts}
-_LINEAR -= {rule.path.split("/")[0] for rule in _NAMED}
-RULES = (*_NAMED, *(rule for part in sorted(_LINEAR) for rule in _dense(part, part)))
+_NAMED = {rule.path.split("/")[0] for rule in RULES}
+_LINEAR = {part for head in HEADS.values() for part in head.parts} - _NAMED
+RULES += _rules("\n".join(f"dense {part} {part}" for part in sorted(_LINEAR)))
 
 _BY_PATH = {rule.path: rule for rule in RULES}
 
@@ -241,19 +253,28 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
     weight of the decoder equals the word embedding; a file may hold both, or only one, as
     `save_model` of safetensors writes it.
     """
-    found = {x: find(x, config.model_type) for x in stored if not _BUFFER.fullmatch(x)}
-    paths = {target.path for targets in found.values() for target in targets}
+    targets_of: dict[str, list[Target]] = {}
+    paths: set[str] = set()
+    for name in stored:
+        if not _BUFFER.fullmatch(name):
+            targets_of[name] = find(name, config.model_type)
+            paths.update(target.path for target in targets_of[name])
     redundant, renamed = set(), {_DECODER_BIAS: _BIAS}
     if _DECODER_BIAS in paths:
         redundant.add(_BIAS)
     if config.tie_word_embeddings:
         renamed[_DECODER] = _EMBEDDING
-        redundant |= {_DECODER} & paths if _EMBEDDING in paths else set()
-    return {
-        name: [t._replace(rule=_BY_PATH[renamed.get(t.path, t.path)]) for t in targets]
-        for name, targets in found.items()
-        if not any(target.path in redundant for target in targets)
-    }
+        if _EMBEDDING in paths:
+            redundant.add(_DECODER)
+    needed = {}
+    for name, targets in targets_of.items():
+        if redundant.isdisjoint(target.path for target in targets):
+            needed[name] = [_moved(target, renamed) for target in targets]
+    return needed
+
+
+def _moved(target: Target, renamed: Mapping[str, str]) -> Target:
+    return target._replace(rule=_BY_PATH[renamed.get(target.path, target.path)])
 
 
 def without_wrapper(
@@ -280,25 +301,30 @@ def without_wrapper(
     encoders = [x for x in paths if any(path.startswith("bert/") for path in paths[x])]
     if len(encoders) > 1 or prefix and "" in paths:
         raise ValueError(
-            f"{where} holds tensors of a model under the prefixes {listed([*map(repr, paths)])}, "
-            "so it is not clear which are meant: save those of one model alone, under the names of "
-            "transformers."
+            f"{where} holds tensors of a model under the prefixes {listed([*map(repr, paths)])}: "
+            "save those of one model alone, under the names of transformers."
         )
     if not prefix:
         return tensors
     without = [name for name in tensors if not name.startswith(prefix)]
     but = f" but {listed(without)}" if without else ""
     print(f"note: the prefix {prefix} of all tensors{but} in {where} is removed")
-    readers = {name: functools.partial(tensors.__getitem__, name) for name in tensors}
-    return LazyTensors({x.removeprefix(prefix): read for x, read in readers.items()})
+    readers = {}
+    for name in tensors:
+        readers[name.removeprefix(prefix)] = functools.partial(tensors.__getitem__, name)
+    return LazyTensors(readers)
 
 
 def is_untied(tensors: Mapping[str, np.ndarray], config: BertConfig) -> bool:
     """Whether the tensors hold an output matrix that differs from the word embedding."""
-    stored = {target.path: name for name in tensors for target in find(name, config.model_type)}
+    stored = _names_by_path(tensors, config)
     if not config.tie_word_embeddings or not {_DECODER, _EMBEDDING} <= stored.keys():
         return False
     return not np.array_equal(tensors[stored[_DECODER]], tensors[stored[_EMBEDDING]])
+
+
+def _names_by_path(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
+    return {target.path: name for name in stored for target in find(name, config.model_type)}
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
@@ -318,12 +344,10 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
         if path != max(paths):
             continue
         for layer in _layers(path, stored[path], len(value)):
-            parts = [
-                _BY_PATH[part].transform.to_hf(
-                    params[part] if layer is None else params[part][layer], config
-                )
-                for part in paths
-            ]
+            parts = []
+            for part in paths:
+                own = params[part] if layer is None else params[part][layer]
+                parts.append(_BY_PATH[part].transform.to_hf(own, config))
             whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
             yield stored[path].format(layer=layer), whole
         if path == _BIAS and two_biases:
@@ -332,26 +356,28 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 
 def two_biases(stored: Iterable[str], config: BertConfig) -> list[str]:
     """Returns the names of both output biases of an untied model: PyTorch uses only the second."""
-    names = {target.path: name for name in stored for target in find(name, config.model_type)}
-    has_both = not config.tie_word_embeddings and {_BIAS, _DECODER_BIAS} <= names.keys()
-    return [names[_BIAS], names[_DECODER_BIAS]] if has_both else []
+    names = _names_by_path(stored, config)
+    if config.tie_word_embeddings or not {_BIAS, _DECODER_BIAS} <= names.keys():
+        return []
+    return [names[_BIAS], names[_DECODER_BIAS]]
 
 
 def encoder_modules(paths: Collection[str], config: BertConfig) -> dict[str, list[str]]:
     """Returns {PyTorch name of a linear layer, with "{layer}": paths of its kernels in `paths`}."""
     modules: dict[str, list[str]] = {}
     for path, name in _hf_names(config.model_type, False).items():
-        if path in paths and path.startswith(f"{_LAYERS}/") and path.endswith("/kernel"):
+        if path in paths and path.startswith(_LAYERS) and path.endswith("/kernel"):
             modules.setdefault(name.removesuffix(".weight"), []).append(path)
     return modules
 
 
 def set_unused_layers(params: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> None:
     """Sets rows of axis 0 that no layer uses to their initial values, in LayerNorms [layers, D]."""
-    for path in shapes.keys() & {rule.path for rule in RULES if rule.first_layer}:
-        # A model of one layer has no others.
-        value = params.setdefault(path, np.empty(shapes[path].shape, np.float32))
-        value[: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
+    for rule in RULES:
+        if rule.first_layer and rule.path in shapes:
+            # A model of one layer has no others.
+            value = params.setdefault(rule.path, np.empty(shapes[rule.path].shape, np.float32))
+            value[: rule.first_layer] = float(rule.path.endswith("scale"))
 
 
 def missing_names(
@@ -360,14 +386,12 @@ def missing_names(
     """Returns the PyTorch names of parameters at `paths` whose (path, layer) is not in `seen`."""
     paths = set(paths)
     stored = _hf_names(config.model_type, "projection/kernel" in paths)
-    return sorted(
-        {
-            stored[path].format(layer=layer)
-            for path in paths
-            for layer in _layers(path, stored[path], config.groups)
-            if (path, layer) not in seen
-        }
-    )
+    missing = set()
+    for path in paths:
+        for layer in _layers(path, stored[path], config.groups):
+            if (path, layer) not in seen:
+                missing.add(stored[path].format(layer=layer))
+    return sorted(missing)
 
 
 def _layers(path: str, name: str, count: int) -> Iterable[int | None]:

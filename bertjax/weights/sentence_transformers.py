@@ -9,9 +9,8 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -42,9 +41,11 @@ MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
 _ANY = object()
+Value = TypeVar("Value")
 # The flags of poolings in files of old versions, the oldest of which have only the first four.
 _FLAGS = {
-    **{"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"},
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
@@ -53,7 +54,8 @@ _FLAGS = {
 # {PyTorch name: path after the index of the module in our tree} of the modules.
 _TENSORS = {
     "Dense": {
-        **{"linear.weight": "/kernel", "linear.bias": "/bias"},
+        "linear.weight": "/kernel",
+        "linear.bias": "/bias",
         "residual.weight": "_residual/kernel",
     },
     "LayerNorm": {"norm.weight": "/scale", "norm.bias": "/bias"},
@@ -62,23 +64,31 @@ _TENSORS = {
 # The values that are followed; any, if other code reads the field or no embedding depends on it.
 _USUAL = {
     "Transformer": {
-        **dict.fromkeys(("max_seq_length", "query_length", "document_length"), _ANY),
-        **dict.fromkeys(("do_lower_case", "unpad_inputs"), _ANY),
+        "max_seq_length": _ANY,
+        "query_length": _ANY,
+        "document_length": _ANY,
+        "do_lower_case": _ANY,
+        "unpad_inputs": _ANY,
         "transformer_task": "feature-extraction",
         "modality_config": {
             "text": {"method": "forward", "method_output_name": "last_hidden_state"}
         },
         "module_output_name": "token_embeddings",
     },
-    "Pooling": dict.fromkeys(
-        ("word_embedding_dimension", "embedding_dimension", "include_prompt", "pooling_mode"), _ANY
-    ),
+    "Pooling": {
+        "word_embedding_dimension": _ANY,
+        "embedding_dimension": _ANY,
+        "include_prompt": _ANY,
+        "pooling_mode": _ANY,
+        **dict.fromkeys(_FLAGS.values(), _ANY),
+    },
     "Dense": {"module_input_name": _EMBEDDING, "module_output_name": _EMBEDDING},
     "LayerNorm": {"dimension": _ANY},
     "SentenceTransformer": {"model_type": "SentenceTransformer"},
 }
 LENGTHS = ("query_length", "document_length")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_NO_PROMPTS = {"query": "", "document": ""}
 
 
 class SentenceModules(NamedTuple):
@@ -107,7 +117,7 @@ class SentenceModules(NamedTuple):
     normalize: bool = False
     max_length: int | None = None
     lower_case: bool = False
-    prompts: Mapping[str, str] = {"query": "", "document": ""}
+    prompts: Mapping[str, str] = _NO_PROMPTS
     default_prompt: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
@@ -118,8 +128,10 @@ class SentenceModules(NamedTuple):
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
         default prompt. Raises ValueError if no prompt has the name, a word without punctuation."""
         name = self.default_prompt if name_or_text is None else name_or_text
-        if name is None or name in self.prompts:
-            return "" if name is None else self.prompts[name]
+        if name is None:
+            return ""
+        if name in self.prompts:
+            return self.prompts[name]
         if name.replace("-", "_").isidentifier():
             raise ValueError(
                 f"prompt={brief(name, 60)!r}: the model has no prompt of this name. "
@@ -129,8 +141,17 @@ class SentenceModules(NamedTuple):
         return name
 
 
-Read = Future[SentenceModules | None]
-"""What `read_sentence_modules` has returned or raised."""
+class Read(NamedTuple, Generic[Value]):
+    """What a file holds, or the error with which its reading failed."""
+
+    value: Value | None = None
+    error: Exception | None = None
+
+    def result(self) -> Value:
+        """Returns the value, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
 
 
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
@@ -144,49 +165,76 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """
     if not (directory / MODULES).is_file():
         return None
-    kinds, folders = zip(*_modules(directory) or [("none", "")], strict=True)
-    if kinds[:2] != ("Transformer", "Pooling") or not {*kinds[2:]} <= {*_TENSORS}:
+    named = _modules(directory)
+    kinds = [kind for kind, _ in named]
+    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= _TENSORS.keys():
         raise ValueError(
-            f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
-            "only Transformer, Pooling and, after these, Dense, LayerNorm and Normalize: give "
-            "--pooling to embed without them."
+            f"{directory / MODULES} has the modules {brief(', '.join(kinds) or 'none', 80)}, but "
+            "bertjax has only Transformer, Pooling and, after these, Dense, LayerNorm and "
+            "Normalize: give --pooling to embed without them."
         )
-    places = [directory / folders[0] / name for name in _SETTINGS]
-    settings = next((file for file in places if _read_optional(file)), places[0])
-    content = _read_optional(settings)
-    _refuse_others(settings, content, _USUAL["Transformer"])
-    pooling, include_prompt = read_pooling(directory / folders[1] / "config.json")
-    config = directory / folders[0] / "config.json"
-    sizes = (_count(config, _read_optional(config), name) for name in ("hidden_size", "dim"))
-    first = next(filter(None, sizes), BertConfig.hidden_size) * len(pooling.split("+"))
-    modules, params = _read_modules(directory, [*zip(kinds, folders, strict=True)][2:], first)
+    (_, transformer), (_, pooling_folder), *others = named
+    file, settings = _read_settings(directory / transformer)
+    pooling, include_prompt = read_pooling(directory / pooling_folder / "config.json")
+    size = _hidden_size(directory / transformer / "config.json") * len(pooling.split("+"))
+    modules, params = _read_modules(directory, others, size)
     count = len(modules)
     while modules and modules[-1][1].kind == "Normalize":
         modules.pop()
-    file = directory / _MODEL
-    model = _read_optional(file)
-    _refuse_others(file, model, _USUAL["SentenceTransformer"], others=True)
-    prompts, name = model.get("prompts") or {}, model.get("default_prompt_name")
-    texts = prompts.values() if isinstance(prompts, dict) else [prompts, 0]
-    if not all(isinstance(text, str | None) for text in texts):
-        raise _wrong(file, model, "prompts", "which are no texts by their names")
-    prompts = {key: text or "" for key, text in {**SentenceModules().prompts, **prompts}.items()}
-    if name not in (None, *prompts):
-        known = f"but only the prompts {listed(sorted(prompts))}"
-        raise _wrong(file, model, "default_prompt_name", known)
-    if (similarity := model.get("similarity_fn_name") or "cosine") not in SIMILARITIES:
-        raise _wrong(file, model, "similarity_fn_name", f"not one of {', '.join(SIMILARITIES)}")
     return SentenceModules(
-        *(pooling, include_prompt),
-        tuple(module for _, module in modules),
-        tuple(folder for folder, _ in modules),
-        {"modules": unflatten_dict(params, sep="/")} if params else {},
-        len(modules) < count,
-        _count(settings, content, "max_seq_length"),
-        bool(content.get("do_lower_case")),
-        *(prompts, name, similarity, _count(file, model, "truncate_dim")),
-        *(_count(settings, content, length) for length in LENGTHS),
+        pooling=pooling,
+        include_prompt=include_prompt,
+        after_pooling=tuple(module for _, module in modules),
+        folders=tuple(folder for folder, _ in modules),
+        params={"modules": unflatten_dict(params, sep="/")} if params else {},
+        normalize=len(modules) < count,
+        max_length=_count(file, settings, "max_seq_length"),
+        lower_case=bool(settings.get("do_lower_case")),
+        query_length=_count(file, settings, "query_length"),
+        document_length=_count(file, settings, "document_length"),
+        **_read_model(directory / _MODEL),
     )
+
+
+def _read_settings(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Returns the file with the settings of the transformer, and its content."""
+    for name in _SETTINGS:
+        content = _read_optional(folder / name)
+        if content:
+            _refuse_others(folder / name, content, _USUAL["Transformer"])
+            return folder / name, content
+    return folder / _SETTINGS[0], {}
+
+
+def _hidden_size(file: Path) -> int:
+    config = _read_optional(file)
+    size = _count(file, config, "hidden_size") or _count(file, config, "dim")
+    return size or BertConfig.hidden_size
+
+
+def _read_model(file: Path) -> dict[str, Any]:
+    """Reads the prompts, similarity and dimensions of a model, as fields of `SentenceModules`."""
+    content = _read_optional(file)
+    _refuse_others(file, content, _USUAL["SentenceTransformer"], others=True)
+    prompts = content.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(
+        isinstance(text, str | None) for text in prompts.values()
+    ):
+        raise _wrong(file, content, "prompts", "which are no texts by their names")
+    prompts = {name: text or "" for name, text in {**_NO_PROMPTS, **prompts}.items()}
+    default = content.get("default_prompt_name")
+    if default not in (None, *prompts):
+        known = f"but only the prompts {listed(sorted(prompts))}"
+        raise _wrong(file, content, "default_prompt_name", known)
+    similarity = content.get("similarity_fn_name") or "cosine"
+    if similarity not in SIMILARITIES:
+        raise _wrong(file, content, "similarity_fn_name", f"not one of {', '.join(SIMILARITIES)}")
+    return {
+        "prompts": prompts,
+        "default_prompt": default,
+        "similarity": similarity,
+        "truncate_dim": _count(file, content, "truncate_dim"),
+    }
 
 
 def _wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
@@ -210,23 +258,12 @@ def _read_modules(
     """
     modules, params = [], {}
     for kind, folder in names:
-        file, module = directory / folder / "config.json", SentenceModule(kind)
+        file = directory / folder / "config.json"
         if kind == "Normalize":
-            modules += [(folder, module)] if _normalizes(file) else []
+            if _normalizes(file):
+                modules.append((folder, SentenceModule(kind)))
             continue
-        content = read_json(file, REMEDY, MAX_BYTES)
-        _refuse_others(file, content, _USUAL[kind], others=kind == "Dense")
-        if kind == "Dense":
-            features = _count(file, content, "out_features") or 0
-            path = str(content.get("activation_function", module.activation_function))
-            has = bool(content.get("bias", True)), bool(content.get("use_residual"))
-            module = SentenceModule(kind, features, has[0], path, has[1])
-            if activation(path) is None:
-                known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
-                raise _wrong(file, content, "activation_function", known)
-        inputs = "in_features" if kind == "Dense" else "dimension"
-        if content.get(inputs) != size:
-            raise _wrong(file, content, inputs, f"but its input has {size} numbers")
+        module = _read_module(file, kind, size)
         for name, value in _read_weights(directory / folder, _shapes(module, size)).items():
             params[f"{len(modules)}{_TENSORS[kind][name]}"] = np.ascontiguousarray(value.T)
         size = module.out_features or size
@@ -234,15 +271,39 @@ def _read_modules(
     return modules, params
 
 
+def _read_module(file: Path, kind: str, size: int) -> SentenceModule:
+    """Reads the config of a Dense or a LayerNorm whose input has `size` numbers."""
+    content = read_json(file, REMEDY, MAX_BYTES)
+    _refuse_others(file, content, _USUAL[kind], others=kind == "Dense")
+    module, inputs = SentenceModule(kind), "dimension"
+    if kind == "Dense":
+        inputs = "in_features"
+        module = SentenceModule(
+            kind,
+            out_features=_count(file, content, "out_features") or 0,
+            bias=bool(content.get("bias", True)),
+            activation_function=str(content.get("activation_function", module.activation_function)),
+            use_residual=bool(content.get("use_residual")),
+        )
+        if activation(module.activation_function) is None:
+            known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
+            raise _wrong(file, content, "activation_function", known)
+    if content.get(inputs) != size:
+        raise _wrong(file, content, inputs, f"but its input has {size} numbers")
+    return module
+
+
 def _shapes(module: SentenceModule, size: int) -> dict[str, tuple[int, ...]]:
     """Returns {PyTorch name: shape} of the parameters of a module with inputs of `size`."""
     if module.kind == "LayerNorm":
         return dict.fromkeys(_TENSORS[module.kind], (size,))
     features = module.out_features
-    shapes = {"linear.weight": (features, size)}
-    shapes |= {"linear.bias": (features,)} if module.bias else {}
-    is_projected = module.use_residual and features != size
-    return shapes | ({"residual.weight": (features, size)} if is_projected else {})
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (features, size)}
+    if module.bias:
+        shapes["linear.bias"] = (features,)
+    if module.use_residual and features != size:
+        shapes["residual.weight"] = (features, size)
+    return shapes
 
 
 def _read_weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -262,9 +323,10 @@ def _normalizes(file: Path) -> bool:
     config = _read_optional(file)
     read = config.get("module_input_name", _EMBEDDING)
     written = config.get("module_output_name")
-    written = read if written is None else written
-    others = ("token_embeddings", "attention_mask", "input_ids")
+    if written is None:
+        written = read
     are_names = isinstance(read, str) and isinstance(written, str)
+    others = ("token_embeddings", "attention_mask", "input_ids")
     if not are_names or (written == _EMBEDDING and read in others):
         raise _wrong(file, config, "module_input_name", "which bertjax does not follow")
     return read == written == _EMBEDDING
@@ -274,15 +336,20 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
     """Returns (class, folder) of each module; the class of another library has its full name."""
     modules = []
     for index, module in enumerate(read_json(directory / MODULES, REMEDY, MAX_BYTES, list)):
-        module = module if isinstance(module, dict) else {}
-        kind = str(module.get("type"))
-        kind = kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
-        parts = Path(path := str(module.get("path") or "")).parts
+        fields = module if isinstance(module, dict) else {}
+        kind = str(fields.get("type"))
+        if kind.startswith("sentence_transformers."):
+            kind = kind.rpartition(".")[2]
+        path = str(fields.get("path") or "")
+        parts = Path(path).parts
         if ".." in parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
             raise ValueError(
                 f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it."
             )
-        modules.append((kind, "/".join(parts) or (f"{index}_{kind}" if index else "")))
+        folder = "/".join(parts)
+        if index and not folder:
+            folder = f"{index}_{kind}"
+        modules.append((kind, folder))
     return modules
 
 
@@ -310,17 +377,18 @@ def read_pooling(file: Path) -> tuple[str, bool]:
     config = read_json(file, REMEDY, MAX_BYTES)
     flagged = [mode for mode in get_args(Pooling) if config.get(_FLAGS[mode])]
     modes = config.get("pooling_mode", flagged)
-    modes = modes if isinstance(modes, list) else [modes]
-    modes = modes or ["mean"] * bool(config)  # as in sentence-transformers
-    if not modes or not {*map(str, modes)} <= {*_FLAGS}:
-        asked = brief(", ".join(map(str, modes)) or "none", 60)
+    if not isinstance(modes, list):
+        modes = [modes]
+    if not modes and config:
+        modes = ["mean"]  # as in sentence-transformers
+    names = [str(mode) for mode in modes]
+    if not names or not {*names} <= _FLAGS.keys():
         raise ValueError(
-            f"{file} asks for the pooling {asked}, but bertjax has only {', '.join(_FLAGS)}: give "
-            "--pooling to embed with one of them."
+            f"{file} asks for the pooling {brief(', '.join(names) or 'none', 60)}, but bertjax has "
+            f"only {', '.join(_FLAGS)}: give --pooling to embed with one of them."
         )
-    others = {key: x for key, x in config.items() if key not in _FLAGS.values()}
-    _refuse_others(file, others, _USUAL["Pooling"])
-    return "+".join(modes), bool(config.get("include_prompt", True))
+    _refuse_others(file, config, _USUAL["Pooling"])
+    return "+".join(names), bool(config.get("include_prompt", True))
 
 
 def transformer_folder(directory: Path) -> Path:
@@ -334,7 +402,9 @@ def transformer_folder(directory: Path) -> Path:
 def check_first_module(directory: Path) -> None:
     """Raises ValueError if the first module is another one than a transformer, such as
     StaticEmbedding, BoW, WordEmbeddings or Router."""
-    kinds = [kind for kind, _ in _modules(directory)] if (directory / MODULES).is_file() else []
+    if not (directory / MODULES).is_file():
+        return
+    kinds = [kind for kind, _ in _modules(directory)]
     if kinds[:1] not in ([], ["Transformer"]):
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
@@ -354,11 +424,11 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     files = [directory / MODULES, directory / _MODEL, *(root / name for name in _SETTINGS)]
     for _, folder in modules[1:]:
         files += sorted((directory / folder).rglob("*"))
-    contents = {
-        file.relative_to(root if file.parent == root else directory).as_posix(): file.read_bytes()
-        for file in files
-        if file.is_file()
-    }
+    contents = {}
+    for file in files:
+        if file.is_file():
+            name = file.relative_to(root if file.parent == root else directory)
+            contents[name.as_posix()] = file.read_bytes()
     if root != directory:
         described = json.loads(contents[MODULES])
         described[0]["path"] = ""
@@ -377,25 +447,38 @@ def read_cross_encoder(
     (`lowers`), would change the scores, or if the default prompt has no text.
     """
     model, text = _first_of(files, _MODEL), _first_of(files, *_SETTINGS)
-    modules = json.loads(files.get(MODULES, b"[]"))
-    kinds = [str(x.get("type") if isinstance(x, dict) else x) for x in modules]
-    others = [x for x in kinds if not re.fullmatch(r"sentence_transformers\.(.*\.)?Transformer", x)]
+    not_followed = []
+    for module in json.loads(files.get(MODULES, b"[]")):
+        kind = str(module.get("type") if isinstance(module, dict) else module)
+        if not re.fullmatch(r"sentence_transformers\.(.*\.)?Transformer", kind):
+            not_followed.append(kind)
     length = text.get("max_seq_length")
-    others += ["max_seq_length"] * (length is not None and not (type(length) is int and length > 0))
-    others += ["do_lower_case"] * bool(text.get("do_lower_case") and not lowers)
-    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
-    prompt = prompts.get(name) if isinstance(name, str) and isinstance(prompts, dict) else None
-    others += ["default_prompt_name"] * (name is not None and not isinstance(prompt, str))
-    if others:
+    if length is not None and (type(length) is not int or length < 1):
+        not_followed.append("max_seq_length")
+    if text.get("do_lower_case") and not lowers:
+        not_followed.append("do_lower_case")
+    name, prompts, prompt = model.get("default_prompt_name"), model.get("prompts"), None
+    if isinstance(name, str) and isinstance(prompts, dict):
+        prompt = prompts.get(name)
+    if name is not None and not isinstance(prompt, str):
+        not_followed.append("default_prompt_name")
+    if not_followed:
         raise ValueError(
-            f"{brief(others[0], 60)} in its files of sentence-transformers is not followed by "
-            "bertjax: use the logits, load_pretrained(...)(texts), or delete it there."
+            f"{brief(not_followed[0], 60)} in its files of sentence-transformers is not followed "
+            "by bertjax: use the logits, load_pretrained(...)(texts), or delete it there."
         )
-    settings = [model, config.get("sentence_transformers")]
-    settings = [x.get("activation_fn") for x in settings if isinstance(x, dict)]
-    settings.append(config.get("sbert_ce_default_activation_function"))
-    path = next((str(x) for x in settings if x is not None), "")
-    return path.rpartition(".")[2] if path.startswith("torch.") else path, length, prompt or ""
+    return _activation_of_logits(model, config), length, prompt or ""
+
+
+def _activation_of_logits(model: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    path = model.get("activation_fn")
+    nested = config.get("sentence_transformers")
+    if path is None and isinstance(nested, dict):
+        path = nested.get("activation_fn")
+    if path is None:
+        path = config.get("sbert_ce_default_activation_function")
+    path = "" if path is None else str(path)
+    return path.rpartition(".")[2] if path.startswith("torch.") else path
 
 
 def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:
@@ -404,7 +487,7 @@ def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:
 
 
 def files_of_head(
-    model: BertWithHead, params: Any, max_length: int, read: Read
+    model: BertWithHead, params: Any, max_length: int, read: Read[SentenceModules | None]
 ) -> dict[str, str | bytes]:
     """Returns {file name: content} of the files of sentence-transformers for a trained model.
 
@@ -414,46 +497,68 @@ def files_of_head(
     if not isinstance(model, BertForSentenceEmbedding):
         return {}
     kept = read.result() or SentenceModules()
-    trained = [*model.after_pooling, *[SentenceModule("Normalize")] * model.normalize]
-    names = ["Transformer", "Pooling", *(module.kind for module in trained)]
-    folders = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
-    modes, size = model.pooling.split("+"), model.config.hidden_size
-    unset = SentenceModules().prompts
-    pooling: dict[str, Any] = {"word_embedding_dimension": size}
-    pooling |= {_FLAGS[mode]: mode in modes for mode in _FLAGS if mode in (*modes, *[*_FLAGS][:4])}
-    if modes != [mode for mode in get_args(Pooling) if mode in modes]:
-        pooling["pooling_mode"] = modes  # an order that flags do not tell
-    pooling |= {} if model.include_prompt else {"include_prompt": False}
-    # Versions of sentence-transformers before 6 do not know these fields.
-    lengths = {name: min(x, max_length) for name in LENGTHS if (x := getattr(kept, name))}
-    contents: dict[str, Any] = {
-        MODULES: [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(zip(folders, names, strict=True))
-        ],
-        _POOLING: pooling,
-        _SETTINGS[0]: {
-            **{"max_seq_length": max_length, "do_lower_case": kept.lower_case},
-            **lengths,
-        },
-        _MODEL: {
-            "prompts": {name: x for name, x in kept.prompts.items() if x or name not in unset},
-            "default_prompt_name": kept.default_prompt,
-            "similarity_fn_name": kept.similarity,
-            **({"truncate_dim": kept.truncate_dim} if kept.truncate_dim else {}),
-        },
+    modules = [*model.after_pooling]
+    if model.normalize:
+        modules.append(SentenceModule("Normalize"))
+    table = [_row(0, "Transformer", ""), _row(1, "Pooling", "1_Pooling")]
+    settings = {"max_seq_length": max_length, "do_lower_case": kept.lower_case}
+    for name in LENGTHS:  # fields that versions of sentence-transformers before 6 do not know
+        length = getattr(kept, name)
+        if length:
+            settings[name] = min(length, max_length)
+    prompts = {name: x for name, x in kept.prompts.items() if x or name not in _NO_PROMPTS}
+    described = {
+        "prompts": prompts,
+        "default_prompt_name": kept.default_prompt,
+        "similarity_fn_name": kept.similarity,
     }
-    size *= len(modes)
-    for folder, module in zip(folders[2:], trained, strict=True):
-        described = {"dimension": size}
-        if module.kind == "Dense":  # old versions do not know use_residual
-            described = {"in_features": size, **dict([*module._asdict().items()][1:])}
-            described |= {} if described.pop("use_residual") is False else {"use_residual": True}
+    if kept.truncate_dim:
+        described["truncate_dim"] = kept.truncate_dim
+    contents: dict[str, Any] = {
+        MODULES: table,
+        _POOLING: _pooling_config(model),
+        _SETTINGS[0]: settings,
+        _MODEL: described,
+    }
+    size = model.config.hidden_size * len(model.pooling.split("+"))
+    folders = []
+    for index, module in enumerate(modules, 2):
+        folder = f"{index}_{module.kind}"
+        folders.append(folder)
+        table.append(_row(index, module.kind, folder))
         if module.kind != "Normalize":
-            contents[f"{folder}/config.json"] = described
+            contents[f"{folder}/config.json"] = _module_config(module, size)
         size = module.out_features or size
     texts = {name: json.dumps(content, indent=2) for name, content in contents.items()}
-    return texts | module_weights(model.after_pooling, folders[2:], params)
+    return texts | module_weights(model.after_pooling, folders, params)
+
+
+def _row(index: int, kind: str, folder: str) -> dict[str, Any]:
+    kind = f"sentence_transformers.models.{kind}"
+    return {"idx": index, "name": str(index), "path": folder, "type": kind}
+
+
+def _pooling_config(model: BertForSentenceEmbedding) -> dict[str, Any]:
+    modes = model.pooling.split("+")
+    config: dict[str, Any] = {"word_embedding_dimension": model.config.hidden_size}
+    for index, (mode, flag) in enumerate(_FLAGS.items()):
+        if index < 4 or mode in modes:
+            config[flag] = mode in modes
+    if modes != [mode for mode in get_args(Pooling) if mode in modes]:
+        config["pooling_mode"] = modes  # an order that flags do not tell
+    if not model.include_prompt:
+        config["include_prompt"] = False
+    return config
+
+
+def _module_config(module: SentenceModule, size: int) -> dict[str, Any]:
+    if module.kind == "LayerNorm":
+        return {"dimension": size}
+    config = {"in_features": size, **module._asdict()}
+    del config["kind"]
+    if not module.use_residual:
+        del config["use_residual"]  # which old versions do not know
+    return config
 
 
 def module_weights(
@@ -463,26 +568,31 @@ def module_weights(
     flat: Any = flatten_dict(params.get("modules", {}), sep="/")
     files = {}
     for index, (module, folder) in enumerate(zip(modules, folders, strict=False)):
-        paths = {name: f"{index}{end}" for name, end in _TENSORS[module.kind].items()}
-        tensors = {name: flat[path].T for name, path in paths.items() if path in flat}
-        tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
-        content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-        files |= {f"{folder}/{SAFETENSORS}": content} if tensors else {}
+        tensors = {}
+        for name, end in _TENSORS[module.kind].items():
+            if f"{index}{end}" in flat:
+                tensors[name] = np.ascontiguousarray(flat[f"{index}{end}"].T, np.float32)
+        if tensors:
+            content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+            files[f"{folder}/{SAFETENSORS}"] = content
     return files
 
 
-def changed_weights(read: Read, params: Mapping[str, Any]) -> dict[str, bytes]:
+def changed_weights(
+    read: Read[SentenceModules | None], params: Mapping[str, Any]
+) -> dict[str, bytes]:
     """Returns the files of those weights of modules in `params` that are not as `read`."""
-    modules = (None if read.exception() else read.result()) or SentenceModules()
-    before, now = (
-        module_weights(modules.after_pooling, modules.folders, some)
-        for some in (modules.params, params)
-    )
+    modules = read.value or SentenceModules()
+    before = module_weights(modules.after_pooling, modules.folders, modules.params)
+    now = module_weights(modules.after_pooling, modules.folders, params)
     return {name: content for name, content in now.items() if content != before[name]}
 
 
 def with_head_fields(
-    model: BertWithHead, params: Any, read: Read, fields: Mapping[str, Any]
+    model: BertWithHead,
+    params: Any,
+    read: Read[SentenceModules | None],
+    fields: Mapping[str, Any],
 ) -> tuple[BertWithHead, Any]:
     """Sets fields of a model's head and, for sentence embeddings, pooling and further modules.
 

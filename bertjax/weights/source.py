@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, l
 from bertjax.weights import adapters, hf, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
+from bertjax.weights.sentence_transformers import Read, SentenceModules
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = [
@@ -45,45 +45,28 @@ class Usage(NamedTuple):
         tagger: {PyTorch name: tensor} in `tagger.safetensors`; None if there is none.
     """
 
-    description: Future[dict[str, Any]]
-    modules: Future[sentence_transformers.SentenceModules | None]
-    sentence_files: Future[dict[str, bytes]]
-    tagger: Future[dict[str, np.ndarray] | None]
+    description: Read[dict[str, Any]]
+    modules: Read[SentenceModules | None]
+    sentence_files: Read[dict[str, bytes]]
+    tagger: Read[dict[str, np.ndarray] | None]
 
 
 def usage_of(directory: Path) -> Usage:
     """Reads the files in the directory of a model that say how it is used."""
     task, tagger = directory / "task.json", directory / hf.TAGGER
     return Usage(
-        _outcome(lambda: read_json(task) if task.is_file() else {}),
-        _outcome(lambda: sentence_transformers.read_sentence_modules(directory)),
-        _outcome(lambda: sentence_transformers.sentence_files(directory)),
-        _outcome(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
+        _read(lambda: read_json(task) if task.is_file() else {}),
+        _read(lambda: sentence_transformers.read_sentence_modules(directory)),
+        _read(lambda: sentence_transformers.sentence_files(directory)),
+        _read(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
     )
 
 
-class Outcome(Future[Any]):
-    """A future that is done; unlike others, it can be pickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        error = self.exception()
-        return _done, (None if error else self.result(), error)
-
-
-def _done(result: Any, error: BaseException | None) -> Outcome:
-    outcome = Outcome()
-    if error is None:
-        outcome.set_result(result)
-    else:
-        outcome.set_exception(error)
-    return outcome
-
-
-def _outcome(read: Callable[[], Any]) -> Outcome:
+def _read(read: Callable[[], Any]) -> Read[Any]:
     try:
-        return _done(read(), None)
+        return Read(read())
     except Exception as error:
-        return _done(None, error)
+        return Read(error=error)
 
 
 class Source(NamedTuple):

@@ -42,12 +42,16 @@ _ORDERED_DICT = "collections.OrderedDict"
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
 _REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
 _DTYPES = {
-    f"torch.{kind}Storage": dtype
-    for kind, dtype in zip(
-        "Float Half BFloat16 Double Char Short Int Long Byte Bool".split(),
-        "float32 float16 bfloat16 float64 int8 int16 int32 int64 uint8 bool".split(),
-        strict=True,
-    )
+    "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16",
+    "torch.DoubleStorage": "float64",
+    "torch.CharStorage": "int8",
+    "torch.ShortStorage": "int16",
+    "torch.IntStorage": "int32",
+    "torch.LongStorage": "int64",
+    "torch.ByteStorage": "uint8",
+    "torch.BoolStorage": "bool",
 }
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
 # Names of Python's library with which data are pickled that trainers save beside a model.
@@ -59,13 +63,13 @@ _DATA = re.compile(
 # Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
 _STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
 
-_OPCODES = (
-    "BININT BININT1 BININT2 LONG1 LONG4 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING "
-    "SHORT_BINSTRING NEWTRUE NEWFALSE BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET "
-    "BINFLOAT BINBYTES SHORT_BINBYTES NONE PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD "
-    "BINPERSID NEWOBJ EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT "
-    "SETITEM SETITEMS"
-).split()
+_OPCODES = """
+    BININT BININT1 BININT2 LONG1 LONG4 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING
+    SHORT_BINSTRING NEWTRUE NEWFALSE BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
+    BINFLOAT BINBYTES SHORT_BINBYTES NONE PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD
+    BINPERSID NEWOBJ EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT
+    SETITEM SETITEMS
+    """.split()
 
 # Keys under which trainers store a state dict beside other things; Composer's are state and model.
 _CONTAINERS = ("state_dict", "model_state_dict", "state", "model", "module", "net")

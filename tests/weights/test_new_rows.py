@@ -101,7 +101,7 @@ def test_another_tokenizer_is_no_extension(loaded, tokenizer, more):
 def test_positions_are_tiled_or_interpolated_behind_the_offset(loaded, offset):
     model = loaded("encoder", max_position_embeddings=8 + offset)
     config = dataclasses.replace(model.config, position_offset=offset)
-    model = model._replace(config=config, model=model.model.clone(config=config))
+    model = model._replace(model=model.model.clone(config=config))
     before = at(model.params, *POSITIONS)
     old = before[offset:]
     tiled = with_positions(model, 20 + offset, "tile")
