@@ -48,7 +48,8 @@ class Checked:
     def __post_init__(self):
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if isinstance(value, list) and any(k is tuple for k, *_ in _alternatives(field.type)):
+            bases = [base for base, _, _ in _alternatives(field.type)]
+            if isinstance(value, list) and tuple in bases:
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
             check(field.name, value, field.type)
@@ -69,27 +70,46 @@ def part_of(config: Any, kind: type[Part]) -> Part:
 
 def check(name: str, value: Any, kind: Any) -> None:
     """Raises ValueError, which says `name`, unless `value` has the type and range of `kind`."""
-    parts = _alternatives(kind)
-    for base, arguments, interval in parts:
-        if base is Any or (base is Literal and isinstance(value, str) and value in arguments):
+    literals, types = [], []
+    for base, arguments, interval in _alternatives(kind):
+        if _is_of(value, base, arguments):
+            _check_content(name, value, base, arguments, interval)
             return
-        if base is Literal or not isinstance(value, _BASES.get(base, base)):
-            continue
-        if type(value) is bool and base is not bool:
-            continue
-        if arguments:  # the items of a tuple or list, or the values of a dictionary
-            for item in value.values() if isinstance(value, dict) else value:  # type: ignore
-                check(name, item, arguments[base is dict])
-        elif interval:
-            _check_range(name, value, interval)
-        return
-    if literals := [v for base, arguments, _ in parts if base is Literal for v in arguments]:
+        if base is Literal:
+            literals += arguments
+        types.append(base)
+    if literals:
         raise ValueError(
             f"{name}={brief(repr(value))} is not known. {did_you_mean(value, literals)}Known: "
             f"{', '.join(literals)}."
         )
-    known = " or ".join(_NAMES.get(base) or f"a {base.__name__}" for base, *_ in parts)
+    known = " or ".join(_NAMES.get(base) or f"a {base.__name__}" for base in types)
     raise ValueError(f"{name}={brief(repr(value))}: it must be {known}.")
+
+
+def _is_of(value: Any, base: Any, arguments: tuple[Any, ...]) -> bool:
+    if base is Any:
+        return True
+    if base is Literal:
+        return isinstance(value, str) and value in arguments
+    if type(value) is bool:
+        return base is bool
+    return isinstance(value, _BASES.get(base, base))
+
+
+def _check_content(
+    name: str, value: Any, base: Any, arguments: tuple[Any, ...], interval: str
+) -> None:
+    if base is Literal:
+        return
+    if base is dict and arguments:
+        for item in value.values():
+            check(name, item, arguments[1])
+    elif arguments:  # of a tuple or list
+        for item in value:
+            check(name, item, arguments[0])
+    elif interval:
+        _check_range(name, value, interval)
 
 
 @functools.cache
@@ -104,17 +124,22 @@ def _alternatives(kind: Any, interval: str = "") -> tuple[tuple[Any, tuple[Any, 
 
 @functools.cache
 def _ends(interval: str) -> list[float]:
-    ends = (end.strip().partition("^") for end in interval[1:-1].split(","))
-    return [float(base) ** int(power or 1) for base, _, power in ends]
+    ends = []
+    for end in interval[1:-1].split(","):
+        base, _, power = end.strip().partition("^")
+        ends.append(float(base) ** int(power or 1))
+    return ends
 
 
 def _check_range(name: str, value: Any, interval: str) -> None:
     low, high = _ends(interval)
-    if (low < value or (interval[0] == "[" and value == low)) and (
-        value < high or (interval[-1] == "]" and value == high)
-    ):
+    if low < value < high:
+        return
+    if value == low and interval.startswith("[") or value == high and interval.endswith("]"):
         return
     advice = f"choose it in {interval}"
-    if interval.endswith(", inf)"):
-        advice = "it must be positive" if interval[0] == "(" else f"it must be at least {low:g}"
+    if interval == "(0, inf)":
+        advice = "it must be positive"
+    elif interval.endswith(", inf)"):
+        advice = f"it must be at least {low:g}"
     raise ValueError(f"{name}={value}: {advice}.")

@@ -23,23 +23,29 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
     """Writes `checksums.json` for all files below a folder except the files named in `without`."""
     left_out = {*without, CHECKSUMS}
     if is_remote(folder):
-        entries = {k: v for k, v in _entries_in_bucket(folder).items() if k not in left_out}
+        entries = _entries_in_bucket(folder)
+        for name in left_out & entries.keys():
+            del entries[name]
     else:
-        files = (path for path in folder.rglob("*") if path.is_file())
-        names = sorted(path.relative_to(folder).as_posix() for path in files)
-        entries = {name: _size_and_crc(folder / name) for name in names if name not in left_out}
+        entries = {}
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and name not in left_out:
+                entries[name] = _size_and_crc(path)
     write_json(folder / CHECKSUMS, entries)
 
 
 def _entries_in_bucket(folder: Path) -> dict[str, list[int | str]]:
-    return {file.name: [file.size, file.md5 or ""] for file in listed(str(folder))[1]}
+    _, files = listed(str(folder))
+    return {file.name: [file.size, file.md5 or ""] for file in files}
 
 
 def _size_and_crc(path: Path) -> list[int]:
     crc = size = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
-            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
     return [size, crc]
 
 
@@ -66,19 +72,26 @@ def find_damage(folder: Path, without: Iterable[str] = ()) -> str | None:
             continue
         if not isinstance(entry, list) or len(entry) != 2:
             return f"{CHECKSUMS} has no size and CRC-32 of {name}"
-        if name not in in_bucket if in_bucket is not None else not (folder / name).is_file():
-            return f"{name} is missing"
-        if in_bucket is not None:
-            found = in_bucket[name]
-        elif isinstance(entry[1], str):  # a local copy; the checksum is one that a bucket lists
-            found = [(folder / name).stat().st_size, entry[1]]
+        size, checksum = entry
+        if in_bucket is None:
+            present = _local_entry(folder / name, checksum)
         else:
-            found = _size_and_crc(folder / name)
-        if found[0] != entry[0]:
-            return f"{name} has {found[0]:,} bytes instead of {entry[0]:,}"
-        if found[1] != entry[1]:
+            present = in_bucket.get(name)
+        if present is None:
+            return f"{name} is missing"
+        if present[0] != size:
+            return f"{name} has {present[0]:,} bytes instead of {size:,}"
+        if present[1] != checksum:
             return f"{name} has another checksum than when it was written"
     return None
+
+
+def _local_entry(path: Path, checksum: Any) -> list[Any] | None:
+    if not path.is_file():
+        return None
+    if isinstance(checksum, str):  # of a local copy; it is one that a bucket lists
+        return [path.stat().st_size, checksum]
+    return _size_and_crc(path)
 
 
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
@@ -110,16 +123,20 @@ def _is_complete(folder: Path) -> bool:
 
 def without_older_checkpoints(names: list[str]) -> list[str]:
     """Returns the files of a run's workdir without the files of all but the newest checkpoint."""
-    step_of = {name: _step_of(name) for name in names}
-    complete = [step for name, step in step_of.items() if name.endswith(WRITTEN_LAST[0])]
-    newest = max((step for step in complete if step is not None), default=None)
-    return [name for name, step in step_of.items() if step is None or step == newest]
+    newest = -1
+    for name in names:
+        if name.endswith(WRITTEN_LAST[0]):
+            newest = max(newest, _step_of(name))
+    return [name for name in names if _step_of(name) in (-1, newest)]
 
 
-def _step_of(name: str) -> int | None:
+def _step_of(name: str) -> int:
+    """Returns the step of the checkpoint that a file belongs to; -1 if it belongs to none."""
     folder, _, rest = name.partition("/")
     step = rest.partition("/")[0]
-    return int(step) if folder == CHECKPOINTS and step.isdigit() else None
+    if folder != CHECKPOINTS or not step.isdigit():
+        return -1
+    return int(step)
 
 
 def damage_of(folder: Path) -> str | None:
@@ -145,12 +162,16 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 
     A checkpoint without `checksums.json` counts as damaged if an earlier checkpoint has this file.
     """
-    steps = steps_in(directory)
-    found = {step: damage_of(directory / str(step)) for step in steps}
-    damaged = {step: damage for step, damage in found.items() if damage is not None}
-    with_checksums = [step for step in steps if (directory / str(step) / CHECKSUMS).is_file()]
-    for step in steps:
+    damaged = {}
+    earlier_has_checksums = False
+    for step in steps_in(directory):
+        folder = directory / str(step)
+        damage = damage_of(folder)
+        has_checksums = (folder / CHECKSUMS).is_file()
         # If an older version wrote this checkpoint, no earlier checkpoint has checksums either.
-        if with_checksums and step > with_checksums[0] and step not in with_checksums:
-            damaged.setdefault(step, f"{CHECKSUMS} is missing")
+        if damage is None and earlier_has_checksums and not has_checksums:
+            damage = f"{CHECKSUMS} is missing"
+        if damage is not None:
+            damaged[step] = damage
+        earlier_has_checksums |= has_checksums
     return damaged

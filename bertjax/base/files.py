@@ -3,7 +3,6 @@
 import contextlib
 import difflib
 import errno
-import itertools
 import json
 import math
 import os
@@ -20,8 +19,14 @@ MAX_MESSAGE = 400
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMOTE = re.compile(r"[a-z0-9]+://")
 MALFORMED = (
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
-    *(AssertionError, struct.error),
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    AssertionError,
+    struct.error,
 )
 
 
@@ -30,14 +35,14 @@ def is_remote(path: Any) -> bool:
 
     Raises ValueError, without the address, if it holds the name of a user or a password.
     """
-    found = _REMOTE.match(os.fspath(path))
-    if found and "@" in os.fspath(path)[found.end() :].partition("/")[0]:
+    scheme = _REMOTE.match(os.fspath(path))
+    if scheme and "@" in os.fspath(path)[scheme.end() :].partition("/")[0]:
         raise ValueError(
-            f"An address {found[0]}... holds the name of a user or a password, which logs would "
+            f"An address {scheme[0]}... holds the name of a user or a password, which logs would "
             "keep: leave them out, and log in (gs://: gcloud auth application-default login; "
             "s3://: aws configure)."
         )
-    return found is not None
+    return scheme is not None
 
 
 def cache_folder() -> Path:
@@ -73,7 +78,9 @@ def naming_write_errors(place: str | Path, consequence: str = "") -> Iterator[No
 
 
 def _not_written(place: str | Path, error: OSError, consequence: str = "") -> str:
-    reason = f"{error}; {consequence}" if consequence else f"{error}"
+    reason = str(error)
+    if consequence:
+        reason += f"; {consequence}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Get the right to write there"
     elif error.errno in NO_ROOM:
@@ -98,8 +105,9 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
         OSError: the disk is full or fails.
     """
     path = Path(path)
-    random = f".{uuid.uuid4().hex}" if unique else ""
-    temporary = path.with_name(f"{path.name}{random}.tmp")
+    temporary = path.with_name(f"{path.name}.tmp")
+    if unique:
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # a link there could lead anywhere
         yield temporary
@@ -139,7 +147,9 @@ def in_json(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: in_json(item) for key, item in value.items()}
-    return [in_json(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [in_json(item) for item in value]
+    return value
 
 
 @contextlib.contextmanager
@@ -268,26 +278,29 @@ def refuse_links_outside(directory: str | Path) -> None:
     for parent in (*directory.absolute().parents, *root.parents):
         if parent.name == "snapshots" and "--" in parent.parent.name:
             root = parent.parent.resolve()
-    entries = (Path(d, x) for d, folders, files in os.walk(directory) for x in (*folders, *files))
-    for entry in entries:
-        target = Path(os.path.realpath(entry))  # `resolve` raises for a loop of links
-        if entry.is_symlink() and not target.is_relative_to(root):
-            raise ValueError(
-                f"{entry} is a link to {target}, which is outside of {root}: links that leave a "
-                "directory of others are not followed, since they could expose or change private "
-                "files. If you made the link, replace it by a copy, move the whole directory and "
-                "link that, or set BERTJAX_FOLLOW_LINKS=1."
-            )
-        if entry.is_fifo():
-            raise ValueError(f"{entry} is a pipe, which no model or run has: remove it.")
+    for parent, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            _check_entry(Path(parent, name), root)
+
+
+def _check_entry(entry: Path, root: Path) -> None:
+    target = Path(os.path.realpath(entry))  # `resolve` raises for a loop of links
+    if entry.is_symlink() and not target.is_relative_to(root):
+        raise ValueError(
+            f"{entry} is a link to {target}, which is outside of {root}: links that leave a "
+            "directory of others are not followed, since they could expose or change private "
+            "files. If you made the link, set BERTJAX_FOLLOW_LINKS=1."
+        )
+    if entry.is_fifo():
+        raise ValueError(f"{entry} is a pipe, which no model or run has: remove it.")
 
 
 def unused(path: Path) -> Path:
     """Returns the path `PATH-N` with the first number N from 1 that does not exist."""
-    numbers = itertools.count(1)
-    while (numbered := path.with_name(f"{path.name}-{next(numbers)}")).exists():
-        pass
-    return numbered
+    number = 1
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return path.with_name(f"{path.name}-{number}")
 
 
 def set_aside(path: Path) -> Path:
@@ -313,7 +326,8 @@ def brief(content: Any, limit: int = 120) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
         text = f"a {type(content).__name__}"
     text = " ".join(text[: 20 * limit].split())
-    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    if len(text) > limit:
+        text = f"{text[: limit - 3]}..."
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

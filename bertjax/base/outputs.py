@@ -29,13 +29,37 @@ from bertjax.base.workdir_files import RUN_NAMES
 
 # Fields of configs that name texts and tables to read. An output in such a folder would be read as
 # one of its files.
-TEXTS = "input embed queries corpus train dev test gold predictions na_probs".split()
+TEXTS = (
+    "input",
+    "embed",
+    "queries",
+    "corpus",
+    "train",
+    "dev",
+    "test",
+    "gold",
+    "predictions",
+    "na_probs",
+)
 # Fields that name models, runs, collections and other files to read, and what is written.
 MODELS = (
-    "model init generator_init teacher reranker tokenizer extend src runs data eval_data config "
-    "data_dir tfds_data_dir retrieval_dir"
-).split()
-WRITTEN = "output workdir dst html json profile submission data_cache".split()
+    "model",
+    "init",
+    "generator_init",
+    "teacher",
+    "reranker",
+    "tokenizer",
+    "extend",
+    "src",
+    "runs",
+    "data",
+    "eval_data",
+    "config",
+    "data_dir",
+    "tfds_data_dir",
+    "retrieval_dir",
+)
+WRITTEN = ("output", "workdir", "dst", "html", "json", "profile", "submission", "data_cache")
 POSITIONAL = {"src": "SRC", "dst": "DST", "runs": "RUN"}
 
 # How a single file that bertjax wrote begins.
@@ -64,7 +88,7 @@ def check_paths(*configs: Any) -> None:
             of a run, or a file that bertjax did not write as an output.
     """
     for flag, output in _values(configs, WRITTEN):
-        for other, value in _values(configs, [*TEXTS, *MODELS]):
+        for other, value in _values(configs, TEXTS + MODELS):
             keep_apart(flag, output, other, value)
         check_replaceable(flag, output)
 
@@ -75,8 +99,10 @@ def _values(configs: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         for name, value in vars(config).items():
             if dataclasses.is_dataclass(value):
                 yield from _values([value], names)
+            if name not in names:
+                continue
             for path in value if isinstance(value, tuple) else (value,):
-                if name in names and path and isinstance(path, str | os.PathLike):
+                if path and isinstance(path, str | os.PathLike):
                     yield POSITIONAL.get(name, f"--{name}"), os.fspath(path)
 
 
@@ -86,30 +112,34 @@ def keep_apart(flag: str, output: str | Path, other: str, value: str | Path) -> 
     Raises:
         ValueError: so it is; the message names both.
     """
-    target, sources = _real(output), _found(os.fspath(value))
-    around = {parent for source in sources for parent in (source, *source.parents)}
-    folders = {*sources} & {*target.parents} if other.removeprefix("--") in TEXTS else ()
-    if folders or any(_same(path, target) for path in around):
+    target, sources = _real(output), _named_by(os.fspath(value))
+    around: set[Path] = set()
+    for source in sources:
+        around.update((source, *source.parents))
+    is_among = other.removeprefix("--") in TEXTS and not {*target.parents}.isdisjoint(sources)
+    if is_among or any(_same(path, target) for path in around):
         raise ValueError(
             f"{flag} {output} would replace the input {other} {value}, hold it or lie among the "
             f"input files: choose another {flag}."
         )
 
 
-def _found(value: str) -> list[Path]:
+def _named_by(value: str) -> list[Path]:
     """Returns the files and folders that the value of a flag names, and the links in folders.
 
     The value may be a glob, several paths with weights, or the prefix of a TF1 checkpoint. Links,
     such as those in the cache of the Hub, are returned with the places to which they lead.
     """
     names = [value, *(part.rpartition("=")[0] or part for part in value.split(","))]
-    found: list[Any] = []
+    paths: list[Any] = []
     for name in map(os.path.expanduser, names):
         if is_remote(name) or os.path.exists(name) or os.path.exists(f"{name}.index"):
-            found += [name, *filter(os.path.islink, Path(name).glob("*"))]
-        found += filter(os.path.isfile, glob.iglob(name, recursive=True))
-    links = [_real(os.path.dirname(path)) / os.path.basename(path) for path in found]
-    return [*map(_real, found), *links]
+            paths += [name, *filter(os.path.islink, Path(name).glob("*"))]
+        paths += filter(os.path.isfile, glob.iglob(name, recursive=True))
+    places = []
+    for path in paths:
+        places += [_real(path), _real(os.path.dirname(path)) / os.path.basename(path)]
+    return places
 
 
 def _real(path: str | Path) -> Path:
@@ -129,20 +159,24 @@ def check_replaceable(flag: str, output: str | Path) -> None:
         ValueError: so it is.
     """
     target = _real(output)
-    refused = _is_part_of_run(target)
-    if target.is_file():
-        with target.open("rb") as file:
-            refused |= _OURS.match(file.read(_START_BYTES)) is None
-    if refused:
+    if _is_part_of_run(target) or not _is_output(target):
         raise ValueError(
             f"{flag} {output} would replace a file of a model or of a run, or one that bertjax did "
-            f"not write: choose another {flag}, or move that file away."
+            f"not write: choose another {flag}."
         )
 
 
+def _is_output(path: Path) -> bool:
+    """Returns whether `path` is free, or a file that looks like an output of bertjax."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return _OURS.match(file.read(_START_BYTES)) is not None
+
+
 def _is_part_of_run(path: Path) -> bool:
-    parents = zip(path.parents, (path, *path.parents), strict=False)
-    return any(part.name in RUN_NAMES and is_run(folder) for folder, part in parents)
+    parts = (path, *path.parents)
+    return any(part.name in RUN_NAMES and is_run(part.parent) for part in parts)
 
 
 def others_in(folder: Path) -> list[str]:
@@ -179,8 +213,7 @@ def replacing_folder(folder: str | Path, *, keeping: bool = False) -> Iterator[P
     if others:
         raise ValueError(
             f"{folder} is not replaced, because it has files that bertjax did not write or that "
-            f"were changed since: {listed(others)}. Name a new directory, or move these files to "
-            "another one."
+            f"were changed since: {listed(others)}. Name a new directory."
         )
     from bertjax.base.lock import Lock  # filelock is a slow import
 

@@ -111,16 +111,22 @@ class Progress:
 
     def line(self) -> str:
         """Returns the state as a line of text."""
-        share = "" if self.share is None else f"{self.share:.0%}"
-        parts = [part for part in (share, self.amount(), self.time_left()) if part]
-        return f"{self.what}: {', '.join(parts or [duration(self.seconds)])}"
+        parts = [self.amount(), self.time_left()]
+        if self.share is not None:
+            parts.insert(0, f"{self.share:.0%}")
+        shown = ", ".join(filter(None, parts)) or duration(self.seconds)
+        return f"{self.what}: {shown}"
 
     def summary(self) -> str:
         """Returns a line of text about the finished work."""
-        amount = self.note or (f"{self.done:,.0f} {self.unit}" if self.unit else "")
-        if self.unit == BYTES and not self.note:
-            amount = file_size(self.done) if self.done else ""
-        return f"{self.what}: {amount + ' in ' if amount else ''}{duration(self.seconds)}"
+        amount = self.note
+        if not amount and self.unit == BYTES and self.done:
+            amount = file_size(self.done)
+        elif not amount and self.unit not in ("", BYTES):
+            amount = f"{self.done:,.0f} {self.unit}"
+        if amount:
+            return f"{self.what}: {amount} in {duration(self.seconds)}"
+        return f"{self.what}: {duration(self.seconds)}"
 
 
 def file_size(number: float) -> str:

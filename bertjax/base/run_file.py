@@ -60,13 +60,13 @@ def read_run_file(path: Path) -> dict[str, Any]:
     if checksum is not None and checksum != _checksum(content):
         raise ValueError(
             f"{path} is damaged, because its content does not match its checksum: restore it from "
-            "a copy, or choose another --workdir."
+            "a copy."
         )
     config, fingerprint = content.get("config"), content.get("data_fingerprint")
     if not isinstance(config, dict) or not isinstance(fingerprint, str):
         raise ValueError(
             f"{path} cannot be read, because it has no config or no data_fingerprint: restore it "
-            "from a copy, or choose another --workdir."
+            "from a copy."
         )
     return content
 

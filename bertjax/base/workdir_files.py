@@ -37,8 +37,22 @@ TRACKERS_FOLDER = "trackers"
 PENDING = "push"
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
-    *(CHECKPOINTS, ROLLBACKS, MODEL, PREDICTIONS, SCORES, BAD_ROWS, CALIBRATION, DAMAGED),
-    *(REPLACED, ROLLED_BACK, PENDING, TRACKERS_FOLDER, LEDGER, PRESENT, PROCESSES, REPORT),
+    CHECKPOINTS,
+    ROLLBACKS,
+    MODEL,
+    PREDICTIONS,
+    SCORES,
+    BAD_ROWS,
+    CALIBRATION,
+    DAMAGED,
+    REPLACED,
+    ROLLED_BACK,
+    PENDING,
+    TRACKERS_FOLDER,
+    LEDGER,
+    PRESENT,
+    PROCESSES,
+    REPORT,
 )
 # What an output of another command must not replace: all but the report, which can be written anew.
 RUN_NAMES = {*RESULTS, RUN_FILE, SPARE_FILE, LOCK_FILE, TOKENIZER, METRICS, HOSTS} - {REPORT}

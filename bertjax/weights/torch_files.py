@@ -98,7 +98,7 @@ class _Storage(NamedTuple):
         """Returns the byte offset `start` of the storage, which must end at or before `end`."""
         if self.nbytes > end - start:
             raise ValueError(
-                f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
+                f"storage {self.key!r} has {end - start} bytes instead of {self.nbytes}"
             )
         return start
 
@@ -166,14 +166,17 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
         raise ValueError("it has a tensor whose shape and strides do not have the same length")
     if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
         raise ValueError("it has a tensor with a negative, fractional or huge size or offset")
-    steps = zip(shape, strides, strict=True)
-    extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
+    extent, most = 0, 2**40
+    if 0 not in shape:
+        most = storage.numel
+        extent = 1
+        for size, stride in zip(shape, strides, strict=True):
+            extent += (size - 1) * stride
     # Views that repeat elements are refused as well, because a copy of one could be huge.
-    size = math.prod(n for n in shape if n)
-    if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
+    if offset + extent > storage.numel or math.prod(n for n in shape if n) > most:
         raise ValueError(
             f"its tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
-            f"storage {storage.key[:80]!r} of {storage.numel} elements"
+            f"storage {storage.key!r} of {storage.numel} elements"
         )
     return _Tensor(storage, offset, shape, strides, extent)
 
@@ -184,8 +187,9 @@ class _File(mmap.mmap):
     left = MAX_PICKLE_BYTES
 
     def read(self, n: int | None = None) -> bytes:
-        rest = len(self) - self.tell()
-        size = rest if n is None or n < 0 else min(n, rest)
+        size = len(self) - self.tell()
+        if n is not None and n >= 0:
+            size = min(n, size)
         self.left -= size
         if self.left < 0:
             raise ValueError(f"its pickle has more than {MAX_PICKLE_BYTES} bytes")
@@ -223,20 +227,25 @@ class _Unpickler(_PythonUnpickler):
         super().__init__(file, encoding="latin-1")
         self.storages: dict[str, _Storage] = {}
         self._legacy = legacy
-        codes = {name: getattr(pickle, name)[0] for name in _OPCODES}
-        known = _PythonUnpickler.dispatch
-        self.dispatch = _Opcodes({code: known[code] for code in codes.values()})
-        self.dispatch |= {
-            codes["SETITEM"]: lambda self: self.set_items([self.stack.pop(-2), self.stack.pop()]),
-            codes["SETITEMS"]: lambda self: self.set_items(self.pop_mark()),
-            codes["NEWOBJ"]: lambda self: self.new_object(),
-        }
+        self.dispatch = _Opcodes()
+        for name in _OPCODES:
+            code = getattr(pickle, name)[0]
+            self.dispatch[code] = _PythonUnpickler.dispatch[code]
+        self.dispatch[pickle.SETITEM[0]] = _Unpickler.set_item
+        self.dispatch[pickle.SETITEMS[0]] = _Unpickler.set_marked
+        self.dispatch[pickle.NEWOBJ[0]] = _Unpickler.new_object
 
     def load(self) -> Any:
         try:
             return super().load()
         except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, IndexError) as error:
             raise ValueError(f"its pickle is damaged, or not of torch.save: {error}") from error
+
+    def set_item(self) -> None:
+        self.set_items([self.stack.pop(-2), self.stack.pop()])
+
+    def set_marked(self) -> None:
+        self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
         # A hundred bytes of pickle can describe nested tuples whose hash would take forever.
@@ -255,7 +264,7 @@ class _Unpickler(_PythonUnpickler):
             return _Global(name)
         library = {*sys.stdlib_module_names, "__builtin__"}  # the second one is of Python 2
         if module_name.partition(".")[0] in library and not _DATA.fullmatch(name):
-            raise ValueError(f"it uses {name[:200]!r}, which is not part of a tensor")
+            raise ValueError(f"it uses {name!r}, which is not part of a tensor")
         return _Other(name)
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -269,7 +278,7 @@ class _Unpickler(_PythonUnpickler):
             ):
                 storage = _Storage(key, _DTYPES[name], numel)
                 if self.storages.setdefault(key, storage) != storage and self._legacy:
-                    raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
+                    raise ValueError(f"storage {key!r} is of two types or sizes")
                 return storage
         raise ValueError("its pickle has a persistent id that does not describe a plain storage")
 
@@ -293,18 +302,19 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     try:
         is_zip = data[:4] == b"PK\x03\x04"
         tensors, starts, byteorder = _open_zip(data) if is_zip else _open_legacy(data)
-    except (ValueError, OverflowError, NotImplementedError, OSError) as error:
-        raise ValueError(f"{path} is refused: {brief(error).rstrip('.')}. {_REMEDY}") from error
     except (zipfile.BadZipFile, struct.error) as error:
-        raise ValueError(
-            f"{path} is truncated or damaged: {brief(error).rstrip('.')}. {_REMEDY}"
-        ) from error
-    return LazyTensors(
-        {
-            name: functools.partial(_read, data, tensor, starts[tensor.storage.key], byteorder)
-            for name, tensor in tensors.items()
-        }
-    )
+        raise _refusal(path, "is truncated or damaged", error) from error
+    except (ValueError, OverflowError, NotImplementedError, OSError) as error:
+        raise _refusal(path, "is refused", error) from error
+    readers = {}
+    for name, tensor in tensors.items():
+        start = starts[tensor.storage.key]
+        readers[name] = functools.partial(_read, data, tensor, start, byteorder)
+    return LazyTensors(readers)
+
+
+def _refusal(path: str | Path, what: str, error: Exception) -> ValueError:
+    return ValueError(f"{path} {what}: {brief(error).rstrip('.')}. {_REMEDY}")
 
 
 def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarray:
@@ -322,7 +332,9 @@ def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarra
     view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
     if dtype == "bfloat16":
         return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
-    return np.asarray(view != 0) if dtype == "bool" else view
+    if dtype == "bool":
+        return np.asarray(view != 0)
+    return view
 
 
 # The tensors, the byte offsets of the storages in the file, and the byte order of these.
@@ -341,15 +353,15 @@ def _open_zip(data: _File) -> _Opened:
     tensors = _state_dict(_Unpickler(data, legacy=False).load())
     if data.tell() != end:
         raise ValueError(f"the pickle in data.pkl ends {end - data.tell()} bytes before its entry")
-    order = spans.get("byteorder", (0, 0))
-    byteorder = data[order[0] : min(order[1], order[0] + 16)].decode("ascii") or "little"
+    start, end = spans.get("byteorder", (0, 0))
+    byteorder = data[start : min(end, start + 16)].decode("ascii") or "little"
     if byteorder not in ("little", "big"):
         raise ValueError(f"its byte order is {byteorder!r}, neither 'little' nor 'big'")
     starts = {}
     for name, tensor in tensors.items():
         key = tensor.storage.key
         if f"data/{key}" not in spans:
-            raise ValueError(f"storage {key[:80]!r} of tensor {name[:80]!r} is missing")
+            raise ValueError(f"storage {key!r} of tensor {name!r} is missing")
         starts[key] = tensor.storage.placed(*spans[f"data/{key}"])
     return tensors, starts, byteorder
 
@@ -369,28 +381,37 @@ def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
     spans: dict[str, tuple[int, int]] = {}
     free_from = 0
     for entry in entries:
-        at, shown = entry.header_offset, entry.orig_filename[:80]
         root, _, name = entry.orig_filename.partition("/")
         if f"{root}/data.pkl" != pickles[0].filename or not _ENTRY.fullmatch(name):
-            raise ValueError(f"{shown!r} is not an entry that torch.save writes")
+            raise ValueError(f"{entry.orig_filename!r} is not an entry that torch.save writes")
         if root in ("", ".", "..") or "\\" in root or name in spans:
-            raise ValueError(f"{shown!r} is in the archive twice, or its folder has a bad name")
-        header = data[at : at + 30]
-        if at < free_from or len(header) < 30 or header[:4] != b"PK\x03\x04":
-            raise ValueError(f"entry {shown!r} is not where the archive's directory says")
-        flags, method, name_length, extra_length = struct.unpack("<6x2H16x2H", header)
-        if method or entry.compress_type or entry.compress_size != entry.file_size:
-            raise ValueError(f"entry {shown!r} is compressed, which torch never does")
-        start = at + 30 + name_length
-        here = data[at + 30 : start].decode("utf-8" if flags & 0x800 else "cp437")
-        if here != entry.orig_filename or (flags | entry.flag_bits) & 1:
-            raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
-        start += extra_length
+            raise ValueError(
+                f"{entry.orig_filename!r} is in the archive twice, or its folder has a bad name"
+            )
+        start = _start_of(data, entry, free_from)
         free_from = start + entry.file_size
         if free_from > end:
-            raise ValueError(f"entry {shown!r} of {entry.file_size} bytes goes beyond the file")
+            raise ValueError(
+                f"entry {entry.orig_filename!r} of {entry.file_size} bytes goes beyond the file"
+            )
         spans[name] = start, free_from
     return spans, pickles[0].CRC
+
+
+def _start_of(data: _File, entry: zipfile.ZipInfo, free_from: int) -> int:
+    """Returns where the content of an entry starts, if its header agrees with the directory."""
+    at, shown = entry.header_offset, entry.orig_filename
+    header = data[at : at + 30]
+    if at < free_from or len(header) < 30 or header[:4] != b"PK\x03\x04":
+        raise ValueError(f"entry {shown!r} is not where the archive's directory says")
+    flags, method, name_length, extra_length = struct.unpack("<6x2H16x2H", header)
+    if method or entry.compress_type or entry.compress_size != entry.file_size:
+        raise ValueError(f"entry {shown!r} is compressed, which torch never does")
+    name_end = at + 30 + name_length
+    name = data[at + 30 : name_end].decode("utf-8" if flags & 0x800 else "cp437")
+    if name != shown or (flags | entry.flag_bits) & 1:
+        raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
+    return name_end + extra_length
 
 
 def _open_legacy(data: _File) -> _Opened:
@@ -400,8 +421,8 @@ def _open_legacy(data: _File) -> _Opened:
     storages' keys.
     """
     for expected in (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
-        found = _Unpickler(data, legacy=True).load()
-        if type(found) is not int or found != expected:
+        number = _Unpickler(data, legacy=True).load()
+        if type(number) is not int or number != expected:
             raise ValueError("it is neither of the two formats of torch.save")
     _Unpickler(data, legacy=True).load()  # This pickle holds the sizes of C types.
     unpickler = _Unpickler(data, legacy=True)
@@ -418,7 +439,7 @@ def _open_legacy(data: _File) -> _Opened:
         (numel,) = struct.unpack("<q", data[at : at + 8])
         if numel != storages[key].numel:
             raise ValueError(
-                f"storage {key[:80]!r} has {numel} elements instead of {storages[key].numel}"
+                f"storage {key!r} has {numel} elements instead of {storages[key].numel}"
             )
         starts[key] = storages[key].placed(at + 8, len(data))
         at += 8 + storages[key].nbytes
@@ -439,15 +460,16 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
     for name, value in top.items():
         if type(name) is not str or type(value) is not _Tensor:
             raise ValueError(
-                f"its state dict maps {str(name)[:80]!r} to a {_kind(value)}, but must map strings "
+                f"its state dict maps {str(name)!r} to a {_kind(value)}, but must map strings "
                 "to tensors"
             )
     for key, value in beside.items():
-        others = list(value.values()) if isinstance(value, dict) and value is not top else []
-        if 2 * sum(type(x) is _Tensor for x in others) > len(top) > 0:
+        if not isinstance(value, dict) or value is top:
+            continue
+        if 2 * sum(type(x) is _Tensor for x in value.values()) > len(top) > 0:
             raise ValueError(
-                f"it has {len(others)} tensors under {str(key)[:40]!r} beside the {len(top)} of "
-                "the model, so it is not clear which are meant: save these alone"
+                f"it has {len(value)} tensors under {str(key)!r} beside the {len(top)} of "
+                "the model: save these alone"
             )
     if top and all(0 in tensor.shape for tensor in top.values()):
         raise ValueError(
@@ -457,4 +479,4 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
 
 
 def _kind(value: Any) -> str:
-    return value.name[:200] if type(value) is _Other else type(value).__name__
+    return value.name if type(value) is _Other else type(value).__name__
