@@ -17,17 +17,59 @@ from bertjax.model import HEADS, BertConfig
 Renames = tuple[tuple[str, str], ...]
 
 
-def _same(names: str) -> dict[str, str]:
-    return {name: name for name in names.split()}
+def _fields(table: str) -> dict[str, str]:
+    """Parses lines of a field of `config.json` and the field of BertConfig, if named otherwise."""
+    fields = {}
+    for line in table.strip().splitlines():
+        hf_name, *name = line.split()
+        fields[hf_name] = name[0] if name else hf_name
+    return fields
+
+
+def _renames(table: str) -> Renames:
+    """Parses lines of a prefix in the family and the same prefix in BERT."""
+    return tuple(_pair(line) for line in table.strip().splitlines())
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, bert_name = line.split()
+    return name, bert_name
+
+
+def _in_layers(layer: str, table: str) -> Renames:
+    """Parses lines of a module of a layer and the same module in BERT.
+
+    A tensor of the family that holds several of BERT's has several lines.
+    """
+    return tuple(
+        (f"{layer}.{name}.", f"bert.encoder.layer.{{layer}}.{bert_name}.")
+        for name, bert_name in _renames(table)
+    )
 
 
 # {field of `config.json`: field of BertConfig}, in the order in which they are written.
-_COMMON = _same(
-    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
-    "hidden_dropout_prob max_position_embeddings attention_probs_dropout_prob type_vocab_size "
-    "initializer_range pad_token_id layer_norm_eps tie_word_embeddings model_type"
-)
-_BERT_FIELDS = _COMMON | _same("classifier_dropout is_decoder")
+_COMMON = _fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+intermediate_size
+hidden_act
+hidden_dropout_prob
+max_position_embeddings
+attention_probs_dropout_prob
+type_vocab_size
+initializer_range
+pad_token_id
+layer_norm_eps
+tie_word_embeddings
+model_type
+""")
+_BERT_FIELDS = {
+    **_COMMON,
+    "classifier_dropout": "classifier_dropout",
+    "is_decoder": "is_decoder",
+}
 _PAIRS = ("pretraining", "next_sentence")  # the heads with sentence pairs
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
@@ -65,20 +107,21 @@ class Family(NamedTuple):
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
+_ROBERTA_HEADS = _renames("""
+lm_head.dense.        cls.predictions.transform.dense.
+lm_head.layer_norm.   cls.predictions.transform.LayerNorm.
+lm_head.              cls.predictions.
+classifier.dense.     projection.
+classifier.out_proj.  classifier.
+""")
+
+
 def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str]) -> Family:
     """Returns a family like RoBERTa, with `others` as further renames."""
     return Family(
         class_name,
         prefix,
-        (
-            *others,
-            (f"{prefix}.", "bert."),
-            ("lm_head.dense.", "cls.predictions.transform.dense."),
-            ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
-            ("lm_head.", "cls.predictions."),
-            ("classifier.dense.", "projection."),
-            ("classifier.out_proj.", "classifier."),
-        ),
+        (*others, (f"{prefix}.", "bert."), *_ROBERTA_HEADS),
         absent=(*_PAIRS, "rtd"),
         positions_after_padding=True,
     )
@@ -92,21 +135,6 @@ def _read_ernie(values: Mapping[str, Any]) -> dict[str, Any]:
 def _write_ernie(fields: Mapping[str, Any]) -> dict[str, Any]:
     rows = fields["task_type_vocab_size"]
     return dict(fields) | {"use_task_id": rows > 0, "task_type_vocab_size": rows or 3}
-
-
-_BERT_LAYER = "bert.encoder.layer.{layer}"
-
-
-def _layer(layer: str, **renames: str) -> Renames:
-    """Returns `Renames` of layers; in names of the family, `__` stands for a dot.
-
-    A tensor of the family that holds several of BERT's has all their names.
-    """
-    return tuple(
-        (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
-        for name, parts in renames.items()
-        for bert in parts.split()
-    )
 
 
 # transformers 4 wrote ModernBERT's bases of the rotary positions as `global_rope_theta` and
@@ -267,6 +295,29 @@ def _write_deberta(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_MPNET = _roberta(
+    "MPNet",
+    "mpnet",
+    ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
+    *_in_layers(
+        "mpnet.encoder.layer.{layer}",
+        """
+attention.attn.q     attention.self.query
+attention.attn.k     attention.self.key
+attention.attn.v     attention.self.value
+attention.attn.o     attention.output.dense
+attention.LayerNorm  attention.output.LayerNorm
+""",
+    ),
+)._replace(
+    fields={
+        **{name: name for name in _COMMON if name != "type_vocab_size"},
+        "relative_attention_num_buckets": "relative_attention_num_buckets",
+    },
+    positions_after_padding=False,
+    read=_read_mpnet,
+)
+
 FAMILIES: dict[str, Family] = {
     "bert": Family("Bert", "bert"),
     "roberta": _roberta("Roberta"),
@@ -277,53 +328,40 @@ FAMILIES: dict[str, Family] = {
         "Ernie",
         "ernie",
         (("ernie.", "bert."),),
-        _BERT_FIELDS | _same("task_type_vocab_size"),
+        {**_BERT_FIELDS, "task_type_vocab_size": "task_type_vocab_size"},
         read=_read_ernie,
         write=_write_ernie,
     ),
-    "mpnet": _roberta(
-        "MPNet",
-        "mpnet",
-        ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
-        *_layer(
-            "mpnet.encoder.layer.{layer}",
-            attention__attn__q="attention.self.query",
-            attention__attn__k="attention.self.key",
-            attention__attn__v="attention.self.value",
-            attention__attn__o="attention.output.dense",
-            attention__LayerNorm="attention.output.LayerNorm",
-        ),
-    )._replace(
-        fields={name: x for name, x in _COMMON.items() if name != "type_vocab_size"}
-        | _same("relative_attention_num_buckets"),
-        positions_after_padding=False,
-        read=_read_mpnet,
-    ),
+    "mpnet": _MPNET,
     "albert": Family(
         "Albert",
         "albert",
         (
-            ("albert.embeddings.", "bert.embeddings."),
-            ("albert.encoder.embedding_hidden_mapping_in.", "bert.embeddings.projection."),
-            ("albert.pooler.", "bert.pooler.dense."),
-            *_layer(
+            *_renames("""
+albert.embeddings.                           bert.embeddings.
+albert.encoder.embedding_hidden_mapping_in.  bert.embeddings.projection.
+albert.pooler.                               bert.pooler.dense.
+predictions.dense.                           cls.predictions.transform.dense.
+predictions.LayerNorm.                       cls.predictions.transform.LayerNorm.
+predictions.                                 cls.predictions.
+sop_classifier.classifier.                   cls.seq_relationship.
+"""),
+            *_in_layers(
                 "albert.encoder.albert_layer_groups.{layer}.albert_layers.0",
-                attention__query="attention.self.query",
-                attention__key="attention.self.key",
-                attention__value="attention.self.value",
-                attention__dense="attention.output.dense",
-                attention__LayerNorm="attention.output.LayerNorm",
-                ffn="intermediate.dense",
-                ffn_output="output.dense",
-                full_layer_layer_norm="output.LayerNorm",
+                """
+attention.query        attention.self.query
+attention.key          attention.self.key
+attention.value        attention.self.value
+attention.dense        attention.output.dense
+attention.LayerNorm    attention.output.LayerNorm
+ffn                    intermediate.dense
+ffn_output             output.dense
+full_layer_layer_norm  output.LayerNorm
+""",
             ),
-            ("predictions.dense.", "cls.predictions.transform.dense."),
-            ("predictions.LayerNorm.", "cls.predictions.transform.LayerNorm."),
-            ("predictions.", "cls.predictions."),
-            ("sop_classifier.classifier.", "cls.seq_relationship."),
         ),
-        _COMMON
-        | {
+        {
+            **_COMMON,
             "classifier_dropout_prob": "classifier_dropout",
             "embedding_size": "embedding_size",
             "num_hidden_groups": "num_hidden_groups",
@@ -335,54 +373,65 @@ FAMILIES: dict[str, Family] = {
         "DistilBert",
         "distilbert",
         (
-            ("distilbert.embeddings.", "bert.embeddings."),
-            *_layer(
+            *_renames("""
+distilbert.embeddings.  bert.embeddings.
+vocab_transform.        cls.predictions.transform.dense.
+vocab_layer_norm.       cls.predictions.transform.LayerNorm.
+vocab_projector.weight  cls.predictions.decoder.weight
+vocab_projector.bias    cls.predictions.bias
+pre_classifier.         projection.
+"""),
+            *_in_layers(
                 "distilbert.transformer.layer.{layer}",
-                attention__q_lin="attention.self.query",
-                attention__k_lin="attention.self.key",
-                attention__v_lin="attention.self.value",
-                attention__out_lin="attention.output.dense",
-                sa_layer_norm="attention.output.LayerNorm",
-                ffn__lin1="intermediate.dense",
-                ffn__lin2="output.dense",
-                output_layer_norm="output.LayerNorm",
+                """
+attention.q_lin    attention.self.query
+attention.k_lin    attention.self.key
+attention.v_lin    attention.self.value
+attention.out_lin  attention.output.dense
+sa_layer_norm      attention.output.LayerNorm
+ffn.lin1           intermediate.dense
+ffn.lin2           output.dense
+output_layer_norm  output.LayerNorm
+""",
             ),
-            ("vocab_transform.", "cls.predictions.transform.dense."),
-            ("vocab_layer_norm.", "cls.predictions.transform.LayerNorm."),
-            ("vocab_projector.weight", "cls.predictions.decoder.weight"),
-            ("vocab_projector.bias", "cls.predictions.bias"),
-            ("pre_classifier.", "projection."),
         ),
-        _same(
-            "vocab_size max_position_embeddings model_type initializer_range pad_token_id "
-            "qa_dropout tie_word_embeddings"
-        )
-        | {
-            "dim": "hidden_size",
-            "n_layers": "num_hidden_layers",
-            "n_heads": "num_attention_heads",
-            "hidden_dim": "intermediate_size",
-            "dropout": "hidden_dropout_prob",
-            "attention_dropout": "attention_probs_dropout_prob",
-            "activation": "hidden_act",
-            "seq_classif_dropout": "classifier_dropout",
-        },
+        _fields("""
+vocab_size
+max_position_embeddings
+model_type
+initializer_range
+pad_token_id
+qa_dropout
+tie_word_embeddings
+dim                  hidden_size
+n_layers             num_hidden_layers
+n_heads              num_attention_heads
+hidden_dim           intermediate_size
+dropout              hidden_dropout_prob
+attention_dropout    attention_probs_dropout_prob
+activation           hidden_act
+seq_classif_dropout  classifier_dropout
+"""),
         absent=(*_PAIRS, "rtd"),
     ),
     "electra": Family(
         "Electra",
         "electra",
-        (
-            ("electra.embeddings_project.", "bert.embeddings.projection."),
-            ("electra.", "bert."),
-            ("generator_predictions.dense.", "cls.predictions.transform.dense."),
-            ("generator_predictions.LayerNorm.", "cls.predictions.transform.LayerNorm."),
-            ("generator_lm_head.weight", "cls.predictions.decoder.weight"),
-            ("generator_lm_head.bias", "cls.predictions.bias"),
-            ("classifier.dense.", "projection."),
-            ("classifier.out_proj.", "classifier."),
-        ),
-        _BERT_FIELDS | _same("embedding_size summary_activation"),
+        _renames("""
+electra.embeddings_project.       bert.embeddings.projection.
+electra.                          bert.
+generator_predictions.dense.      cls.predictions.transform.dense.
+generator_predictions.LayerNorm.  cls.predictions.transform.LayerNorm.
+generator_lm_head.weight          cls.predictions.decoder.weight
+generator_lm_head.bias            cls.predictions.bias
+classifier.dense.                 projection.
+classifier.out_proj.              classifier.
+"""),
+        {
+            **_BERT_FIELDS,
+            "embedding_size": "embedding_size",
+            "summary_activation": "summary_activation",
+        },
         absent=_PAIRS,
         read=_read_electra,
         write=_write_electra,
@@ -391,31 +440,46 @@ FAMILIES: dict[str, Family] = {
         "DebertaV2",
         "deberta",
         (
-            ("deberta.embeddings.embed_proj.", "bert.embeddings.projection."),
-            *_layer(
+            *_renames("""
+deberta.embeddings.embed_proj.  bert.embeddings.projection.
+deberta.                        bert.
+pooler.dense.                   projection.
+mask_predictions.classifier.    discriminator_predictions.dense_prediction.
+mask_predictions.               discriminator_predictions.
+"""),
+            *_in_layers(
                 "deberta.encoder.layer.{layer}",
-                **{
-                    f"attention__self__{name}_proj": f"attention.self.{name}"
-                    for name in ("query", "key", "value", "pos_key", "pos_query")
-                },
+                """
+attention.self.query_proj      attention.self.query
+attention.self.key_proj        attention.self.key
+attention.self.value_proj      attention.self.value
+attention.self.pos_key_proj    attention.self.pos_key
+attention.self.pos_query_proj  attention.self.pos_query
+""",
             ),
-            ("deberta.", "bert."),
-            ("pooler.dense.", "projection."),
-            ("mask_predictions.classifier.", "discriminator_predictions.dense_prediction."),
-            ("mask_predictions.", "discriminator_predictions."),
         ),
         _COMMON
-        | _same(
-            "relative_attention pos_att_type position_buckets max_relative_positions share_att_key "
-            "norm_rel_ebd position_biased_input enhanced_mask_decoder conv_kernel_size conv_groups "
-            "conv_act embedding_size"
-        )
-        | {"pooler_hidden_act": "classifier_activation", "cls_dropout": "classifier_dropout"},
-        aliases=(
-            ("lm_predictions.lm_head.dense.", "cls.predictions.transform.dense."),
-            ("lm_predictions.lm_head.LayerNorm.", "cls.predictions.transform.LayerNorm."),
-            ("lm_predictions.lm_head.", "cls.predictions."),
-        ),
+        | _fields("""
+relative_attention
+pos_att_type
+position_buckets
+max_relative_positions
+share_att_key
+norm_rel_ebd
+position_biased_input
+enhanced_mask_decoder
+conv_kernel_size
+conv_groups
+conv_act
+embedding_size
+pooler_hidden_act  classifier_activation
+cls_dropout        classifier_dropout
+"""),
+        aliases=_renames("""
+lm_predictions.lm_head.dense.      cls.predictions.transform.dense.
+lm_predictions.lm_head.LayerNorm.  cls.predictions.transform.LayerNorm.
+lm_predictions.lm_head.            cls.predictions.
+"""),
         absent=_PAIRS,
         encoders=("rtd",),
         read=_read_deberta,
@@ -425,34 +489,60 @@ FAMILIES: dict[str, Family] = {
         "ModernBert",
         "model",
         (
-            ("model.embeddings.tok_embeddings.", "bert.embeddings.word_embeddings."),
-            ("model.embeddings.norm.", "bert.embeddings.LayerNorm."),
-            *_layer(
+            *_renames("""
+model.embeddings.tok_embeddings.  bert.embeddings.word_embeddings.
+model.embeddings.norm.            bert.embeddings.LayerNorm.
+model.final_norm.                 bert.encoder.final_norm.
+decoder.weight                    cls.predictions.decoder.weight
+decoder.bias                      cls.predictions.bias
+"""),
+            *_in_layers(
                 "model.layers.{layer}",
-                attn_norm="attention_norm",
-                attn__Wqkv="attention.self.query attention.self.key attention.self.value",
-                attn__Wo="attention.output.dense",
-                mlp_norm="mlp_norm",
-                mlp__Wi="intermediate.dense gate.dense",
-                mlp__Wo="output.dense",
+                """
+attn_norm  attention_norm
+attn.Wqkv  attention.self.query
+attn.Wqkv  attention.self.key
+attn.Wqkv  attention.self.value
+attn.Wo    attention.output.dense
+mlp_norm   mlp_norm
+mlp.Wi     intermediate.dense
+mlp.Wi     gate.dense
+mlp.Wo     output.dense
+""",
             ),
-            ("model.final_norm.", "bert.encoder.final_norm."),
-            ("decoder.weight", "cls.predictions.decoder.weight"),
-            ("decoder.bias", "cls.predictions.bias"),
         ),
-        _same(
-            "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
-            "max_position_embeddings initializer_range pad_token_id tie_word_embeddings model_type "
-            "classifier_dropout qa_dropout attention_output_dropout embedding_dropout mlp_dropout "
-            "global_rope_theta local_rope_theta local_attention global_attn_every_n_layers "
-            "attention_bias mlp_bias norm_bias decoder_bias classifier_bias classifier_activation "
-            "classifier_pooling initializer_cutoff_factor"
-        )
-        | {
-            "hidden_activation": "hidden_act",
-            "norm_eps": "layer_norm_eps",
-            "attention_dropout": "attention_probs_dropout_prob",
-        },
+        _fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+intermediate_size
+max_position_embeddings
+initializer_range
+pad_token_id
+tie_word_embeddings
+model_type
+classifier_dropout
+qa_dropout
+attention_output_dropout
+embedding_dropout
+mlp_dropout
+global_rope_theta
+local_rope_theta
+local_attention
+global_attn_every_n_layers
+attention_bias
+mlp_bias
+norm_bias
+decoder_bias
+classifier_bias
+classifier_activation
+classifier_pooling
+initializer_cutoff_factor
+hidden_activation  hidden_act
+norm_eps           layer_norm_eps
+attention_dropout  attention_probs_dropout_prob
+"""),
         absent=(*_PAIRS, "rtd"),
         read=_read_modernbert,
         write=_write_modernbert,
@@ -487,32 +577,47 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 
 # Fields of `config.json` that change no output of a model; docs/weights.md gives the reasons.
 _HARMLESS = set(
-    "architectures transformers_version name_or_path _name_or_path dtype torch_dtype "
-    "finetuning_task task_specific_params _commit_hash model_name language license "
-    "use_cache output_attentions output_hidden_states output_past return_dict use_return_dict "
-    "torchscript use_bfloat16 gradient_checkpointing attn_implementation _attn_implementation "
-    "_attn_implementation_internal _attn_implementation_autoset chunk_size_feed_forward "
-    "tf_legacy_loss reference_compile repad_logits_with_grad deterministic_flash_attn "
-    "sparse_prediction sparse_pred_ignore_index initializer_range layer_norm_eps "
-    "sinusoidal_pos_embds tie_weights_ tie_encoder_decoder cross_attention_hidden_size "
-    "is_encoder_decoder summary_last_dropout summary_first_dropout pooler_dropout "
-    "bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id max_length "
-    "min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature "
-    "top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
-    "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores "
-    "return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values "
-    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens prefix "
-    "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
-    "pooler_size_per_head pooler_type net_structure_type gap_size num_memory_blocks "
-    "down_scale_factor layers_to_keep pruned_heads label2id _num_labels".split()
+    """
+    architectures transformers_version name_or_path _name_or_path dtype torch_dtype finetuning_task
+    task_specific_params _commit_hash model_name language license use_cache output_attentions
+    output_hidden_states output_past return_dict use_return_dict torchscript use_bfloat16
+    gradient_checkpointing attn_implementation _attn_implementation _attn_implementation_internal
+    _attn_implementation_autoset chunk_size_feed_forward tf_legacy_loss reference_compile
+    repad_logits_with_grad deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
+    initializer_range layer_norm_eps sinusoidal_pos_embds tie_weights_ tie_encoder_decoder
+    cross_attention_hidden_size is_encoder_decoder summary_last_dropout summary_first_dropout
+    pooler_dropout bos_token_id eos_token_id cls_token_id sep_token_id decoder_start_token_id
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
+    temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
+    encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
+    return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
+    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens prefix directionality
+    pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    net_structure_type gap_size num_memory_blocks down_scale_factor layers_to_keep pruned_heads
+    label2id _num_labels
+    """.split()
 )
-_FOLLOWED_ELSEWHERE = {_TRAINED} | set(
-    "id2label num_labels problem_type inner_group_num position_embedding_type "
-    "add_cross_attention use_task_id summary_type summary_use_proj pooler_hidden_size "
-    "attention_head_size legacy "
-    "quantization_config sbert_ce_default_activation_function sentence_transformers "
-    "rope_parameters rope_scaling layer_types".split()
-)
+_FOLLOWED_ELSEWHERE = {
+    _TRAINED,
+    "id2label",
+    "num_labels",
+    "problem_type",
+    "inner_group_num",
+    "position_embedding_type",
+    "add_cross_attention",
+    "use_task_id",
+    "summary_type",
+    "summary_use_proj",
+    "pooler_hidden_size",
+    "attention_head_size",
+    "legacy",
+    "quantization_config",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
+    "rope_parameters",
+    "rope_scaling",
+    "layer_types",
+}
 
 
 class MissingHead(ValueError):
