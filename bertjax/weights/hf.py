@@ -73,9 +73,10 @@ def _open_safetensors(file: Path) -> Mapping[str, np.ndarray]:
                 f"{file}: {brief(name)} is of type {kind}: quantised models are not supported. "
                 "Load the model with transformers in float32 and save it again."
             )
-    return LazyTensors(
-        {name: functools.partial(_read_safetensor, file, opened, name) for name in types}
-    )
+    readers = {}
+    for name in types:
+        readers[name] = functools.partial(_read_safetensor, file, opened, name)
+    return LazyTensors(readers)
 
 
 def _read_safetensor(file: Path, opened: Any, name: str) -> np.ndarray:
@@ -189,9 +190,9 @@ def save_hf(
         if card is not None:
             (beside / CARD).write_text(card, encoding="utf-8")
         for name, file in dict(files or {}).items():
-            (beside / name).parent.mkdir(parents=True, exist_ok=True)
-            whole = file if isinstance(file, bytes) else f"{file}\n".encode()
-            (beside / name).write_bytes(whole)
+            path = beside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file if isinstance(file, bytes) else f"{file}\n".encode())
         write_checksums(beside)
 
 
@@ -237,8 +238,8 @@ def write_safetensors(
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         with progress(f"writing {path.name}", start, BYTES) as state:
             for name, value in to_hf(flat, config):
-                other = (kept or {}).get(name, value)
-                value = other if other.shape == value.shape else value
+                if kept and name in kept and kept[name].shape == value.shape:
+                    value = kept[name]
                 state.advance(file.write(np.ascontiguousarray(value, "<f4").data))
         file.flush()
         os.fsync(file.fileno())
@@ -295,12 +296,15 @@ def model_card(
         version=bertjax.__version__,
         architecture=architecture(config, head),
     )
-    text += "\n" + _EMBEDDINGS if embeds else ""
+    if embeds:
+        text += "\n" + _EMBEDDINGS
     if tagger is not None:
+        networks = {
+            "bilstm": "a two-layer BiLSTM and a classifier",
+            "linear": "a linear classifier",
+        }
         text += "\n" + _TAGGER.format(
-            network="a two-layer BiLSTM and a classifier"
-            if tagger.kind == "bilstm"
-            else "a linear classifier",
+            network=networks[tagger.kind],
             layers=", ".join(map(str, tagger.layers)),
             join={"concat": "concatenated", "sum": "summed"}[tagger.join],
         )
@@ -313,8 +317,8 @@ def model_card(
 def _planned(phase: Mapping[str, Any]) -> str:
     rows = f"{phase['num_steps']:,} steps of {phase['batch_size']} rows"
     if sizes := phase.get("warmup_batch_sizes"):
-        first = f"{phase['batch_size_warmup_steps']:,}"
-        rows += f" ({', '.join(map(str, sizes))} in the first {first} steps)"
+        smaller = ", ".join(map(str, sizes))
+        rows += f" ({smaller} in the first {phase['batch_size_warmup_steps']:,} steps)"
     return f"{rows} of {phase['max_length']} tokens"
 
 
@@ -333,20 +337,24 @@ def training_facts(
         ("objective", objective.description if masked else "causal language modelling"),
         ("steps done", f"{step:,}"),
         ("planned", phases),
-        *([("masked", f"{config['mlm_probability']:.0%} of the tokens")] if masked else []),
-        ("optimizer", f"{optimizer['recipe']}, peak {optimizer['learning_rate']:g}, "
-         f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
-        ("started from", config["init"] or "random weights"),
-        *([("taught by", distillation["teacher"])] if distillation else []),
-        ("computed in", config["dtype"]),
-        ("seed", config["seed"]),
-    ]  # fmt: skip
+    ]
+    if masked:
+        facts.append(("masked", f"{config['mlm_probability']:.0%} of the tokens"))
+    recipe = (
+        f"{optimizer['recipe']}, peak {optimizer['learning_rate']:g}, warm-up "
+        f"{optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"
+    )
+    facts += [("optimizer", recipe), ("started from", config["init"] or "random weights")]
+    if distillation:
+        facts.append(("taught by", distillation["teacher"]))
+    facts += [("computed in", config["dtype"]), ("seed", config["seed"])]
     names = {
         **{f"eval/{metric}": name for metric, name in objective.metric_names.items()},
         "eval/soft_loss": "held-out KL divergence from the teacher (nats, times temperature^2)",
         "eval/cosine_loss": "held-out 1 - cosine similarity to the teacher's last hidden states",
     }
-    measured = evaluation or {}
-    return facts + [
-        (names[key], f"{measured[key]:.3f}") for key in names if measured.get(key) is not None
-    ]
+    for key, name in names.items():
+        value = (evaluation or {}).get(key)
+        if value is not None:
+            facts.append((name, f"{value:.3f}"))
+    return facts

@@ -27,7 +27,9 @@ from bertjax.weights.sentence_transformers import Read, SentenceModules
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = [
-    *("config.json", "task.json", adapters.SETTINGS),
+    "config.json",
+    "task.json",
+    adapters.SETTINGS,
     *TOKENIZER_FILES,
     *sentence_transformers.SENTENCE_FILES,
 ]
@@ -104,8 +106,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
             f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
             "a model on the hub."
         )
-    path = shipped_model(path) or path
-    path, address = local_copy(path, choose=without_older_checkpoints), path
+    address = shipped_model(path) or path
+    path = local_copy(address, choose=without_older_checkpoints)
     place = Path(path)
     if is_remote(address) and damaged_steps(place / CHECKPOINTS):
         local_copy(address)  # an older checkpoint may be undamaged
@@ -131,19 +133,21 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         return _open_tf1(place, place.parent, tokenizer_required)
     elif place.name == "model" and holds_run(place.parent):
         raise FileNotFoundError(
-            f"The run in {place.parent} has not written its model: repeat its command to finish "
-            f"it. (If it is a pretraining, {place.parent} itself can be given, for its newest "
-            "checkpoint.)"
+            f"The run in {place.parent} has not written its model: repeat its command to finish it."
         )
     elif may_be_hub_name(path):
         return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
     sentence_transformers.check_first_module(place)
     others = [x.name for x in sorted(place.glob("*")) if x.suffix in hf.WEIGHT_SUFFIXES]
-    also = f" Or give one of its files by its path: {listed(others)}." if others else ""
+    if others:
+        raise FileNotFoundError(
+            f"{path} has weights under other names than model.safetensors, its index and "
+            f"pytorch_model.bin: give one of its files by its path, {listed(others)}."
+        )
     raise FileNotFoundError(
         f"No model at {path}: expected a directory with config.json and weights "
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
-        f"TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny.{also}"
+        "TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny."
     )
 
 
@@ -175,35 +179,46 @@ def _open_hf(
 def _open_adapter(folder: Path, tokenizer_required: bool, whole: Path) -> Source:
     """Opens an adapter of PEFT, merged with the model beside it, or that its settings name."""
     settings = adapters.read_settings(folder)
-    name = settings.get("base_model_name_or_path")
     tokenizer = _open_tokenizer(folder, required=False)
     required = tokenizer_required and tokenizer is None
     if (folder / "config.json").is_file() and hf.has_weights(folder):
         base = _open_hf(folder, None, required, whole)
     else:
-        try:
-            beside = folder / str(name)
-            path = beside if beside.exists() and not Path(str(name)).exists() else str(name)
-            if (Path(path) / adapters.SETTINGS).is_file() and not hf.has_weights(Path(path)):
-                raise FileNotFoundError("it is an adapter itself")
-            base = open_source(path, tokenizer_required=required)
-        except OSError as error:
-            raise FileNotFoundError(
-                f"The adapter in {folder} needs its base model, {brief(name, 80)}, which cannot be "
-                f"opened ({brief(error, 90)}): write its path or name into {adapters.SETTINGS} as "
-                "base_model_name_or_path, copy its config.json and weights into this directory, or "
-                "merge the adapter with PEFT (merge_and_unload)."
-            ) from error
+        base = _open_base(folder, settings.get("base_model_name_or_path"), required)
         refuse_links_outside(whole)
     tensors, config = adapters.merged(base.tensors, base.config, folder)
     print(f"note: the adapter in {folder} is merged with its base model, {base.where}")
     used, described = whole, folder.parent / "config.json"
     if folder.name == "adapter" and described.is_file():  # in the model that a fine-tuning wrote
-        used, kept = folder.parent, ("architectures", "id2label", "label2id", "problem_type")
-        config |= {key: x for key, x in read_json(described).items() if key in kept}
+        used = folder.parent
+        for key, value in read_json(described).items():
+            if key in ("architectures", "id2label", "label2id", "problem_type"):
+                config[key] = value
     return Source(
-        *(base.kind, whole, config, tensors, tokenizer or base.tokenizer, usage_of(used)),
+        kind=base.kind,
+        where=whole,
+        config=config,
+        tensors=tensors,
+        tokenizer=tokenizer or base.tokenizer,
+        usage=usage_of(used),
     )
+
+
+def _open_base(folder: Path, name: Any, tokenizer_required: bool) -> Source:
+    """Opens the model that the settings of the adapter in `folder` name."""
+    path = Path(str(name))
+    if (folder / path).exists() and not path.exists():
+        path = folder / path
+    try:
+        if (path / adapters.SETTINGS).is_file() and not hf.has_weights(path):
+            raise FileNotFoundError("it is an adapter itself")
+        return open_source(path, tokenizer_required=tokenizer_required)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"The adapter in {folder} needs its base model, {brief(name, 80)}, which cannot be "
+            f"opened ({brief(error, 90)}): write its path or name into {adapters.SETTINGS} as "
+            "base_model_name_or_path."
+        ) from error
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
@@ -257,8 +272,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
         if step is None:
             why = f" that is whole ({max(damaged.items())[1]})" if damaged else ""
             raise FileNotFoundError(
-                f"The run in {workdir} has no checkpoint yet{why}: wait until the run saves one, "
-                "or start the run again with its command."
+                f"The run in {workdir} has no checkpoint yet{why}: start the run again with its "
+                "command."
             )
         if any(other > step for other in damaged):
             print(f"warning: newer checkpoints of {workdir} are damaged; step {step} is read")
@@ -267,9 +282,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
         except Exception as error:  # Orbax raises many types, with long messages.
             summary = str(error).partition("\n")[0]
             raise ValueError(
-                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). "
-                "Check that run.json and the checkpoint belong to the same run. If the checkpoint "
-                f"is damaged, remove {workdir / 'checkpoints' / str(step)} to use the previous one."
+                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}): remove "
+                f"{workdir / 'checkpoints' / str(step)} to use the previous one."
             ) from error
     params = model.joined(params)
     exported = {name: part for name, part in params.items() if name not in model.training_parts}

@@ -35,44 +35,47 @@ from bertjax.base.files import brief, listed, read_bytes
 from bertjax.base.outputs import replacing_folder
 from bertjax.weights.names import LazyTensors
 
-_LAYER = "bert/encoder/layer_{layer}"
-_DENSE = (
-    *(f"{_LAYER}/attention/self/{name}" for name in ("query", "key", "value")),
-    *(f"{_LAYER}/{name}" for name in ("attention/output/dense", "intermediate/dense")),
-    f"{_LAYER}/output/dense",
-    "bert/pooler/dense",
-    "cls/predictions/transform/dense",
-)
-_LAYER_NORMS = (
-    "bert/embeddings/LayerNorm",
-    f"{_LAYER}/attention/output/LayerNorm",
-    f"{_LAYER}/output/LayerNorm",
-    "cls/predictions/transform/LayerNorm",
-)
+# Modules whose names differ in spelling only.
+_MODULES = """
+dense  bert/encoder/layer_{layer}/attention/self/query
+dense  bert/encoder/layer_{layer}/attention/self/key
+dense  bert/encoder/layer_{layer}/attention/self/value
+dense  bert/encoder/layer_{layer}/attention/output/dense
+dense  bert/encoder/layer_{layer}/intermediate/dense
+dense  bert/encoder/layer_{layer}/output/dense
+dense  bert/pooler/dense
+dense  cls/predictions/transform/dense
+norm   bert/embeddings/LayerNorm
+norm   bert/encoder/layer_{layer}/attention/output/LayerNorm
+norm   bert/encoder/layer_{layer}/output/LayerNorm
+norm   cls/predictions/transform/LayerNorm
+"""
 
 
-def _spelled(tf1: str) -> str:
-    return tf1.replace("/layer_", "/layer/").replace("/", ".")
+def _names() -> dict[str, str]:
+    """Returns {name in TF1: name in PyTorch}; TF1's variables named `kernel` are transposed."""
+    names = {
+        "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
+        "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
+        "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
+        "cls/predictions/output_bias": "cls.predictions.bias",
+        "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+        "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+        "output_weights": "classifier.weight",
+        "output_bias": "classifier.bias",
+        "cls/squad/output_weights": "qa_outputs.weight",
+        "cls/squad/output_bias": "qa_outputs.bias",
+    }
+    for line in _MODULES.strip().splitlines():
+        kind, tf1 = line.split()
+        weight, bias = ("kernel", "bias") if kind == "dense" else ("gamma", "beta")
+        pytorch = tf1.replace("/layer_", "/layer/").replace("/", ".")
+        names[f"{tf1}/{weight}"] = f"{pytorch}.weight"
+        names[f"{tf1}/{bias}"] = f"{pytorch}.bias"
+    return names
 
 
-# {name in TF1: name in PyTorch}. TF1's variables named `kernel` are transposed, others are not.
-NAMES = {
-    **{
-        f"bert/embeddings/{name}": f"bert.embeddings.{name}.weight"
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    },
-    **{f"{module}/kernel": f"{_spelled(module)}.weight" for module in _DENSE},
-    **{f"{module}/bias": f"{_spelled(module)}.bias" for module in _DENSE},
-    **{f"{module}/gamma": f"{_spelled(module)}.weight" for module in _LAYER_NORMS},
-    **{f"{module}/beta": f"{_spelled(module)}.bias" for module in _LAYER_NORMS},
-    "cls/predictions/output_bias": "cls.predictions.bias",
-    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
-    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
-    "output_weights": "classifier.weight",
-    "output_bias": "classifier.bias",
-    "cls/squad/output_weights": "qa_outputs.weight",
-    "cls/squad/output_bias": "qa_outputs.bias",
-}
+NAMES = _names()
 _FROM_PYTORCH = {pytorch: tf1 for tf1, pytorch in NAMES.items()}
 
 
@@ -88,10 +91,10 @@ def from_pytorch(pytorch: str) -> str | None:
 
 def _translated(name: str, number: str, names: Mapping[str, str]) -> str | None:
     layer = re.search(number, name)
-    found = names.get(re.sub(number, "{layer}", name))
-    if found is None or ("{" in found and layer is None):
-        return None
-    return found.format(layer=layer and layer[0])
+    if layer is None:
+        return names.get(name) if "{" not in name else None
+    other = names.get(re.sub(number, "{layer}", name))
+    return other and other.format(layer=layer[0])
 
 
 # Names of training state in checkpoints: moments of Adam and LAMB, counters and loss scaling.
@@ -128,13 +131,12 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             f"{checkpoint} is a TF2 checkpoint: only TF1 checkpoints of google-research/bert can "
             "be read."
         )
-    return LazyTensors(
-        {
-            from_tf1(name) or name: functools.partial(_read, tf, checkpoint, reader, name)
-            for name in sorted(stored)
-            if is_parameter(name)
-        }
-    )
+    readers = {}
+    for name in sorted(stored):
+        if is_parameter(name):
+            read = functools.partial(_read, tf, checkpoint, reader, name)
+            readers[from_tf1(name) or name] = read
+    return LazyTensors(readers)
 
 
 def _read(tf: ModuleType, checkpoint: Path, reader: Any, name: str) -> np.ndarray:
@@ -143,7 +145,9 @@ def _read(tf: ModuleType, checkpoint: Path, reader: Any, name: str) -> np.ndarra
     if from_tf1(name) is None:  # This is no parameter of BERT and may have any dtype.
         return value
     value = value.astype(np.float32, copy=False)
-    return value.T if name.endswith("/kernel") else value
+    if name.endswith("/kernel"):
+        return value.T
+    return value
 
 
 @contextlib.contextmanager
@@ -176,7 +180,10 @@ def find_tf1(path: str | Path) -> Path:
             "or a directory that holds them."
         )
     shard = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
-    shards = [match[1] for file in prefix.parent.iterdir() if (match := shard.fullmatch(file.name))]
+    shards = []
+    for file in prefix.parent.iterdir():
+        if match := shard.fullmatch(file.name):
+            shards.append(match[1])
     if not any(shards.count(total) == int(total) for total in shards):
         raise FileNotFoundError(
             f"{prefix}.index needs {int(max(shards, default='1'))} files {prefix.name}.data-* in "
@@ -188,7 +195,9 @@ def find_tf1(path: str | Path) -> Path:
 def _latest(directory: Path) -> Path:
     present = sorted(file.name[:-6] for file in directory.iterdir() if file.suffix == ".index")
     pointer = directory / "checkpoint"
-    text = read_bytes(pointer, 1 << 20).decode("utf-8", "replace") if pointer.is_file() else ""
+    text = ""
+    if pointer.is_file():
+        text = read_bytes(pointer, 1 << 20).decode("utf-8", "replace")
     if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
         # A directory in `name` refers to the machine that wrote the checkpoint, so it is ignored.
         name = Path(match[1]).name
@@ -254,10 +263,10 @@ def save_tf1(
             raise OSError(errno.ENOSPC, f"{free:,} bytes are free, but {needed:,} bytes are needed")
         # To save memory, the arrays are mapped from the file; TensorFlow copies no aligned arrays.
         mapped = np.memmap(scratch, mode="r")
-        arrays = {
-            tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)
-            for tf1, (start, shape) in sorted(places.items())
-        }
+        arrays = {}
+        for tf1, (start, shape) in sorted(places.items()):
+            content = mapped[start : start + 4 * int(np.prod(shape))]
+            arrays[tf1] = content.view(np.float32).reshape(shape)
         _write_bundle(tf, beside / name, arrays)
         del mapped, arrays
         scratch.unlink()
@@ -269,10 +278,18 @@ def save_tf1(
 
 
 _CONFIG_FIELDS = (
-    "attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size initializer_range "
-    "intermediate_size max_position_embeddings num_attention_heads num_hidden_layers "
-    "type_vocab_size vocab_size"
-).split()
+    "attention_probs_dropout_prob",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "type_vocab_size",
+    "vocab_size",
+)
 _FIXED = {  # Fields that Google's code cannot set, with the values that it supports.
     "model_type": ("bert",),
     "hidden_act": ("gelu", "relu", "tanh"),
@@ -289,11 +306,10 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"The config lacks the fields {missing}: add them, because bert_config.json needs them."
         )
-    problems = [
-        f"{field}={config[field]!r} (only {', '.join(map(repr, known))})"
-        for field, known in _FIXED.items()
-        if config.get(field, known[0]) not in known
-    ]
+    problems = []
+    for field, known in _FIXED.items():
+        if config.get(field, known[0]) not in known:
+            problems.append(f"{field}={config[field]!r} (only {', '.join(map(repr, known))})")
     if problems:
         raise ValueError(
             f"Google's TF1 BERT does not support {'; '.join(problems)}: save a Hugging Face "
@@ -311,8 +327,11 @@ def _write_raw(
     with file.open("wb") as raw:
         for name, tensor in tensors:
             tf1 = from_pytorch(name)
-            if tf1 is None or tf1 in places:
-                (nameless if tf1 is None else duplicate).append(name)
+            if tf1 is None:
+                nameless.append(name)
+                continue
+            if tf1 in places:
+                duplicate.append(name)
                 continue
             transposed = tf1.endswith("/kernel")
             value = np.ascontiguousarray(tensor.T if transposed else tensor, np.float32)
@@ -325,11 +344,11 @@ def _write_raw(
     beyond = sorted(n for n in places if n.startswith("bert/encoder") and n not in wanted)
     if nameless or duplicate or missing or beyond:
         raise ValueError(
-            f"These tensors are not a TF1 BERT of {layers} layers. Without a TF1 name: "
-            f"{nameless or 'nothing'}. Duplicate: {duplicate or 'nothing'}. Missing: "
-            f"{missing or 'nothing'}. Of layers that the config lacks: {beyond or 'nothing'}. "
-            "Google's code has heads for pretraining (with tied embeddings), classification and "
-            "SQuAD only: save models with other heads as a Hugging Face directory."
+            f"These tensors are not a TF1 BERT of {layers} layers. Without a TF1 name: {nameless}. "
+            f"Duplicate: {duplicate}. Missing: {missing}. Of layers that the config lacks: "
+            f"{beyond}. Google's code has heads for pretraining (with tied embeddings), "
+            "classification and SQuAD only: save models with other heads as a Hugging Face "
+            "directory."
         )
     return places
 
@@ -356,7 +375,8 @@ def _tensorflow() -> ModuleType:
     # TF_CPP_MIN_LOG_LEVEL does not suppress the notice about oneDNN, so oneDNN is disabled. To use
     # it in the same process, import TensorFlow earlier or set TF_ENABLE_ONEDNN_OPTS.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    quiet = {key: value for key, value in quiet.items() if key not in os.environ}
+    for key in quiet.keys() & os.environ.keys():
+        del quiet[key]
     os.environ.update(quiet)
     try:
         with warnings.catch_warnings():
