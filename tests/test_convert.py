@@ -183,7 +183,7 @@ def test_verify_compares_token_types_through_both_tokenizers(
     assert run(source, tmp_path / "c", "--verify") == 1
     assert "other token types than bertjax" in capsys.readouterr().err
     monkeypatch.undo()
-    loading = sys.modules["bertjax.tokenization.load_tokenizer"]
+    loading = sys.modules["bertjax.tokenization.tokenizer_files"]
     monkeypatch.setattr(loading, "_has_types", lambda *_: True)
     if not changes:  # the copy names the token types, but its source does not have them
         assert run(source, tmp_path / "d", "--verify") == 1

@@ -93,19 +93,22 @@ class BucketLock:
                 system.rm_file(path)
 
     def _wait_for_other(self) -> None:
-        found = first = self._read()
+        first = self._read()
+        if first is None:
+            return
+        print(
+            f"{self._place} has the lock of {first['owner']}: waiting for up to "
+            f"{STALE_SECONDS:.0f} s to see whether that {self._what} is alive",
+            flush=True,
+        )
         deadline = time.monotonic() + STALE_SECONDS
-        if found is not None:
-            print(
-                f"{self._place} has the lock of {found['owner']}: waiting for up to "
-                f"{STALE_SECONDS:.0f} s to see whether that {self._what} is alive",
-                flush=True,
-            )
-        while found is not None and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            found = self._read()
-            if found is not None and found != first:
-                raise self._locked(found["owner"])
+            lock = self._read()
+            if lock is None:
+                return
+            if lock != first:
+                raise self._locked(lock["owner"])
 
     def _locked(self, other: str) -> Locked:
         return Locked(

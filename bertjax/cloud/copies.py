@@ -67,8 +67,7 @@ def local_copy(
         names = {file.name for file in files}
         chosen: Collection[str] = names
         if glob:
-            matches = glob_matcher(glob)
-            chosen = [name for name in names if matches(name)]
+            chosen = list(filter(glob_matcher(glob), names))
             if not chosen:
                 raise FileNotFoundError(f"No file in {address} matches {glob}: check the glob.")
         elif choose is not None and is_folder:
@@ -83,10 +82,10 @@ def local_copy(
 
 def _split_glob(address: str) -> tuple[str, str]:
     """Splits an address into a folder and a glob relative to it, which is "" if there is none."""
-    scheme, _, path = address.partition("://")
-    parts = path.split("/")
-    first = next((n for n, part in enumerate(parts) if n and set(part) & set("*?[")), len(parts))
-    return f"{scheme}://{'/'.join(parts[:first])}", "/".join(parts[first:])
+    wildcard = re.search(r"(?<!:/)/[^/]*[*?[]", address)
+    if wildcard is None:
+        return address, ""
+    return address[: wildcard.start()], address[wildcard.start() + 1 :]
 
 
 def glob_matcher(glob: str) -> Callable[[str], bool]:
@@ -95,15 +94,20 @@ def glob_matcher(glob: str) -> Callable[[str], bool]:
     Its time is bounded by the product of the lengths, whatever a stranger's glob is.
     """
     # As in fsspec, a folder is not what is in it: the last ** matches one name at least.
-    whole = f"{glob.removesuffix('**')}*/**" if glob.endswith("/**") else glob
-    parts = [None if x == "**" else re.compile(fnmatch.translate(x)) for x in whole.split("/")]
+    if glob.endswith("/**"):
+        glob = f"{glob.removesuffix('**')}*/**"
+    parts = []
+    for part in glob.split("/"):
+        parts.append(None if part == "**" else re.compile(fnmatch.translate(part)))
 
     def matches(path: str) -> bool:
         names = path.split("/")
         ends = {0}  # how many of the names the parts so far may match
         for part in parts:
+            if not ends:
+                return False
             if part is None:
-                ends = {*range(min(ends), len(names) + 1)} if ends else ends
+                ends = {*range(min(ends), len(names) + 1)}
             else:
                 ends = {n + 1 for n in ends if n < len(names) and part.match(names[n])}
         return len(names) in ends
@@ -119,16 +123,18 @@ def _remove_others(folder: Path, names: set[str]) -> None:
         done = read_json_or_empty(folder / LIST_FILE)
         for name in done.keys() - names:
             (folder / name).unlink(missing_ok=True)
-        write_json(folder / LIST_FILE, {name: done[name] for name in done.keys() & names})
+            del done[name]
+        write_json(folder / LIST_FILE, done)
 
 
 def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
     """Copies new and changed files to `folder`."""
 
     def is_current(file: BucketFile, done: dict[str, Any]) -> bool:
+        if done.get(file.local_name) != [file.size, file.version]:
+            return False
         local = folder / file.local_name
-        is_whole = local.is_file() and local.stat().st_size == file.size
-        return is_whole and done.get(file.local_name) == [file.size, file.version]
+        return local.is_file() and local.stat().st_size == file.size
 
     def copy(file: BucketFile) -> None:
         name = file.local_name
@@ -141,7 +147,8 @@ def _update(system: Any, files: list[BucketFile], folder: Path, address: str) ->
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             download(system, file, folder / name, state.advance)
             with waiting_lock(folder / LOCK_SUFFIX):
-                done = read_json_or_empty(folder / LIST_FILE) | {name: [file.size, file.version]}
+                done = read_json_or_empty(folder / LIST_FILE)
+                done[name] = [file.size, file.version]
                 write_json(folder / LIST_FILE, done)
 
     done = read_json_or_empty(folder / LIST_FILE)

@@ -103,7 +103,7 @@ def open_dataset(name: str) -> HubDataset:
     config = _choose(match["config"], splits, f"{HUB_PREFIX}{repository}", "configuration")
     files = splits[config]
     split = _choose(match["split"] or DEFAULT_SPLIT, files, f"{HUB_PREFIX}{repository}", "split")
-    if any((m := _CONVERTED_FILE.fullmatch(f.path)) and m["partial"] for f in files[split]):
+    if any(map(_is_partial, files[split])):
         print(
             f"note: of {HUB_PREFIX}{repository}:{config}:{split}, the Hub has converted only the "
             "first part to Parquet, which is all that is read. To read the whole split, download "
@@ -113,6 +113,11 @@ def open_dataset(name: str) -> HubDataset:
     # The whole hash, because the Hub knows no abbreviations of commits.
     name = f"{HUB_PREFIX}{repository}@{info.sha}:{config}"
     return HubDataset(name, split, files[split])
+
+
+def _is_partial(file: HubFile) -> bool:
+    match = _CONVERTED_FILE.fullmatch(file.path)
+    return match is not None and match["partial"] is not None
 
 
 def _splits(
@@ -126,13 +131,13 @@ def _splits(
             if branch != CONVERTED:
                 raise
             break
-        if found := _by_split(info, repository, PARQUET):
-            return info, found
+        if splits := _by_split(info, repository, PARQUET):
+            return info, splits
         if revision is not None:
             break
     info = _info(repository, revision or MAIN)
-    if found := _by_split(info, repository, TEXT):
-        return info, found
+    if splits := _by_split(info, repository, TEXT):
+        return info, splits
     names = [file.rfilename for file in info.siblings or ()]
     raise ValueError(
         f"{HUB_PREFIX}{repository} has neither Parquet files nor JSON lines or texts, only "
@@ -158,19 +163,18 @@ def _info(repository: str, revision: str) -> Any:
 def _by_split(
     info: Any, repository: str, suffix: re.Pattern[str]
 ) -> dict[str, dict[str, list[HubFile]]]:
-    files = [
-        HubFile(repository, info.sha, file.rfilename, int(file.size or 0))
-        for file in sorted(info.siblings or (), key=lambda file: file.rfilename)
-        if suffix.search(file.rfilename)
-    ]
-    found: dict[str, dict[str, list[HubFile]]] = {}
+    files = []
+    for file in sorted(info.siblings or (), key=lambda file: file.rfilename):
+        if suffix.search(file.rfilename):
+            files.append(HubFile(repository, info.sha, file.rfilename, int(file.size or 0)))
     remedy = "download the files of the dataset, and give them"
     with naming_read_errors(f"The card of {HUB_PREFIX}{repository}", remedy):
-        card = info.card_data.get("configs") if info.card_data is not None else None
-        named = list(_by_card(card or (), files))
+        configs = info.card_data.get("configs") if info.card_data is not None else None
+        named = list(_by_card(configs or (), files))
+    splits: dict[str, dict[str, list[HubFile]]] = {}
     for config, split, file in named or _by_name(files):
-        found.setdefault(config, {}).setdefault(split, []).append(file)
-    return found
+        splits.setdefault(config, {}).setdefault(split, []).append(file)
+    return splits
 
 
 def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
@@ -182,21 +186,27 @@ def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, Hub
             chosen: set[HubFile] = set()
             for pattern in patterns:
                 start, matches = re.split(r"[*?[]", pattern)[0], glob_matcher(pattern)
-                first, end = (bisect.bisect_left(paths, x) for x in (start, f"{start}\U0010ffff"))
+                first = bisect.bisect_left(paths, start)
+                end = bisect.bisect_left(paths, f"{start}\U0010ffff")
                 work += (end - first + 10) * (20 + len(pattern))
                 if work > MOST_WORK:
                     raise ValueError("it has too many globs for its number of files")
                 chosen |= {file for file in files[first:end] if matches(file.path)}
-            yield from ((name, split, file) for file in sorted(chosen))
-        if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
+            for file in sorted(chosen):
+                yield name, split, file
+        folder = str(config.get("data_dir") or "").strip("/")
+        if folder and "data_files" not in config:
             inside = [file for file in files if file.path.startswith(f"{folder}/")]
-            yield from ((name, split, file) for _, split, file in _by_name(inside))
+            for _, split, file in _by_name(inside):
+                yield name, split, file
 
 
 def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
     """Yields (split, globs of paths) of each entry of `data_files`, a field of a card."""
+    if not data_files:
+        return
     if isinstance(data_files, str) or all(isinstance(entry, str) for entry in data_files):
-        data_files = [{"split": DEFAULT_SPLIT, "path": data_files}] if data_files else []
+        data_files = [{"split": DEFAULT_SPLIT, "path": data_files}]
     for entry in data_files:
         path = entry["path"]
         yield str(entry["split"]), [path] if isinstance(path, str) else list(path)
@@ -221,8 +231,10 @@ def _config_and_split(path: str) -> tuple[str, str]:
         split = folders.pop()
     else:
         split = DEFAULT_SPLIT
-    folder = "/".join(folders)
-    return (folder if folder not in ("", "data") else DEFAULT_CONFIG), split
+    config = "/".join(folders)
+    if config in ("", "data"):
+        config = DEFAULT_CONFIG
+    return config, split
 
 
 def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> str:
@@ -233,8 +245,10 @@ def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> 
             f"{where} has no {what} {asked!r}. {did_you_mean(asked, known)}Known: "
             f"{listed([*known], 300)}. The name is hf:OWNER/NAME:CONFIG:SPLIT."
         )
-    if len(known) == 1 or DEFAULT_CONFIG in known:
-        return DEFAULT_CONFIG if DEFAULT_CONFIG in known else next(iter(known))
+    if DEFAULT_CONFIG in known:
+        return DEFAULT_CONFIG
+    if len(known) == 1:
+        return next(iter(known))
     raise ValueError(
         f"{where} has {len(known)} configurations: name one, such as {where}:{brief([*known][0])}. "
         f"Known: {listed([*known], 300)}."
@@ -361,7 +375,9 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
             "files on a machine with a network and give their folder."
         ) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
-        answer = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
+        answer = error
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            answer = error.__cause__
         if not isinstance(answer, errors.HfHubHTTPError):
             raise OSError(brief(answer or error, 200)) from error
         status = answer.response.status_code
@@ -378,8 +394,16 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
 # Files that a model in the repository may have and another one, pushed later, has not: they are
 # removed. Other files in the repository remain.
 FILES_OF_MODELS = (
-    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "task.json"),
-    *("checksums.json", "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*.bin",
+    "task.json",
+    "checksums.json",
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
 )
 
 
@@ -438,23 +462,19 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
         with explained_hub(repository, "model", branch):
             if branch != MAIN:
                 api.create_branch(repository, branch=branch, exist_ok=True)
-            local = {
-                path.relative_to(folder).as_posix(): path
-                for path in sorted(folder.rglob("*"))
-                if path.is_file() and not path.relative_to(folder).parts[0].startswith(".")
-            }
-            stale = [
-                name
-                for name in api.list_repo_files(repository, revision=branch)
-                if name not in local and any(fnmatch.fnmatch(name, p) for p in FILES_OF_MODELS)
-            ]
+            operations: dict[str, Any] = {}
+            for path in sorted(folder.rglob("*")):
+                name = path.relative_to(folder).as_posix()
+                if path.is_file() and not name.startswith("."):
+                    operations[name] = CommitOperationAdd(name, path)
+            for name in api.list_repo_files(repository, revision=branch):
+                is_of_model = any(fnmatch.fnmatch(name, glob) for glob in FILES_OF_MODELS)
+                if name not in operations and is_of_model:
+                    operations[name] = CommitOperationDelete(name)
             # Not `upload_folder`, which may make several commits.
             api.create_commit(
                 repository,
-                [
-                    *(CommitOperationAdd(name, path) for name, path in local.items()),
-                    *(CommitOperationDelete(name) for name in stale),
-                ],
+                list(operations.values()),
                 revision=branch,
                 commit_message=f"Upload of {folder.name}",
             )

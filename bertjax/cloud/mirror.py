@@ -1,8 +1,6 @@
 """Keeps a folder in a gs:// or s3:// bucket equal to a local folder in which a run writes files."""
 
 import contextlib
-import functools
-import itertools
 import os
 import shutil
 import threading
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from bertjax.base.addresses import file_system, listed, naming_bucket_errors, repeated
 from bertjax.base.checksums import CHECKSUMS, TEMPORARY
-from bertjax.base.files import cache_folder, read_json_or_empty, write_json
+from bertjax.base.files import cache_folder, read_json_or_empty, unused, write_json
 from bertjax.base.workdir_files import CHECKPOINTS, DELETED
 from bertjax.cloud.copies import download
 
@@ -79,9 +77,10 @@ class Mirror:
                 system, files = listed(self.address)
             except FileNotFoundError:
                 return  # a new folder
-            mirrored = [file for file in files if self._is_mirrored(file.name)]
-            names = {file.name for file in mirrored}
-            for file in mirrored:
+            names = {file.name for file in files}
+            for file in files:
+                if not self._is_mirrored(file.name):
+                    continue
                 local = self.folder / file.name
                 if _is_incomplete(file.name, names):
                     self._sent[file.name] = [0, 0]  # the next upload removes it
@@ -109,12 +108,12 @@ class Mirror:
         """
         with self._busy, naming_bucket_errors(self.address, "written"):
             self._check()
-            found = dict(self._local_files())
-            changed = {name for name, state in found.items() if self._sent.get(name) != state}
-            gone = self._sent.keys() - found.keys()
+            present = dict(self._local_files())
+            changed = {name for name, state in present.items() if self._sent.get(name) != state}
+            gone = self._sent.keys() - present.keys()
             for folder in {Path(name).parent for name in changed | gone}:
                 name = (folder / MODEL_FILE).as_posix()
-                if name in self._sent and name in found:
+                if name in self._sent and name in present:
                     self._remove(name)
                     changed.add(name)
             for name in sorted(changed, key=_order):
@@ -137,14 +136,12 @@ class Mirror:
             return
         sent = read_json_or_empty(self.folder / LIST_FILE)
         # Files whose names begin with a dot are rewritten all the time.
-        unsent = [
-            name
-            for name, state in self._local_files()
-            if sent.get(name) != state and not name.startswith(".")
-        ]
+        unsent = []
+        for name, state in self._local_files():
+            if sent.get(name) != state and not name.startswith("."):
+                unsent.append(name)
         if unsent:
-            names = (f"{self.folder.name}.unsent-{n}" for n in itertools.count())
-            target = next(p for p in map(self.folder.with_name, names) if not p.exists())
+            target = unused(self.folder.with_name(f"{self.folder.name}.unsent"))
             for name in unsent:
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.folder / name).rename(target / name)
@@ -156,15 +153,12 @@ class Mirror:
 
     def _is_mirrored(self, name: str) -> bool:
         parts = Path(name).parts
-        return (
-            bool(parts)
-            and parts[0] not in self._without
-            and parts[:2] != (CHECKPOINTS, DELETED)
-            and not any(
-                part.endswith(_UNFINISHED) or TEMPORARY in part or part == LIST_FILE
-                for part in parts
-            )
-        )
+        if not parts or parts[0] in self._without or parts[:2] == (CHECKPOINTS, DELETED):
+            return False
+        for part in parts:
+            if part.endswith(_UNFINISHED) or TEMPORARY in part or part == LIST_FILE:
+                return False
+        return True
 
     def _local_files(self) -> Iterator[tuple[str, list[int]]]:
         """Yields (name, [size, modification time]) of each file of the local folder."""
@@ -175,13 +169,15 @@ class Mirror:
                     yield name, _state_of(path)
 
     def _upload(self, name: str) -> None:
-        local, (system, target) = self.folder / name, file_system(f"{self.address}/{name}")
+        local = self.folder / name
+        system, target = file_system(f"{self.address}/{name}")
         try:
             state = _state_of(local)
-            send = functools.partial(system.put_file, str(local), target)
             if state[0] <= READ_WHOLE:
-                send = functools.partial(system.pipe_file, target, local.read_bytes())
-            repeated(send, target, "written")
+                content = local.read_bytes()
+                repeated(lambda: system.pipe_file(target, content), target, "written")
+            else:
+                repeated(lambda: system.put_file(str(local), target), target, "written")
         except FileNotFoundError:
             if local.exists():  # it is the bucket that does not exist
                 raise OSError(
@@ -221,10 +217,12 @@ def _order(name: str) -> tuple[bool, bool, str]:
 
 def _is_incomplete(name: str, names: set[str]) -> bool:
     """Whether a file is in a checkpoint (a folder with a number) that lacks checksums.json."""
-    step = next((part for part in Path(name).parents if part.name.isdigit()), None)
-    return step is not None and (step / CHECKSUMS).as_posix() not in names
+    for folder in Path(name).parents:
+        if folder.name.isdigit():
+            return (folder / CHECKSUMS).as_posix() not in names
+    return False
 
 
 def _state_of(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

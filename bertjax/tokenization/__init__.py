@@ -9,7 +9,8 @@ from bertjax.tokenization.bpe import (
     train_modernbert_bpe,
 )
 from bertjax.tokenization.extension import Extension, extend
-from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.load_tokenizer import load_tokenizer
+from bertjax.tokenization.tokenizer_files import TOKENIZER_FILES, VOCABULARY_FILES
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 

@@ -25,7 +25,7 @@ VISIBLE_SPACE = "␣"
 """The character that stands for a space in readable tokens."""
 
 
-_BREAKS = "".join(rf"\p{{lb={name}}}" for name in "ID CJ NS SA AK AS AP".split())
+_BREAKS = r"\p{lb=ID}\p{lb=CJ}\p{lb=NS}\p{lb=SA}\p{lb=AK}\p{lb=AS}\p{lb=AP}"
 UNSPACED = rf"[[{_BREAKS}]&&[\p{{Alphabetic}}--[\p{{M}}\p{{Hangul}}\p{{Latin}}]]]"
 """Pattern of the letters of scripts without spaces, such as kana and Thai, for `regex` with V1:
 those beside which a line may break."""
@@ -126,8 +126,9 @@ class Tokenizer(abc.ABC):
         self.layout = layout
         self.model_max_length = model_max_length
         if model_input_names is None:
-            types = ["token_type_ids"] if layout.second_type else []
-            model_input_names = ["input_ids", *types, "attention_mask"]
+            model_input_names = ["input_ids", "attention_mask"]
+            if layout.second_type:
+                model_input_names.insert(1, "token_type_ids")
         self.model_input_names = tuple(model_input_names)
         self.tokenizer_class = tokenizer_class or self.tokenizer_class
         self._read(backend)
@@ -161,9 +162,11 @@ class Tokenizer(abc.ABC):
     @functools.cached_property
     def _fields(self) -> dict[str, Any]:
         """The fields of the model in `tokenizer.json`, lists as the constructors take them."""
-        fields = {name: x for name, x in state(self._prompt_backend.model).items() if x is not None}
-        lists = [name for name, x in fields.items() if isinstance(x, list)]
-        return fields | {name: list(map(tuple, fields[name])) for name in lists}
+        fields = {}
+        for name, value in state(self._prompt_backend.model).items():
+            if value is not None:
+                fields[name] = list(map(tuple, value)) if isinstance(value, list) else value
+        return fields
 
     def _model(self, **changes: Any) -> models.Model:
         fields = self._fields | changes
@@ -246,7 +249,10 @@ class Tokenizer(abc.ABC):
     @property
     def do_lower_case(self) -> bool:
         """Whether text is lower-cased."""
-        return any(s["type"] == "Lowercase" or s.get("lowercase") for s in self._normalizers)
+        for step in self._normalizers:
+            if step["type"] == "Lowercase" or step.get("lowercase"):
+                return True
+        return False
 
     @property
     def is_usual(self) -> bool:
@@ -254,9 +260,11 @@ class Tokenizer(abc.ABC):
         return self._pipeline() == self._tiny()._pipeline()
 
     def _pipeline(self) -> list[Any]:
-        # The vocabulary is left out, and how unknown bytes are treated: no byte is unknown.
-        left_out = ("vocab", "merges", "fuse_unk") + ("unk_token",) * ("merges" in self._fields)
-        model = {name: x for name, x in self._fields.items() if x and name not in left_out}
+        model = {name: value for name, value in self._fields.items() if value}
+        if "merges" in self._fields:
+            model.pop("unk_token", None)  # no byte is unknown
+        for name in ("vocab", "merges", "fuse_unk"):
+            model.pop(name, None)
         return [self._normalizers, self._pre_tokenizers, model, list(self.layout.special_tokens)]
 
     @abc.abstractmethod
@@ -350,12 +358,12 @@ class Tokenizer(abc.ABC):
     def unknown_parts(self, texts: Sequence[str]) -> list[str]:
         """Returns the parts of the texts that are the unknown token."""
         encodings = self._text_backend.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            text[start:end]
-            for text, encoding in zip(texts, encodings, strict=True)
-            for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-            if index == self.unk_token_id
-        ]
+        parts = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                if index == self.unk_token_id:
+                    parts.append(text[start:end])
+        return parts
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text as if a space preceded it (for byte-level BPE)."""
@@ -454,9 +462,9 @@ class Tokenizer(abc.ABC):
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
         for name, content in files.items():
-            _write_if_changed(
-                directory / name, content if isinstance(content, bytes) else content.encode()
-            )
+            if isinstance(content, str):
+                content = content.encode()
+            _write_if_changed(directory / name, content)
 
     def _encode(
         self, backend: tokenizers.Tokenizer, text: str, pair: str | None, max_length: int | None
@@ -469,14 +477,18 @@ class Tokenizer(abc.ABC):
             if second is not None and len(first) + len(second) > room:
                 # If `room` is odd, the longer text gets one token more, or the second if both are
                 # equally long.
-                half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
+                half = room // 2
+                if len(second) >= len(first):
+                    half = room - half
                 second = self._cut(second, max(room - len(first), half))
                 room -= len(second)
             first = self._cut(first, room)
         return self.join(first, second)
 
     def _cut(self, ids: list[int], keep: int) -> list[int]:
-        return ids[:keep] if self.truncation_side == "right" else ids[max(len(ids) - keep, 0) :]
+        if self.truncation_side == "right":
+            return ids[:keep]
+        return ids[max(len(ids) - keep, 0) :]
 
     def _room(self, max_length: int, pair: bool) -> int:
         needed = self.layout.num_special_tokens(pair)
@@ -495,7 +507,7 @@ def state(component: Any) -> Any:
 
 def steps(component: Any) -> list[dict[str, Any]]:
     """Returns the steps of a normalizer or pre-tokenizer in JSON, with sequences flattened."""
-    found, left = [], [component]
+    flat, left = [], [component]
     while left:
         step = left.pop()
         if isinstance(step, list):
@@ -504,8 +516,8 @@ def steps(component: Any) -> list[dict[str, Any]]:
             members = [value for value in step.values() if isinstance(value, list)]
             left.extend(members)
             if not members:
-                found.append(step)
-    return found
+                flat.append(step)
+    return flat
 
 
 def build_backend(
@@ -515,22 +527,26 @@ def build_backend(
     backend = tokenizers.Tokenizer(model)
     for name, part in parts.items():
         setattr(backend, name, part)
-    known = [token for token in special if model.token_to_id(token) is not None]
-    backend.add_special_tokens(
-        [AddedToken(t, normalized=False, lstrip=lstrip_mask and t == special.mask) for t in known]
-    )
+    for token in special:
+        if model.token_to_id(token) is not None:
+            lstrip = lstrip_mask and token == special.mask
+            backend.add_special_tokens([AddedToken(token, normalized=False, lstrip=lstrip)])
     return backend
 
 
 def _first_difference(before: Any, now: Any) -> str:
     """Describes how `now` differs from `before`, longer lists aside; "" if it does not."""
     if not isinstance(before, list) or not isinstance(now, list):
-        same = before == now
-        return "" if same else f"a setting or score was {brief(before, 60)} and is {brief(now, 60)}"
+        if before == now:
+            return ""
+        return f"a setting or score was {brief(before, 60)} and is {brief(now, 60)}"
     if len(now) < len(before):
         return f"{brief(before[len(now)], 60)} is missing"
-    pairs = zip(before, now, strict=False)
-    return next(filter(None, (_first_difference(*pair) for pair in pairs)), "")
+    for old, new in zip(before, now, strict=False):
+        difference = _first_difference(old, new)
+        if difference:
+            return difference
+    return ""
 
 
 def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
@@ -538,7 +554,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
     if missing:
         raise ValueError(
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
-            f"needs {list(special_tokens)}. Add them, or use bertjax.train_tokenizer."
+            f"needs {list(special_tokens)}. Add them."
         )
     largest = max(vocab.values())
     if len({*vocab.values()}) != len(vocab) or largest > 2 * len(vocab) + MAX_GAP:
@@ -583,9 +599,9 @@ def count_words(
     for words in texts_of_words:
         if size > most_characters:
             threshold, size = _threshold(counts, int(SHARE_KEPT * most_characters))
-            kept: Counter[str] = Counter()
-            dict.update(kept, ((word, n) for word, n in counts.items() if n > threshold))
-            dropped, highest = dropped + len(counts) - len(kept), max(highest, threshold)
+            kept = Counter({word: n for word, n in counts.items() if n > threshold})
+            dropped += len(counts) - len(kept)
+            highest = max(highest, threshold)
             counts, checked = kept, len(kept)
         counts.update(words)
         if len(counts) > checked:

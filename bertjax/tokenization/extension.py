@@ -66,11 +66,10 @@ class WordChoice:
         All of them occur at least `min_frequency` times, except longer words that another choice
         would change. Of words that save equally many tokens, the alphabetically first is chosen.
         """
-        heap = [
-            (-self._saved_per_entry(word), word)
-            for word in self._sorted
-            if self._counts[word] >= min_frequency and len(self._splits[word]) > 1
-        ]
+        heap = []
+        for word in self._sorted:
+            if self._counts[word] >= min_frequency and len(self._splits[word]) > 1:
+                heap.append((-self._saved_per_entry(word), word))
         heapq.heapify(heap)
         chosen: list[str] = []
         while heap and len(chosen) < add:
@@ -82,16 +81,19 @@ class WordChoice:
             if heap and -heap[0][0] > saved:
                 heapq.heappush(heap, (-saved, word))
                 continue
-            _, changed = self._effect(word)
-            if len(changed) < add - len(chosen) and not any(self._effect(w)[1] for w in changed):
-                for entry in (*changed, word):
-                    self._add(entry)
-                    chosen.append(entry)
+            _, harmed = self._effect(word)
+            if len(chosen) + len(harmed) >= add:
+                continue
+            if any(self._effect(longer)[1] for longer in harmed):
+                continue
+            for entry in (*harmed, word):
+                self._add(entry)
+                chosen.append(entry)
         return chosen
 
     def _saved_per_entry(self, word: str) -> float:
-        saved, changed = self._effect(word)
-        return (saved + sum(map(self._own, changed))) / (1 + len(changed))
+        saved, harmed = self._effect(word)
+        return (saved + sum(map(self._own, harmed))) / (1 + len(harmed))
 
     def _own(self, word: str) -> int:
         return self._counts[word] * (len(self._splits[word]) - 1)
@@ -118,8 +120,10 @@ class WordChoice:
             if not longer.startswith(word):
                 return
             before = self._splits[longer]
-            if len(before) > 1 and (after := self._resplit(longer, before, word)) != before:
-                yield longer, before, after
+            if len(before) > 1:
+                after = self._resplit(longer, before, word)
+                if after != before:
+                    yield longer, before, after
 
 
 # The log probability by which a new unigram piece exceeds the sum of its old pieces, for each token
@@ -175,28 +179,33 @@ def extend(
     """
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
+        size = tokenizer.vocab_size + add
         known = _with_characters(tokenizer, counts, add, min_frequency)
-        characters = known.vocab_size - tokenizer.vocab_size
-        (_, before), (tokens_before, _) = (_count(t, counts) for t in (tokenizer, known))
-        pieces = _pieces_of_unknown(tokenizer, known, counts, add - characters, min_frequency)
-        some = _with_entries(known, pieces[: round(before * (add - characters))])
-        left = add + tokenizer.vocab_size - some.vocab_size
-        extended = _extended(some, counts, left, min_frequency)
-        left = add + tokenizer.vocab_size - extended.vocab_size
+        left = size - known.vocab_size
+        _, unknown_before = _count(tokenizer, counts)
+        tokens_before, _ = _count(known, counts)
+        pieces = _pieces_of_unknown(tokenizer, known, counts, left, min_frequency)
+        extended = _with_entries(known, pieces[: round(unknown_before * left)])
+        left = size - extended.vocab_size
+        extended = _extended(extended, counts, left, min_frequency)
         more = [piece for piece in pieces if piece not in extended.vocab]
-        extended = _with_entries(extended, more[:left])
+        extended = _with_entries(extended, more[: size - extended.vocab_size])
     entries = extended.tokens[tokenizer.vocab_size :]
     if not entries:
         raise ValueError(
             f"The text has no words to add: none of its {len(counts):,} different words occurs at "
             f"least {min_frequency} times and has several pieces or an unknown one in the "
-            f"vocabulary of {tokenizer.vocab_size:,} entries. Give more text, or keep the "
-            "vocabulary."
+            f"vocabulary of {tokenizer.vocab_size:,} entries. Give more text."
         )
-    tokens_after, after = _count(extended, counts)
-    unknown = before, after
+    tokens_after, unknown_after = _count(extended, counts)
     return Extension(
-        extended, entries, characters, unknown, tokens_before, tokens_after, counts.total()
+        tokenizer=extended,
+        entries=entries,
+        characters=known.vocab_size - tokenizer.vocab_size,
+        unknown=(unknown_before, unknown_after),
+        tokens_before=tokens_before,
+        tokens_after=tokens_after,
+        words=counts.total(),
     )
 
 
@@ -207,9 +216,15 @@ def _count(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, float]:
         ids = tokenizer.split(word)
         tokens += count * len(ids)
         if tokenizer.unk_token_id in ids:
-            known = [tokenizer.tokens[i] for i in ids if i != tokenizer.unk_token_id]
-            unknown += count * (len(word) - sum(map(len, known)))
-    return tokens, unknown / sum(count * len(word) for word, count in counts.items())
+            unknown += count * len(word)
+            for index in ids:
+                if index != tokenizer.unk_token_id:
+                    unknown -= count * len(tokenizer.tokens[index])
+    return tokens, unknown / _characters(counts)
+
+
+def _characters(counts: Counter[str]) -> int:
+    return sum(count * len(word) for word, count in counts.items())
 
 
 def _with_characters(
@@ -223,8 +238,11 @@ def _with_characters(
         return tokenizer  # bytes stand for all characters
     unknown = {word: count for word, count in counts.items() if not _pieces(tokenizer, word)}
     inside = getattr(tokenizer, "prefix", "")
-    lacking = {inside * (i > 0) + character for word in unknown for i, character in enumerate(word)}
-    everything = _with_entries(tokenizer, sorted(lacking - tokenizer.vocab.keys()))
+    lacking: set[str] = set()
+    for word in unknown:
+        lacking.update(_letters(word, inside))
+    lacking -= tokenizer.vocab.keys()
+    everything = _with_entries(tokenizer, sorted(lacking))
     needed: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     for word, count in unknown.items():
@@ -232,13 +250,24 @@ def _with_characters(
             needed[entry] += count
             lost[entry] += count * len(word)
     order = sorted(needed.keys() - tokenizer.vocab.keys(), key=lambda e: (-needed[e], e))
-    wanted = sum(lost[e] for e in order) - _RARE * sum(n * len(word) for word, n in counts.items())
-    sums = zip(order, itertools.accumulate((lost[e] for e in order), initial=0), strict=False)
-    kept = [e for e, before in sums if before < wanted and needed[e] >= min_frequency]
-    if inside:  # a character may be the first of other words
-        both = ((entry.removeprefix(inside), inside + entry.removeprefix(inside)) for entry in kept)
-        kept = list(dict.fromkeys(itertools.chain.from_iterable(both)))
-    return _with_entries(tokenizer, [entry for entry in kept if entry not in tokenizer.vocab][:add])
+    # The characters that the words of the rare ones have are given up.
+    left = sum(lost[entry] for entry in order) - _RARE * _characters(counts)
+    chosen: list[str] = []
+    for entry in order:
+        if left <= 0:
+            break
+        left -= lost[entry]
+        if needed[entry] >= min_frequency:
+            # The character may be the first of other words.
+            letter = entry.removeprefix(inside)
+            chosen += [letter, inside + letter]
+    new = [entry for entry in dict.fromkeys(chosen) if entry not in tokenizer.vocab]
+    return _with_entries(tokenizer, new[:add])
+
+
+def _letters(word: str, inside: str) -> list[str]:
+    """Returns the characters of a word as entries, with the prefix `inside` but for the first."""
+    return [*word[:1], *(inside + letter for letter in word[1:])]
 
 
 def _pieces_of_unknown(
@@ -248,33 +277,36 @@ def _pieces_of_unknown(
 
     They are learnt like a WordPiece vocabulary, the first ones from the most frequent pairs.
     """
-    prefix = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
-
-    def parts(entry: str) -> set[str]:
-        letters = entry.removeprefix(prefix)
-        starts = len(letters) == len(entry)
-        return {prefix * (i > 0 or not starts) + letter for i, letter in enumerate(letters)}
-
     if known is tokenizer or not add or isinstance(tokenizer, BPETokenizer):
         return []
-    words = Counter({w: n for w, n in counts.items() if not _pieces(tokenizer, w)})
-    words = Counter({w: n for w, n in words.items() if _pieces(known, w)})
-    old = set().union(*map(parts, tokenizer.tokens))
-    alphabet = sorted(set().union(*map(parts, words)))
+    prefix = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
+
+    def parts(entry: str) -> list[str]:
+        if prefix and entry.startswith(prefix):
+            return [prefix + letter for letter in entry.removeprefix(prefix)]
+        return _letters(entry, prefix)
+
+    words: Counter[str] = Counter()
+    letters: set[str] = set()
+    for word, count in counts.items():
+        if not _pieces(tokenizer, word) and _pieces(known, word):
+            words[word] = count
+            letters.update(parts(word))
+    old = {part for token in tokenizer.tokens for part in parts(token)}
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + 2 * add,  # some pieces have no new character
+        vocab_size=len(letters) + 2 * add,  # some pieces have no new character
         min_frequency=min_frequency,
-        special_tokens=alphabet,
+        special_tokens=sorted(letters),
         continuing_subword_prefix=prefix,
         show_progress=False,
     )
     vocab = learnt(models.BPE(), words, trainer)["vocab"]
-    pieces = [piece for piece in sorted(vocab, key=vocab.__getitem__) if piece not in known.vocab]
-    return [
-        piece
-        for piece in pieces
-        if not parts(piece) <= old and all(map(_is_letter, piece.lstrip(f"{prefix}{METASPACE}")))
-    ][:add]
+    pieces = []
+    for piece in sorted(vocab, key=vocab.__getitem__):
+        is_new = piece not in known.vocab and not old.issuperset(parts(piece))
+        if is_new and all(map(_is_letter, piece.lstrip(f"{prefix}{METASPACE}"))):
+            pieces.append(piece)
+    return pieces[:add]
 
 
 def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
@@ -285,11 +317,13 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
     scores = dict(tokenizer.pieces)
     unknown = min(scores.values()) - _UNKNOWN_PENALTY
 
-    def score(entry: str) -> float:
-        pieces = _pieces(tokenizer, entry)
-        return sum(scores[p] for p in pieces) + BONUS * (len(pieces) - 1) if pieces else unknown
-
-    return with_pieces(tokenizer, [(entry, float(np.float32(score(entry)))) for entry in entries])
+    scored = []
+    for entry in entries:
+        score, pieces = unknown, _pieces(tokenizer, entry)
+        if pieces:
+            score = sum(scores[piece] for piece in pieces) + BONUS * (len(pieces) - 1)
+        scored.append((entry, float(np.float32(score))))
+    return with_pieces(tokenizer, scored)
 
 
 def _extended(
@@ -356,21 +390,24 @@ def _new_merges(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    for merge in learnt(models.BPE(), texts, trainer)["merges"]:
-        first, second = (
-            tokenizer.joined([tokenizer.tokens[ord(c) - _FIRST_CHARACTER] for c in part])
-            for part in merge
-        )
-        yield first, second
+
+    def entry_of(text: str) -> str:
+        return tokenizer.joined([tokenizer.tokens[ord(c) - _FIRST_CHARACTER] for c in text])
+
+    for first, second in learnt(models.BPE(), texts, trainer)["merges"]:
+        yield entry_of(first), entry_of(second)
 
 
 def _extended_unigram(
     tokenizer: UnigramTokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
     def resplit(word: str, before: Split, new: str) -> Split:
-        ends = itertools.accumulate(map(len, before))
-        at = next((n for n, end in enumerate(ends, 1) if end == len(new)), None)
-        return before if at is None else (new, *before[at:])
+        end = 0
+        for number, piece in enumerate(before, 1):
+            end += len(piece)
+            if end == len(new):
+                return (new, *before[number:])
+        return before
 
     # Punctuation is part of the words of a unigram tokenizer, but should not be part of entries.
     words: Counter[str] = Counter()
@@ -388,4 +425,6 @@ def _is_letter(character: str) -> bool:
 def _pieces(tokenizer: Tokenizer, word: str) -> Split:
     """Returns the pieces of a word; () if one of them is unknown."""
     ids = tokenizer.split(word)
-    return () if tokenizer.unk_token_id in ids else tuple(tokenizer.tokens[i] for i in ids)
+    if tokenizer.unk_token_id in ids:
+        return ()
+    return tuple(tokenizer.tokens[index] for index in ids)

@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 
 import regex
@@ -90,52 +90,66 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
 
     @cache
     def normal(word: str) -> str:
-        word = unicodedata.normalize("NFC", word) if normalize == "nfc" else word
+        if normalize == "nfc":
+            word = unicodedata.normalize("NFC", word)
         return "".join(tokenizer.normalise(word).split())
 
     def interest(word: str) -> tuple[bool, bool, bool, int]:
         after, marks = normal(word), _marks(word)
-        changes = _marks(after) < marks or (is_composed(word) and not is_composed(after))
+        changes = _marks(after) < marks or (_is_composed(word) and not _is_composed(after))
         return changes, marks > 0, word.lower() != word, words[word]
 
-    is_composed = partial(unicodedata.is_normalized, "NFC")
-    lowers, strips = normal("A") == "a", normal("\u00e9") == "e"
+    total = words.total()
     word = max(words, key=interest)
-    after = normal(word)
-    becomes = f"becomes {after!r}" if after != word else f"stays {word!r}"
-    apart = "" if is_composed(after) or not is_composed(word) else " (decomposed)"
-    flags = ["--no_do_lower_case keeps case"] * lowers + ["--no_strip_accents keeps marks"] * strips
+    strips = normal("\u00e9") == "e"
+    case, flags = "keep their case", []
+    if normal("A") == "a":
+        case = "are lower-cased"
+        flags.append("--no_do_lower_case keeps case")
+    if strips:
+        flags.append("--no_strip_accents keeps marks")
     remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
-    changed = sum(words[w] for w in words if normal(w) != w) / words.total()
-    rest = f" ({changed:.1%} of the words change)" if after != word else ""
-    case, marks = ("keep their case", "are lower-cased")[lowers], ("keep", "lose")[strips]
-    said = [f"Letters {case} and {marks} their marks: {word!r} {becomes}{apart}{rest}{remedy}."]
+    marks = "lose" if strips else "keep"
+    changed = sum(count for other, count in words.items() if normal(other) != other)
+    what = f"{word!r} {_becomes(word, normal(word), changed / total)}"
+    said = [f"Letters {case} and {marks} their marks: {what}{remedy}."]
     if strips and (share := marked_share(words)) > MARKED_SHARE:
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
             "of Latin, Greek and Cyrillic, such as vowel signs, or takes syllables of Hangul "
             "apart: take a tokenizer that keeps them."
         )
-    composed = ((unicodedata.normalize("NFC", word), count) for word, count in words.items())
-    signs = sum(count * len(_MARK.findall(word)) for word, count in composed)
-    if isinstance(tokenizer, ByteLevelBPETokenizer) and signs > MARKED_SHARE * words.total():
+    signs = decomposed = 0
+    example = ""
+    for other, count in words.items():
+        composed = unicodedata.normalize("NFC", other)
+        signs += count * len(_MARK.findall(composed))
+        if other != composed and normal(other) != normal(composed):
+            decomposed += count
+            example = example or other
+    if isinstance(tokenizer, ByteLevelBPETokenizer) and signs > MARKED_SHARE * total:
         said.append(
-            f"warning: byte-level BPE splits words at marks, of which {signs / words.total():.2f} "
+            f"warning: byte-level BPE splits words at marks, of which {signs / total:.2f} "
             "are in a word: wordpiece or unigram make fewer tokens of it."
         )
-    decomposed = [
-        word
-        for word in words
-        if not is_composed(word) and normal(word) != normal(unicodedata.normalize("NFC", word))
-    ]
-    share = sum(words[word] for word in decomposed) / words.total()
-    if share > _DECOMPOSED_SHARE:
+    if decomposed > _DECOMPOSED_SHARE * total:
         said.append(
-            f"warning: {share:.1%} of the words are not in Unicode's composed form (NFC), such as "
-            f"{ascii(decomposed[0])}: the same letters in two forms are different tokens. Add "
-            "--normalize nfc, which composes them."
+            f"warning: {decomposed / total:.1%} of the words are not in Unicode's composed form "
+            f"(NFC), such as {ascii(example)}: the same letters in two forms are different tokens. "
+            "Add --normalize nfc, which composes them."
         )
     return said
+
+
+def _becomes(word: str, after: str, changed: float) -> str:
+    if after == word:
+        return f"stays {word!r}"
+    apart = " (decomposed)" if _is_composed(word) and not _is_composed(after) else ""
+    return f"becomes {after!r}{apart} ({changed:.1%} of the words change)"
+
+
+def _is_composed(word: str) -> bool:
+    return unicodedata.is_normalized("NFC", word)
 
 
 def _marks(word: str) -> int:

@@ -168,8 +168,8 @@ class UnigramTokenizer(Tokenizer):
 
     def _tiny(self) -> Tokenizer:
         is_albert = self.tokenizer_class == "AlbertTokenizer"
-        special = LAYOUTS[self.tokenizer_class].special_tokens
-        special = ROBERTA_ORDER if LAYOUTS[self.tokenizer_class] is ROBERTA else special
+        layout = LAYOUTS[self.tokenizer_class]
+        special = ROBERTA_ORDER if layout is ROBERTA else layout.special_tokens
         if self.tokenizer_class == DEBERTA:  # which finds the unknown token wherever it is
             special = tuple(dict.fromkeys([*self.tokens[: self.unk_token_id + 1], *special]))
         pieces = [(piece, 0.0) for piece in special]
@@ -208,14 +208,14 @@ class UnigramTokenizer(Tokenizer):
         return ["unigram", self.pieces, charsmap, settings]
 
     def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        if self.tokenizer_class == DEBERTA:
+            settings["split_by_punct"] = self.split_by_punct
+            settings["add_prefix_space"] = self.add_prefix_space
+        else:
+            settings["keep_accents"] = self.keep_accents
         special = self.layout.special_tokens
-        is_deberta = self.tokenizer_class == DEBERTA
-        names = ("split_by_punct", "add_prefix_space") if is_deberta else ("keep_accents",)
-        return super().settings() | {
-            **{name: getattr(self, name) for name in names},
-            "bos_token": special.cls,
-            "eos_token": special.sep,
-        }
+        return {**settings, "bos_token": special.cls, "eos_token": special.sep}
 
     def _vocabulary_files(self) -> dict[str, bytes]:
         names = {"AlbertTokenizer": "spiece.model", DEBERTA: "spm.model"}
@@ -237,22 +237,27 @@ def steps_of_deberta(
     do_lower_case: bool, split_by_punct: bool, add_prefix_space: bool
 ) -> tuple[list[Any], list[Any]]:
     """Returns the normalizers and the pre-tokenizers of DeBERTa."""
-    steps: list[Any] = [normalizers.Lowercase()] if do_lower_case else []
+    steps: list[Any] = []
+    if do_lower_case:
+        steps.append(normalizers.Lowercase())
     steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
     steps.append(normalizers.Strip(left=False, right=True))
-    words: list[Any] = [pre_tokenizers.Punctuation("isolated")] if split_by_punct else []
+    words: list[Any] = []
+    if split_by_punct:
+        words.append(pre_tokenizers.Punctuation("isolated"))
     scheme = "always" if add_prefix_space else "first"
-    return steps, [*words, pre_tokenizers.Metaspace(METASPACE, scheme)]
+    words.append(pre_tokenizers.Metaspace(METASPACE, scheme))
+    return steps, words
 
 
 def check_pieces(pieces: Pieces) -> None:
     """Raises ValueError if a piece is empty or has no finite score."""
-    wrong = [(piece, score) for piece, score in pieces if not piece or not math.isfinite(score)]
-    if wrong:
-        raise ValueError(
-            f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
-            "pieces need a character and a finite score; download or train it again."
-        )
+    for piece, score in pieces:
+        if not piece or not math.isfinite(score):
+            raise ValueError(
+                f"The vocabulary has the piece {brief(piece)!r} of score {score}: pieces need a "
+                "character and a finite score; download it again."
+            )
 
 
 def check_charsmap(charsmap: bytes) -> None:
@@ -315,11 +320,11 @@ def read_sentencepiece(
             "models (model_type=1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    added = [
-        AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL)
-        for piece in model.pieces
-        if piece.type in (_CONTROL, _USER_DEFINED)
-    ]
+    added = []
+    for piece in model.pieces:
+        if piece.type in (_CONTROL, _USER_DEFINED):
+            is_special = piece.type == _CONTROL
+            added.append(AddedToken(piece.piece, normalized=False, special=is_special))
     table = model.normalizer_spec.precompiled_charsmap
     return _in_order_of_ids(pieces, tokenizer_class), table, added
 
@@ -343,7 +348,9 @@ def _in_order_of_ids(pieces: Pieces, tokenizer_class: str) -> Pieces:
 
 def _without_number_comma(piece: str, score: float) -> float:
     """Lowers the score of "9," by 100, so that it is split, as in google-research/albert."""
-    return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
+    if piece.endswith(",") and piece[-2:-1].isdigit():
+        return score - 100
+    return score
 
 
 def with_pieces(tokenizer: UnigramTokenizer, pieces: Pieces) -> UnigramTokenizer:
@@ -392,12 +399,11 @@ def train_unigram(
         return normalizer.normalize_str(text).split()
 
     # The trainer gets words with their counts, because it would keep whole texts in memory.
-    keeping, stripping = (
-        normalizers.Sequence(steps_of_albert(do_lower_case, keep)) for keep in (True, False)
-    )
-    words = count_words(
-        map(partial(words_of, stripping if strip_accents else keeping), texts), report
-    )
+    stripping = normalizers.Sequence(steps_of_albert(do_lower_case, keep_accents=False))
+    normalizer = stripping
+    if not strip_accents:
+        normalizer = normalizers.Sequence(steps_of_albert(do_lower_case, keep_accents=True))
+    words = count_words(map(partial(words_of, normalizer), texts), report)
     if strip_accents is None and do_lower_case:
         strip_accents, words = strip_by_default(words, partial(words_of, stripping), report)
     written = io.BytesIO()
@@ -426,7 +432,7 @@ def train_unigram(
     except RuntimeError as error:
         raise ValueError(
             f"No unigram vocabulary of {vocab_size} entries can be learned from these texts "
-            f"({error}): check that --input names files with text, or increase --vocab_size."
+            f"({error}): check that --input names files with text."
         ) from error
     name, model_file = "AlbertTokenizer", written.getvalue()
     pieces, charsmap, _ = read_sentencepiece(model_file, "The trained model", name)

@@ -395,7 +395,7 @@ def test_blank_lines_of_a_vocabulary_keep_the_ids_of_the_others(kinds, tmp_path)
 
 
 REFUSED = [
-    ("tokenizer_config.json", {"truncation_side": "both"}, "truncation_side=both: .*right or left"),
+    ("tokenizer_config.json", {"truncation_side": "both"}, "truncation_side='both' .*right"),
     ("tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
     ("tokenizer_config.json", {"mask_token": "<mask>"}, "mask_token='<mask>', which the voc"),
     ("tokenizer_config.json", {"mask_token": " "}, "mask_token=' ', which the vocabulary"),
