@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from inference import some_texts, sorted_by_length
 from reporting import parser_of, ratios, report, take_turns
 
 from bertjax import load_pretrained
+from bertjax.data.text.corpus import Corpus
+from bertjax.data.text.sentences import sentences_of
 
+BATCH = 32
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -40,6 +42,36 @@ class LastHiddenState(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Returns the last hidden state [B, L, D]."""
         return self.model(input_ids, attention_mask).last_hidden_state
+
+
+def some_texts(count: int, words: int | None) -> list[str]:
+    """Returns evenly spaced sentences of Python's documentation, or passages of `words` words."""
+    documents = Corpus(["pydocs"]).documents()
+    if words is None:
+        texts = [sentence for document in documents for sentence in sentences_of(document)]
+    else:
+        split = " ".join(" ".join(sentences_of(document)) for document in documents).split()
+        texts = [" ".join(split[i : i + words]) for i in range(0, len(split) - words, words)]
+    if len(texts) < count:
+        raise SystemExit(f"Only {len(texts):,} texts of that length: --texts must be smaller.")
+    return texts[:: len(texts) // count][:count]
+
+
+def sorted_by_length(
+    tokenizer: Any, run: Callable[[Any], np.ndarray]
+) -> Callable[[list[str]], np.ndarray]:
+    """Returns a function of texts that calls `run` with padded batches, sorted by length."""
+
+    def of_texts(texts: list[str]) -> np.ndarray:
+        rows = tokenizer(texts, truncation=True)["input_ids"]
+        order = np.argsort([len(row) for row in rows], kind="stable")
+        results = []
+        for start in range(0, len(order), BATCH):
+            chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
+            results.append(run(tokenizer.pad(chosen, return_tensors="np")))
+        return np.concatenate(results)[np.argsort(order, kind="stable")]
+
+    return of_texts
 
 
 def in_pytorch(model: torch.nn.Module, dtype: str) -> Forward:

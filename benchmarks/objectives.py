@@ -19,7 +19,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pretrained_scores import write_random_weights
 from reporting import parser_of, report
 
 import bertjax
@@ -27,7 +26,9 @@ from bertjax.config import Phase, PretrainConfig, RtdConfig, load_config_file, n
 from bertjax.pretrain import run
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.throughput import Subject
+from bertjax.weights import init_params, load_model, save_hf
 
+HEAD = "masked_lm"
 CONFIGS = Path(__file__).parent.parent / "configs" / "pretrain"
 CONTENDERS = {"bert": "bert_tiny.py", "electra": "electra_tiny.py", "deberta": "electra_tiny.py"}
 SIZES = (
@@ -38,6 +39,13 @@ RANDOM = "random weights"
 TASKS = {"stsb": {"num_epochs": 4.0}, "sst2": {"max_steps": 1000}, "cola": {"num_epochs": 4.0}}
 FINETUNING_RATE = 2e-4
 MEASURED = 30  # steps
+
+
+def write_random_weights(model: str, folder: Path, seed: int) -> None:
+    """Writes a model with the same architecture and tokenizer, and random weights."""
+    loaded = load_model(model, HEAD)
+    params = init_params(loaded.model, seed)
+    save_hf(folder, params, loaded.config, loaded.tokenizer, head=HEAD)
 
 
 def config_of(name: str, args: argparse.Namespace, steps: int, workdir: Path) -> PretrainConfig:

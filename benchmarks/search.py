@@ -26,14 +26,16 @@ import itertools
 import json
 import random
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from embeddings import WARMUP, adamw, elapsed, in_process
 from reporting import parser_of, report
 
+WARMUP = 0.1
 RATE, RERANKER_RATE = 2e-5, 5e-5
 BEST = 20
 QRELS = "qrels/test.tsv"
@@ -41,6 +43,43 @@ RATIO = 0.95  # a negative has at most this fraction of the similarity of the po
 RANKS = 50
 SETTINGS = ("model", "data", "batch_size", "max_length", "dtype")
 SIZES = ("dtype", "questions", "dev_questions")  # what each line of --output says of the run
+
+
+def elapsed(start: tuple[float, float]) -> dict[str, float]:
+    """Returns the wall time and the processor time since `start`."""
+    return {
+        "seconds": round(time.perf_counter() - start[0], 1),
+        "processor_seconds": round(time.process_time() - start[1], 1),
+    }
+
+
+def adamw(rate: float) -> Any:
+    """Returns the config of the optimizer and the learning rates of transformers' trainer."""
+    from bertjax.config import OptimizerConfig
+
+    return OptimizerConfig(
+        recipe="adamw",
+        learning_rate=rate,
+        schedule="hf",
+        warmup_steps=0,
+        warmup_proportion=WARMUP,
+        weight_decay=0.0,
+        eps=1e-8,
+    )
+
+
+def in_process(
+    file: str, args: argparse.Namespace, names: Sequence[str], **flags: Any
+) -> dict[str, Any]:
+    """Runs a benchmark in a process of its own; returns the last line of JSON that it prints.
+
+    Its flags are `flags` and those of `args` with these names.
+    """
+    words = [sys.executable, file]
+    for name, value in ({name: getattr(args, name) for name in names} | flags).items():
+        words += [] if value is None else [f"--{name}", str(value)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def write_data(squad: Path, data: Path, questions: int, dev_questions: int) -> None:

@@ -128,7 +128,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     devices = len(topology.devices)
     flops = program.flops_per_row(phase) * phase.batch_size / devices
     begin = time.perf_counter()
-    found: list[Collective] = []
+    moved: list[Collective] = []
     traffic: dict[str, int] = {}
     try:
         compiled = _compile(program, phase, constants)
@@ -137,7 +137,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         memory = {"peak": error.used, "available": error.available}
     else:
         text = compiled.as_text()
-        found = collectives(text, devices)
+        moved = collectives(text, devices)
         traffic = memory_traffic(text)
     return Plan(
         topology=topology.name,
@@ -156,10 +156,11 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         fits="arguments" in memory,
         memory=memory,
         flops=flops,
-        collectives=tuple(found),
+        collectives=tuple(moved),
         compile_seconds=time.perf_counter() - begin,
         compute_seconds=flops / (topology.tflops * 1e12),
-        communication_seconds=sum(c.sent for c in found) / topology.link_bytes_per_s,
+        communication_seconds=sum(collective.sent for collective in moved)
+        / topology.link_bytes_per_s,
         traffic=traffic,
         memory_seconds=sum(traffic.values()) / topology.memory_bytes_per_s,
         watts_per_chip=topology.watts,
@@ -196,31 +197,32 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
         with no_compilation_cache(), progress.progress("compiling the training step"):
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)
-        found = next(filter(None, matches), None)
-        if found is None:
-            raise
-        used, available = (float(found[i]) * _UNITS[found[i + 1].upper()] for i in (1, 3))
-        raise DoesNotFit(used, available) from error
+        for pattern in _OUT_OF_MEMORY:
+            if match := pattern.search(str(error)):
+                used, used_unit, available, unit = match.groups()
+                raise DoesNotFit(
+                    float(used) * _UNITS[used_unit.upper()], float(available) * _UNITS[unit.upper()]
+                ) from error
+        raise
 
 
 def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
     """Returns `Plan.memory` of a program; raises DoesNotFit if it exceeds a device's memory."""
-    found = compiled.memory_analysis()
-    arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
-    temporaries, aliased = found.temp_size_in_bytes, found.alias_size_in_bytes
-    memory = {
+    stats = compiled.memory_analysis()
+    arguments, temporaries = stats.argument_size_in_bytes, stats.temp_size_in_bytes
+    outputs, aliased = stats.output_size_in_bytes, stats.alias_size_in_bytes
+    peak = arguments + temporaries + outputs - aliased + stats.generated_code_size_in_bytes
+    # Programs for GPUs are compiled even if they do not fit.
+    if peak > topology.memory_bytes:
+        raise DoesNotFit(peak, topology.memory_bytes)
+    return {
         "arguments": arguments,
         "temporaries": temporaries,
         "outputs": outputs,
         "aliased": aliased,
-        "peak": arguments + outputs - aliased + temporaries + found.generated_code_size_in_bytes,
+        "peak": peak,
         "available": topology.memory_bytes,
     }
-    # Programs for GPUs are compiled even if they do not fit.
-    if memory["peak"] > memory["available"]:
-        raise DoesNotFit(memory["peak"], memory["available"])
-    return memory
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
@@ -254,10 +256,15 @@ def _kinds_of_change(
     # Memory grows at most linearly with the rows of a microbatch, so dividing the rows by less than
     # peak / available memory cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
-    cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
-    finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]
+    finer, smaller = [], []
+    for cut in (1 << n for n in range(1, 20)):
+        if cut < least:
+            continue
+        if phase.accumulation_steps * cut <= rows:
+            finer.append(phase.accumulation_steps * cut)
+        if phase.batch_size % cut == 0:
+            smaller.append(phase.batch_size // cut)
     yield _phases_of(config, index, "accumulation_steps", finer)
-    smaller = [phase.batch_size // n for n in cuts if phase.batch_size % n == 0]
     yield _phases_of(config, index, "batch_size", smaller)
     if config.mesh.fsdp == config.mesh.tensor == 1:
         split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)

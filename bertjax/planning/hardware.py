@@ -123,15 +123,18 @@ def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
     _prepare_compiler()
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(
+    nodes = topologies.get_topology_desc(
         "", "cuda", target_config=_target(gpu), topology=f"1x{num_nodes}x{number}"
     )
-    link = gpu.link_gb_per_s if num_nodes == 1 else min(gpu.link_gb_per_s, gpu.network_gb_per_s)
+    link = gpu.link_gb_per_s
+    if num_nodes > 1:
+        link = min(link, gpu.network_gb_per_s)
+        name = f"{num_nodes} x {name}"
     return Topology(
-        name=name if num_nodes == 1 else f"{num_nodes} x {name}",
+        name=name,
         kind=gpu.kind,
-        devices=found.devices,
-        num_chips=len(found.devices),
+        devices=nodes.devices,
+        num_chips=len(nodes.devices),
         memory_bytes=int(gpu.memory_gib * GIB * _memory_fraction()),
         link_bytes_per_s=link * 1e9,
         tflops=PEAK_TFLOPS[gpu.kind],
@@ -205,9 +208,12 @@ def _prepare_compiler() -> None:
 def _assembler() -> Path | None:
     """Returns the folder of NVIDIA's wheel with ptxas and libdevice, or None."""
     package = importlib.util.find_spec("nvidia")
-    folders = (package.submodule_search_locations or ()) if package else ()
-    found = (Path(folder) / "cuda_nvcc" for folder in folders)
-    return next(filter(Path.is_dir, found), None)
+    if package is None:
+        return None
+    for folder in package.submodule_search_locations or ():
+        if (assembler := Path(folder) / "cuda_nvcc").is_dir():
+            return assembler
+    return None
 
 
 class Chip(NamedTuple):

@@ -44,16 +44,21 @@ class Instruction(NamedTuple):
     @property
     def called(self) -> list[str]:
         """The names of the computations that the instruction calls."""
-        found = _CALLED.findall(self.rest)
-        names = [name for several, one in found for name in (several or one).split(", ")]
-        return [name.removeprefix("%") for name in names]
+        names = []
+        for several, one in _CALLED.findall(self.rest):
+            for name in (several or one).split(", "):
+                names.append(name.removeprefix("%"))
+        return names
 
     @property
     def operands(self) -> list[str]:
         """The names of the operands."""
         depth = 1
         for end, character in enumerate(self.rest):
-            depth += (character in "([{") - (character in ")]}")
+            if character in "([{":
+                depth += 1
+            elif character in ")]}":
+                depth -= 1
             if depth == 0:
                 return _OPERAND.findall(self.rest[:end])
         return []
@@ -71,12 +76,13 @@ def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
     computations: dict[str, list[Instruction]] = {}
     entry = current = None
     for line in _COMMENT.sub("", text).splitlines():
-        if (start := _COMPUTATION.match(line)) is not None:
+        if start := _COMPUTATION.match(line):
             current = start[2]
             computations[current] = []
-            entry = current if start[1] else entry
-        elif current is not None and (found := _INSTRUCTION.match(line)) is not None:
-            computations[current].append(Instruction(*found.groups()))
+            if start[1]:
+                entry = current
+        elif current and (instruction := _INSTRUCTION.match(line)):
+            computations[current].append(Instruction(*instruction.groups()))
     if entry is None:
         raise ValueError(
             "The text has no ENTRY computation: pass the text of a compiled program, `as_text()`."
@@ -89,15 +95,22 @@ def sizes(result: str, *, on_chip: bool = True) -> list[int]:
 
     Without `on_chip`, arrays that a TPU keeps in other memory than the HBM have the size 0.
     """
-    found = []
+    all_bytes = []
     for dtype, shape, layout in _ARRAY.findall(result):
-        width = _BYTES.get(dtype)
-        if width is None:
-            bits = re.search(r"\d+", dtype)
-            width = max(1, int(bits[0]) // 8) if bits else 1
-        width *= on_chip or "S(" not in layout
-        found.append(math.prod(int(size) for size in shape.split(",") if size) * width)
-    return found
+        if "S(" in layout and not on_chip:
+            all_bytes.append(0)
+            continue
+        elements = math.prod(int(size) for size in shape.split(",") if size)
+        all_bytes.append(elements * _width(dtype))
+    return all_bytes
+
+
+def _width(dtype: str) -> int:
+    """Returns the bytes of an element."""
+    bits = re.search(r"\d+", dtype)
+    if dtype in _BYTES or bits is None:
+        return _BYTES.get(dtype, 1)
+    return max(1, int(bits[0]) // 8)
 
 
 def _stored(instruction: Instruction) -> int:
@@ -134,10 +147,9 @@ def memory_traffic(text: str) -> dict[str, int]:
     scope count as "optimizer and metrics". Kinds are sorted by bytes. Errors are as in `parse`.
     """
     computations, entry = parse(text)
-    written = {
-        name: {instruction.name: _stored(instruction) for instruction in body}
-        for name, body in computations.items()
-    }
+    written = {}
+    for name, body in computations.items():
+        written[name] = {instruction.name: _stored(instruction) for instruction in body}
     bytes_of: Counter[str] = Counter()
     for instruction, times, name in _executed(computations, entry):
         if not _is_free(instruction):
@@ -173,35 +185,49 @@ def _trips(loop: Instruction, computations: Computations) -> int:
     """
     if (known := _TRIPS.search(loop.rest)) is not None:
         return int(known[1])
-    for body in (computations[name] for name in loop.called if loop.opcode == "while"):
-        limits = [inner.rest.partition(")")[0] for inner in body if inner.opcode == "constant"]
-        if body[-1].opcode == "compare" and "direction=LT" in body[-1].rest and len(limits) == 1:
+    if loop.opcode != "while":
+        return 1
+    for name in loop.called:
+        body = computations[name]
+        *_, last = body
+        limits = [_first_operand(inner) for inner in body if inner.opcode == "constant"]
+        if last.opcode == "compare" and "direction=LT" in last.rest and len(limits) == 1:
             return int(limits[0])
     return 1
+
+
+def _first_operand(instruction: Instruction) -> str:
+    return instruction.rest.partition(")")[0]
 
 
 def _moved(instruction: Instruction, written: Mapping[str, int], computations: Computations) -> int:
     operands = instruction.operands
     if instruction.opcode in ("copy-start", "slice-start"):
         copied = min(sizes(instruction.result)[:2])
-        return copied * sum(map(bool, sizes(instruction.result, on_chip=False)[:2]))
+        in_memory = sizes(instruction.result, on_chip=False)[:2]
+        return copied * sum(map(bool, in_memory))
     if instruction.opcode != "fusion":
         return sum(written.get(name, 0) for name in {*operands}) + written[instruction.name]
     body = computations[instruction.called[0]]
+    moved = _written(body[-1].name, body, computations)
     # An operand that is passed twice is read once.
-    read = dict(zip(operands, _parameters(body), strict=True))
-    written_here = _written(body[-1].name, body, computations)
-    return sum(_read(name, body, computations) for name in read.values()) + written_here
+    parameters = dict(zip(operands, _parameters(body), strict=True))
+    for name in parameters.values():
+        moved += _read(name, body, computations)
+    return moved
 
 
 def _parameters(body: list[Instruction]) -> list[str]:
-    found = (inner for inner in body if inner.opcode == "parameter")
-    return [inner.name for inner in sorted(found, key=lambda i: int(i.rest.partition(")")[0]))]
+    names = {}
+    for instruction in body:
+        if instruction.opcode == "parameter":
+            names[int(_first_operand(instruction))] = instruction.name
+    return [names[number] for number in sorted(names)]
 
 
 def _read(name: str, body: list[Instruction], computations: Computations) -> int:
     """Returns how many bytes of its parameter `name` a fusion reads."""
-    whole = next(_stored(inner) for inner in body if inner.name == name)
+    whole = _stored(_named(name, body))
     total = 0
     for user in body:
         if name not in user.operands:
@@ -220,32 +246,39 @@ def _read(name: str, body: list[Instruction], computations: Computations) -> int
 
 def _written(name: str, body: list[Instruction], computations: Computations) -> int:
     """Returns how many bytes a fusion writes whose root is the instruction `name`."""
-    found = next(inner for inner in body if inner.name == name)
-    if not _stored(found):
+    root = _named(name, body)
+    if not _stored(root):
         return 0
-    if found.opcode == "tuple":
-        return sum(_written(part, body, computations) for part in found.operands)
-    if found.opcode == "bitcast":
-        return _written(found.operands[0], body, computations)
-    if found.opcode == "fusion":
-        inner = computations[found.called[0]]
+    if root.opcode == "tuple":
+        return sum(_written(part, body, computations) for part in root.operands)
+    if root.opcode == "bitcast":
+        return _written(root.operands[0], body, computations)
+    if root.opcode == "fusion":
+        inner = computations[root.called[0]]
         return _written(inner[-1].name, inner, computations)
-    if found.opcode == "dynamic-update-slice":
-        name = found.operands[1]
-        found = next(inner for inner in body if inner.name == name)
-    return sum(sizes(found.result))
+    if root.opcode == "dynamic-update-slice":
+        root = _named(root.operands[1], body)
+    return sum(sizes(root.result))
+
+
+def _named(name: str, body: list[Instruction]) -> Instruction:
+    return next(instruction for instruction in body if instruction.name == name)
 
 
 def _kind(instruction: Instruction, computations: Computations) -> str:
-    opcodes = {i.opcode for name in instruction.called for i in computations.get(name, ())}
+    opcodes = {instruction.opcode}
+    for name in instruction.called:
+        opcodes.update(inner.opcode for inner in computations.get(name, ()))
     is_library_call = "gemm" in instruction.name or "__cublas$" in instruction.rest
-    if {"dot", "convolution"} & (opcodes | {instruction.opcode}) or is_library_call:
+    if is_library_call or "dot" in opcodes or "convolution" in opcodes:
         return MATRIX_MULTIPLICATIONS
     if "erf" in opcodes:
         return "GELU"
-    name = _OP_NAME.search(instruction.rest)
-    path = name[1] if name else ""
-    return next((kind for scope, kind in _SCOPES if scope in path), "optimizer and metrics")
+    if name := _OP_NAME.search(instruction.rest):
+        for scope, kind in _SCOPES:
+            if scope in name[1]:
+                return kind
+    return "optimizer and metrics"
 
 
 KINDS = (
@@ -282,10 +315,12 @@ class Collective(NamedTuple):
     @property
     def sent(self) -> float:
         """The minimum number of bytes that each device sends per step, with ring algorithms."""
-        share = (self.group - 1) / self.group if self.group > 1 else 0.0
+        if self.kind == "collective-permute":
+            return float(self.payload)
+        share = 1 - 1 / max(self.group, 1)
         if self.kind == "all-reduce":
-            return 2 * share * self.payload
-        return float(self.payload) if self.kind == "collective-permute" else share * self.payload
+            share *= 2
+        return share * self.payload
 
 
 def collectives(text: str, num_devices: int) -> list[Collective]:
@@ -316,18 +351,19 @@ def _payload(kind: str, opcode: str, result: str, group: int) -> int:
         arrays = sizes(_SCALAR.sub("", result))
         half = len(arrays) // 2
         return max(sum(arrays[:half]), sum(arrays[half:]))
-    total = sum(sizes(result))
-    return total * group if kind == "reduce-scatter" else total
+    if kind == "reduce-scatter":
+        return group * sum(sizes(result))
+    return sum(sizes(result))
 
 
 def _group_size(rest: str, num_devices: int) -> int:
     if (mesh := _MESH_GROUPS.search(rest)) is not None:
-        sizes = dict(_AXIS_SIZE.findall(mesh[1]))
+        axis_sizes = dict(_AXIS_SIZE.findall(mesh[1]))
         used = _AXIS_USED.findall(mesh[2])
-        return math.prod(int(part or sizes[axis]) for axis, part in used)
-    found = _GROUPS.search(rest)
-    if found is None:
-        return num_devices
-    if found[2]:
-        return int(found[2])
-    return len(found[1].split(",")) if found[1] else num_devices
+        return math.prod(int(part or axis_sizes[axis]) for axis, part in used)
+    groups = _GROUPS.search(rest)
+    if groups is not None and groups[2]:
+        return int(groups[2])
+    if groups is not None and groups[1]:
+        return len(groups[1].split(","))
+    return num_devices

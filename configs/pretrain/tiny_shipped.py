@@ -1,6 +1,6 @@
 """The model `bertjax:tiny`, which comes with bertjax: 3 layers, on the documentation of Python.
 
-`python launch/shipped_model.py WORK` trains it in about 20 minutes of one CPU core:
+`python benchmarks/shipped_model.py WORK` trains it in about 20 minutes of one CPU core:
 
     python -m bertjax.pretrain --config configs/pretrain/tiny_shipped.py --data D --workdir W
 

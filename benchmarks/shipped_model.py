@@ -1,4 +1,4 @@
-"""Trains the model that comes with bertjax: `nice python launch/shipped_model.py WORK`.
+"""Trains the model that comes with bertjax: `nice python benchmarks/shipped_model.py WORK`.
 
 Takes about 20 minutes of one CPU core; an interrupted run resumes. The text is the documentation of
 Python and of the installed packages, so that nothing is downloaded. The folders of the training are
@@ -59,7 +59,7 @@ the tools work, and do not compare results with it.
 
 ## How it was made
 
-`nice python launch/shipped_model.py WORK` in the repository repeats it. It runs these commands:
+`nice python benchmarks/shipped_model.py WORK` in the repository repeats it. It runs these commands:
 
 ```bash
 {commands}
@@ -160,5 +160,5 @@ def facts(work: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python launch/shipped_model.py WORK")
+        sys.exit("usage: python benchmarks/shipped_model.py WORK")
     sys.exit(main(sys.argv[1]))
