@@ -311,9 +311,9 @@ class Bertjax:
     def rank(self, model: str) -> tuple[Any, Any]:
         """Ranks all paragraphs for each question; returns the collection and the ranking."""
         import bertjax
-        from bertjax.inference.retrieval import Collection, embedders
+        from bertjax.inference.retrieval import beir_collection, embedders
 
-        collection = Collection(self.args.data, "test")
+        collection = beir_collection(self.args.data, "test")
         loaded = bertjax.load_pretrained(model, "encoder").loaded
         embed = embedders(loaded, max_length=self.args.max_length)
         return collection, collection.rank(embed)

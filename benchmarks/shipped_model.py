@@ -43,7 +43,7 @@ inputs of at most {positions} tokens. It is part of the package bertjax, and has
 pretraining: masked LM and next-sentence prediction.
 
 ```bash
-bertjax predict --model bertjax:tiny --fill_mask "The file does not [MASK]."
+bertjax fill_mask --model bertjax:tiny "The file does not [MASK]."
 bertjax visualize "The file does not [MASK]."
 ```
 

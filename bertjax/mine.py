@@ -30,7 +30,7 @@ class MineConfig(Checked):
     GROUPS: ClassVar[dict[str, str]] = {"model": "model reranker max_length", "output": "output"}
 
     model: str
-    """Model whose embeddings find the candidates, as for predict --embed."""
+    """Model whose embeddings find the candidates, as for bertjax.embed."""
     queries: str
     """Table with a column of queries and one of their positives, as finetune --task=embed reads;
     all rows of a query are its positives."""
@@ -78,21 +78,20 @@ def run(config: MineConfig) -> None:
     Raises:
         ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
-    from bertjax.base.outputs import check_paths
     from bertjax.base.progress import progress
-    from bertjax.cloud.hub import local_data
     from bertjax.inference import output_files as files
-    from bertjax.inference.embed import write_vectors
+    from bertjax.inference.command import start_command
+    from bertjax.inference.embedder import write_vectors
+    from bertjax.inference.passages import read_passages
     from bertjax.inference.pretrained import load_pretrained
-    from bertjax.inference.retrieval import QUERIES, embedders, fresh, read_passages, search
+    from bertjax.inference.retrieval import QUERIES, embedders, fresh, search
     from bertjax.tasks.sources.columns import Columns
     from bertjax.tasks.sources.own_files import TableSource
 
-    check_paths(config)
+    local = start_command(config, "queries", "corpus")
     output, ignored = Path(config.output), config.ignore_columns
     named = Columns(text=config.text_column, pair=config.pair_column, ignored=ignored)
-    table, corpus = (path and local_data(path) for path in (config.queries, config.corpus))
-    source = TableSource("embed", train=table, columns=named, keep=False)
+    source = TableSource("embed", train=local.queries, columns=named, keep=False)
     print(source.note)
     if (label := source.columns.label) is not None:
         raise ValueError(
@@ -116,7 +115,7 @@ def run(config: MineConfig) -> None:
     for query in left_out.keys() & numbers.keys():
         left_out[query].add(numbers[query])
     known = frozenset(numbers)
-    for passage in read_passages(Path(corpus), frozenset()) if corpus else ():
+    for passage in read_passages(Path(local.corpus), warns=True) if local.corpus else ():
         forms = passage_forms(passage.title, passage.text)
         if passage.whole and known.isdisjoint(forms):
             number = add(passage.whole)
@@ -159,7 +158,7 @@ def run(config: MineConfig) -> None:
         "config": dataclasses.asdict(config),
         "settings": [embedder.settings for embedder in embed.values()],
         "models": [model.identity, reranker and reranker.identity],
-        "files": [files.file_identity(path) for path in (table, corpus) if path],
+        "files": [files.file_identity(path) for path in (local.queries, local.corpus) if path],
     }
     opened = functools.partial(files.PartialVectors, size=embed["document"].size)
     kept = output.with_name(f".{output.name}.vectors")  # until all is written

@@ -95,7 +95,7 @@ def steps(config: QuickstartConfig) -> list[Step]:
             "pretrain with masked LM and next-sentence prediction",
             ["pretrain", "--config", "quickstart", *number, "--data", data, "--workdir", run],
         ),
-        Step("fill a mask", ["predict", "--model", run, "--fill_mask", SENTENCES[1]]),
+        Step("fill a mask", ["fill_mask", "--model", run, SENTENCES[1]]),
     ]
 
 
@@ -105,7 +105,7 @@ def next_commands(config: QuickstartConfig) -> list[tuple[str, list[str]]]:
     return [
         ("look at the attention of the model", ["visualize", "--model", run, SENTENCES[0]]),
         ("compare your texts, one in a line, by their embeddings",
-         ["predict", "--model", run, "--embed", "texts.txt", "--output", "vectors.npy"]),
+         ["embed", "--model", run, "--input", "texts.txt", "--output", "vectors.npy"]),
         ("fine-tune it on your texts with labels, in two columns",
          ["finetune", "--task", "classify", "--init", run, "--train", "labelled.csv"]),
         ("see all commands", ["--help"]),
@@ -162,7 +162,7 @@ def checks(out: Path) -> Iterator[Check]:
     constant answer's; and the words that fill a mask must depend on the sentence.
     """
     from bertjax.data.metadata import open_prepared
-    from bertjax.inference.fill_mask import fill_mask
+    from bertjax.inference.masks import fill_mask
     from bertjax.weights import load_model
 
     with (out / "run" / "metrics.jsonl").open(encoding="utf-8") as file:

@@ -80,13 +80,11 @@ def run(config: VisualizeConfig) -> None:
         OSError: the file cannot be written.
         ValueError: the text is empty or too long, or the model has no such layer or head.
     """
-    from bertjax.base.outputs import check_paths
-    from bertjax.devices.compilation import start_jax
+    from bertjax.inference.command import start_command
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 
-    check_paths(config)
-    start_jax()
+    start_command(config)
     # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
     model = Pretrained(load_model(config.model, "auto"))
     counts = {"layer": model.config.num_hidden_layers, "head": model.config.num_attention_heads}
@@ -103,7 +101,7 @@ def run(config: VisualizeConfig) -> None:
 def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
     from bertjax.base.files import write_text
     from bertjax.inference.attention import attention_data
-    from bertjax.inference.fill_mask import model_name
+    from bertjax.inference.masks import model_name
     from bertjax.pages.templates import fill
 
     data = attention_data(model, config.text, config.pair)

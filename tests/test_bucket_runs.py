@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import predict, prepare, pretrain
+from bertjax import embed, prepare, pretrain
 from bertjax.cloud.copies import local_copy
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.predict import PredictConfig
+from bertjax.embed import EmbedConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.train.pretraining import PretrainingJob
 from tests import bucket_servers
@@ -108,15 +108,15 @@ def test_preparation_reads_text_from_a_bucket(upload, corpus, small_chunks, tmp_
     assert first == second and first
 
 
-def test_predictions_of_a_file_in_a_bucket(upload, one_layer, sentences, tmp_path):
+def test_vectors_of_a_file_in_a_bucket(upload, one_layer, sentences, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text("\n".join(sentences[:9]) + "\n")
     for name, file in (("local", str(folder)), ("remote", upload(folder, "texts"))):
-        config = PredictConfig(
-            model=str(one_layer), embed=f"{file}/a.txt", output=str(tmp_path / f"{name}.npy")
+        config = EmbedConfig(
+            model=str(one_layer), input=f"{file}/a.txt", output=str(tmp_path / f"{name}.npy")
         )
-        predict.run(config)
+        embed.run(config)
     np.testing.assert_array_equal(np.load(tmp_path / "remote.npy"), np.load(tmp_path / "local.npy"))
 
 

@@ -242,7 +242,8 @@ def write_files(folder, sentences):
     (folder / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in triplets))
     write_table(folder / "new.csv", ("text",), [(text,) for text in sentences[:9]])
     write_table(folder / "reviews.csv", ("id", "review"), list(enumerate(sentences[:9])))
-    (folder / "texts.txt").write_text("\n".join(sentences[:9]) + "\n")
+    for name in ("texts", "questions"):
+        (folder / f"{name}.txt").write_text("\n".join(sentences[:9]) + "\n")
     (folder / "beir" / "qrels").mkdir(parents=True)
     for name in ("corpus", "queries"):
         rows = ({"_id": f"{name[0]}{i}", "text": text} for i, text in enumerate(sentences[:9]))

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
     *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
     *("benchmark", "visualize", "report", "quickstart", "completion", "mine"),
+    *("embed", "fill_mask", "search"),
 }
 # From the bottom to the top: a part imports only itself and the parts before it.
 ORDER = (
@@ -88,7 +89,7 @@ class Blocked(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Blocked())
 import bertjax.train.pretraining, bertjax.train.experiments, bertjax.train.glue
-import bertjax.inference.embed, bertjax.inference.evaluation, bertjax.inference.retrieval
+import bertjax.inference.embedder, bertjax.inference.evaluation, bertjax.inference.retrieval
 import bertjax.weights.tf1, bertjax.weights.torch_files
 assert not {"mlflow", "trackio", "wandb"} & {*sys.modules}, "only --track needs them"
 """

@@ -9,7 +9,7 @@ import pytest
 
 import bertjax
 from bertjax import mine
-from bertjax.inference import embed, output_files, retrieval
+from bertjax.inference import embedder, output_files, retrieval
 from bertjax.mine import MineConfig, folded, passage_forms, run
 from tests.hub_server import unique
 from tests.inference.test_retrieval import with_modules
@@ -234,7 +234,7 @@ def test_a_rerankers_scores_filter_and_order(config, monkeypatch, capsys):
 def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch, fails, tmp_path):
     monkeypatch.setattr(retrieval, "QUERIES", 2)
     monkeypatch.setattr(retrieval, "PASSAGES", 16)
-    monkeypatch.setattr(embed, "WINDOW", 10)
+    monkeypatch.setattr(embedder, "WINDOW", 10)
     mined(config)
     whole = (tmp_path / "mined.jsonl").read_bytes()
     (tmp_path / "mined.jsonl").unlink()
@@ -255,13 +255,13 @@ def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch,
     kept = sorted(path.name for path in tmp_path.iterdir())
     assert len(kept) == (1 if fails == "embedding" else 2), kept
     encoded = []
-    call = embed.Embedder.__call__
+    call = embedder.Embedder.__call__
 
     def counted(self, texts):
         encoded.append(len(texts))
         return call(self, texts)
 
-    monkeypatch.setattr(embed.Embedder, "__call__", counted)
+    monkeypatch.setattr(embedder.Embedder, "__call__", counted)
     mined(config)
     assert (tmp_path / "mined.jsonl").read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["mined.jsonl"]

@@ -143,6 +143,18 @@ def test_finetune_predict_and_visualize(hub, one_layer, files, sentences, tmp_pa
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_embed_fill_mask_and_search(bucket, one_layer, sentences, tmp_path):
+    with fsspec.open(f"{bucket}/texts.txt", "wb") as file:
+        file.write("\n".join(sentences[:9]).encode())
+    texts = f"{bucket}/texts.txt"
+    run("embed", "--model", one_layer, "--input", texts, "--output", tmp_path / "vectors.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "vectors.parquet").num_rows == 9
+    assert "probability" in run("fill_mask", f"{sentences[0]} [MASK]", "--model", one_layer)
+    files = ("--corpus", texts, "--queries", texts, "--output", tmp_path / "run.trec")
+    run("search", "--model", one_layer, *files)
+    assert len((tmp_path / "run.trec").read_text().splitlines()) == 81
+
+
 def test_mine(one_layer, sentences, tmp_path):
     pairs = "".join(f"{text},{text[:20]}\n" for text in sentences[:30])
     (tmp_path / "pairs.csv").write_text(f"query,positive\n{pairs}")

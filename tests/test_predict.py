@@ -9,15 +9,13 @@ from pathlib import Path
 import pandas
 import pytest
 
-from bertjax import convert, finetune, load_pretrained, predict
+from bertjax import convert, embed, fill_mask, finetune, load_pretrained, predict, search
 from bertjax.base.lock import Locked
 from bertjax.config import FinetuneConfig
 from bertjax.convert import ConvertConfig
-from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.output_files import PartialLines, continued
 from bertjax.predict import PredictConfig
 from bertjax.tasks.classification import MultiLabelTask
-from bertjax.tokenization import train_bpe
 from bertjax.weights import load_model
 
 
@@ -224,21 +222,21 @@ def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
             predict.run(many)
 
 
-@pytest.mark.parametrize("mode", ["input", "embed"])
-def test_the_input_is_never_replaced_and_the_folder_of_the_output_is_made(run, mode, tmp_path):
+def test_the_input_is_never_replaced_and_the_folder_of_the_output_is_made(run, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "abc"}\n')
     source = str(tmp_path / "a.jsonl")
-    given = {"model": str(run), mode: source}
+    config = PredictConfig(model=str(run), input=source)
     for output in (source, str(tmp_path / "b" / ".." / "a.jsonl")):
         with pytest.raises(ValueError, match="would replace the input"):
-            predict.run(PredictConfig(**given, output=output))
+            predict.run(dataclasses.replace(config, output=output))
     with pytest.raises(ValueError, match="among the input files"):
         predict.run(
             PredictConfig(model=str(run), input=str(tmp_path), output=f"{tmp_path}/c.jsonl")
         )
     assert Path(source).read_text() == '{"text": "abc"}\n'
-    predict.run(PredictConfig(**given, output=str(tmp_path / "new" / "folder" / "a.jsonl")))
-    assert (tmp_path / "new" / "folder" / "a.jsonl").is_file()
+    output = tmp_path / "new" / "folder" / "a.jsonl"
+    predict.run(dataclasses.replace(config, output=str(output)))
+    assert output.is_file()
 
 
 def test_truncated_texts_are_counted(run, tmp_path, capsys):
@@ -250,19 +248,80 @@ def test_truncated_texts_are_counted(run, tmp_path, capsys):
     assert "truncated" not in capsys.readouterr().err
 
 
+OWNERS = {
+    "text": {"pair": "b"},
+    "task": {"data_dir": "d", "tfds_data_dir": "d", "submission": "a.zip"},
+    "input": {
+        "text_column": "b",
+        "pair_column": "b",
+        "label_column": "b",
+        "id_column": "b",
+        "choice_columns": ("b", "c"),
+        "label_separator": "|",
+        "spreadsheet_safe": True,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["input", "text", "task"])
+def test_flags_of_another_kind_of_input_are_refused(kind):
+    for owner, flags in OWNERS.items():
+        for flag, value in flags.items():
+            config = {"model": "m", kind: "a", flag: value}
+            if owner == kind:
+                PredictConfig(**config)
+                continue
+            with pytest.raises(ValueError, match=f"--{flag} belongs to --{owner}: .*--{kind}"):
+                PredictConfig(**config)
+
+
+@pytest.mark.parametrize("given", [{}, {"text": "a", "input": "b"}, {"text": "a", "task": "ax"}])
+def test_there_is_exactly_one_kind_of_input(given):
+    with pytest.raises(ValueError, match="one of --input, --text and --task"):
+        PredictConfig(model="m", **given)
+
+
+def test_an_output_of_another_format_is_refused():
+    for name in ("answers.xlsx", "answers"):
+        with pytest.raises(ValueError, match=f"--output {name}"):
+            PredictConfig(model="m", text="a", output=name)
+    PredictConfig(model="m", task="ax", output="a_folder")
+
+
 @pytest.mark.parametrize(
-    ("given", "idle"),
+    ("words", "command"),
     [
-        ({"input": "a.csv", "pair": "b"}, "--pair"),
-        ({"text": "a", "top_k": 3, "label_column": "b"}, "--label_column, --top_k"),
-        ({"embed": "a.txt", "pair": "b"}, "--pair"),
-        ({"fill_mask": "a", "output": "b"}, "--output"),
-        ({"task": "ax", "layers": (1,)}, "--layers"),
+        (["--embed", "x.txt"], "bertjax.embed: python -m bertjax.embed --input x.txt ..."),
+        (["--pooling=cls"], "bertjax.embed: python -m bertjax.embed --pooling cls ..."),
+        (["--normalize"], "bertjax.embed: python -m bertjax.embed --normalize ..."),
+        (
+            ["--fill-mask", "a [MASK]"],
+            "bertjax.fill_mask: python -m bertjax.fill_mask 'a [MASK]' ...",
+        ),
+        (
+            ["--retrieval_dir", "beir"],
+            "bertjax.search: python -m bertjax.search --retrieval_dir beir ...",
+        ),
     ],
 )
-def test_flags_without_effect_are_refused(given, idle):
-    with pytest.raises(ValueError, match=f"^{idle}: without effect"):
-        PredictConfig(model="m", **given)
+def test_flags_of_other_commands_are_named_with_their_command(words, command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        predict.parse(["--model", "m", *words])
+    name = words[0].partition("=")[0].replace("-", "_").replace("__", "--")
+    assert capsys.readouterr().err == f"error: {name} belongs to {command}\n"
+
+
+def test_each_flag_of_another_command_is_one_there():
+    configs = {
+        "embed": embed.EmbedConfig,
+        "fill_mask": fill_mask.FillMaskConfig,
+        "search": search.SearchConfig,
+    }
+    ours = {field.name for field in dataclasses.fields(PredictConfig)}
+    for flag, there in predict.ELSEWHERE.items():
+        command, _, name = there.partition(" --")
+        names = {field.name for field in dataclasses.fields(configs[command])}
+        assert (name or "text") in names and flag not in ours
 
 
 def test_the_folder_of_a_fine_tuning_stands_for_its_model(run):
@@ -282,18 +341,6 @@ def test_the_folder_of_a_fine_tuning_stands_for_its_model(run):
 def test_what_does_not_fit_is_refused(run, given, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         predict.run(PredictConfig(model=str(run), **given))
-
-
-def test_masks_are_filled_by_a_masked_lm_too_and_named_as_the_family_writes_them(
-    encoder, sentences, capsys
-):
-    text = sentences[0] + " [MASK]"
-    loaded = load_model(encoder, "masked_lm")
-    assert fill_mask(loaded, text) == fill_mask(load_model(encoder), text)
-    predict.run(PredictConfig(model=str(encoder), fill_mask=text))
-    assert "[MASK] 1" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="No <mask> in .*: write <mask> where"):
-        fill_mask(loaded._replace(tokenizer=train_bpe(sentences, vocab_size=300)), text)
 
 
 def test_rows_without_a_label_are_counted(run, tmp_path, capsys):

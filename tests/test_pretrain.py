@@ -19,7 +19,7 @@ from bertjax.base.checksums import steps_in
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.metadata import shard_paths, unigram_entropy
 from bertjax.data.records import decode_row
-from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.masks import fill_mask
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 from bertjax.train import program, run
 from bertjax.train.checkpoint import Checkpointer

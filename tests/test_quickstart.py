@@ -35,8 +35,8 @@ def test_all_steps_run_and_a_repetition_resumes_them(text, tmp_path, monkeypatch
     assert status == 1 and "FAIL held-out MLM loss" in printed
     shown = commands_in(printed)
     assert [command[command.index("bertjax") + 1] for command in shown] == [
-        *("train_tokenizer", "prepare", "pretrain", "predict"),
-        *("visualize", "predict", "finetune", "--help"),
+        *("train_tokenizer", "prepare", "pretrain", "fill_mask"),
+        *("visualize", "embed", "finetune", "--help"),
     ]
     assert read_json(tmp_path / "a run" / "run" / "run.json")["config"]["phases"] == [
         {**read_json(tmp_path / "a run/run/run.json")["config"]["phases"][0], "num_steps": 3}

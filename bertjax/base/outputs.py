@@ -31,9 +31,9 @@ from bertjax.base.workdir_files import RUN_NAMES
 # one of its files.
 TEXTS = (
     "input",
-    "embed",
     "queries",
     "corpus",
+    "qrels",
     "train",
     "dev",
     "test",

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.base.checked import check
 from bertjax.base.files import brief, write_bytes
-from bertjax.inference.fill_mask import encoded, text_view
+from bertjax.inference.masks import encoded, text_view
 from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import Example
 

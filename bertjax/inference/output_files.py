@@ -221,21 +221,11 @@ def file_identity(path: str | Path) -> list[Any]:
     return [str(path), *([name, found.st_size, found.st_mtime_ns] for name, found in stats)]
 
 
-JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".parquet")
 JSON_ARRAY = ".json"
 # What ends a field or a line of TSV, for readers that know all line ends of Unicode, too.
 _BREAKS = re.compile("\r\n|[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 ROWS = 4096
-
-
-def check_suffix(output: str | Path) -> None:
-    """Raises ValueError if the suffix of `output` does not tell the format of the predictions."""
-    if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
-        raise ValueError(
-            f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
-            ".tsv or .parquet; without --output, JSON lines are printed."
-        )
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:

@@ -24,8 +24,8 @@ from bertjax.base.outputs import keep_apart
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
-from bertjax.inference.embed import Embedder, following
-from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.embedder import Embedder, following
+from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
     Predictor,
@@ -436,7 +436,7 @@ class Pretrained:
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
-        Result and errors are as in `bertjax.inference.fill_mask`. If the model was loaded
+        Result and errors are as in `bertjax.inference.masks`. If the model was loaded
         without its masked LM head, the head of the model's files is used.
         """
         return fill_mask(self.masked_lm, text, top_k)
@@ -768,7 +768,7 @@ def _kind_of(
     if not kinds:
         raise ValueError(
             f"The model has the head {head}, which no task uses: fine-tune the model "
-            "with bertjax.finetune, or use --fill_mask or --embed."
+            "with bertjax.finetune, or use bertjax.fill_mask or bertjax.embed."
         )
     return kinds[0]
 

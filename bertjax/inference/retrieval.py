@@ -8,47 +8,36 @@ passage with the id of the query is left out. A title stands before its text wit
 
 import functools
 import mmap
-import operator
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.base.files import brief, writing
+from bertjax.base.files import brief
 from bertjax.base.progress import progress
 from bertjax.base.scratch import scratch_folder
-from bertjax.inference.embed import ROLES, Embedder, windows
+from bertjax.inference.embedder import ROLES, Embedder, windows
+from bertjax.inference.passages import (
+    PASSAGE_IDS,
+    QUERY_IDS,
+    Judgements,
+    has_column,
+    is_numbered,
+    read_judgements,
+    read_passages,
+    warn,
+)
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
-from bertjax.tasks.sources.columns import plain
-from bertjax.tasks.sources.own_files import data_files
-from bertjax.tasks.sources.rows import SQL_MISSING, is_blank
-from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
-from bertjax.tasks.task import MISSING
+from bertjax.tasks.sources.rows import is_blank
 from bertjax.weights import LoadedModel
 
 QUERIES, PASSAGES = 512, 16384  # in a block of scores
 DEPTH = 100  # the passages of a ranking that the metrics need
-# Names, as of `plain`, of the columns of ids, and of the columns of judgements.
-QUERY_IDS = frozenset("id idx index guid uid uuid key qid queryid questionid topicid".split())
-PASSAGE_IDS = frozenset(
-    "id idx index guid uid uuid key docid pid did cid docno corpusid passageid documentid "
-    "paragraphid articleid chunkid".split()
-)
-_IDS = QUERY_IDS | PASSAGE_IDS
-_JUDGED = (
-    frozenset("qid queryid questionid topicid query question topic".split()),
-    frozenset(
-        "docid pid did cid docno corpusid passageid documentid passage document doc corpus".split()
-    ),
-    frozenset("score relevance relevancy rel label grade rating judgment judgement".split()),
-)
-_MISSING = MISSING | {SQL_MISSING.lower()}
 # {query id: {passage id: score}}, the best passages first
 Ranking = Mapping[str, Mapping[str, float]]
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -72,17 +61,15 @@ def search(
         The scores, float32 [N, min(k, P)], in descending order, and the indices of the passages,
         int32 of the same shape. Raises ValueError if a score is not finite.
     """
-    k, found = min(k, len(corpus)), []
+    k = min(k, len(corpus))
+    scores = np.empty((len(queries), k), np.float32)
+    indices = np.empty((len(queries), k), np.int32)
     for first in range(0, len(queries), QUERIES):
-        block = np.asarray(queries[first : first + QUERIES], np.float32)
-        best = jnp.full((len(block), k), -jnp.inf), jnp.full((len(block), k), -1, jnp.int32)
-        for start in range(0, len(corpus), PASSAGES):
-            passages = np.asarray(fresh(corpus)[start : start + PASSAGES], np.float32)
-            # Otherwise, all blocks that wait for the device would be in memory.
-            best = jax.block_until_ready(_merged(block, passages, best, start, cosine))
-        found.append([np.asarray(values) for values in best])
-    scores, indices = (np.concatenate(values) for values in zip(*found, strict=True))
-    if not (finite := np.isfinite(scores).all(axis=1)).all():
+        rows = slice(first, first + QUERIES)
+        block = np.asarray(queries[rows], np.float32)
+        scores[rows], indices[rows] = _best_of_corpus(block, corpus, k, cosine)
+    finite = np.isfinite(scores).all(axis=1)
+    if not finite.all():
         raise ValueError(
             f"The scores of query {finite.argmin()} (from 0) are not finite, because its vector or "
             "one of a passage is not: check the weights of the model."
@@ -90,15 +77,32 @@ def search(
     return scores, indices
 
 
+def _best_of_corpus(
+    queries: np.ndarray, corpus: np.ndarray, k: int, cosine: bool
+) -> tuple[jax.Array, jax.Array]:
+    shape = (len(queries), k)
+    best = jnp.full(shape, -jnp.inf), jnp.full(shape, -1, jnp.int32)
+    for start in range(0, len(corpus), PASSAGES):
+        block = fresh(corpus)[start : start + PASSAGES]
+        best = _merged(queries, np.asarray(block, np.float32), best, start, cosine)
+        # Otherwise, all blocks that wait for the device would be in memory.
+        best = jax.block_until_ready(best)
+    return best
+
+
 @functools.partial(jax.jit, static_argnames="cosine", donate_argnums=2)
 def _merged(queries: Any, passages: Any, best: Any, start: Any, cosine: bool) -> Any:
+    """Returns the best scores and indices of those of earlier blocks and of a block of passages."""
     if cosine:
         queries, passages = unit(queries), unit(passages)
     scores = jnp.matmul(queries, passages.T, precision="highest")
     indices = jnp.broadcast_to(start + jnp.arange(len(passages), dtype=jnp.int32), scores.shape)
+    best_scores, best_indices = best
+    scores = jnp.concatenate([best_scores, scores], axis=1)
+    indices = jnp.concatenate([best_indices, indices], axis=1)
     # Of equal scores, top_k takes the first, and the best so far are of earlier blocks.
-    values, at = jax.lax.top_k(jnp.concatenate([best[0], scores], axis=1), best[0].shape[1])
-    return values, jnp.take_along_axis(jnp.concatenate([best[1], indices], axis=1), at, axis=1)
+    scores, places = jax.lax.top_k(scores, best_scores.shape[1])
+    return scores, jnp.take_along_axis(indices, places, axis=1)
 
 
 def fresh(x: np.ndarray) -> np.ndarray:
@@ -117,88 +121,25 @@ def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
     return {role: Embedder(loaded, prompt=role, **options) for role in ROLES}
 
 
-class Passage(NamedTuple):
-    """A row of a table of passages or queries; `where` names it, and `id` is "-" without ids."""
-
-    where: str
-    id: str
-    title: str
-    text: str
-
-    @property
-    def whole(self) -> str:
-        """The title and the text, with a space between them."""
-        return f"{self.title} {self.text}".strip()
-
-
-def read_passages(
-    path: Path, ids: frozenset[str] | None = None, id_column: str | None = None
-) -> Iterator[Passage]:
-    """Yields the rows of a table with the columns text and, perhaps, title.
-
-    In a folder, all tables are read.
-
-    Args:
-        ids: usual names, as of `plain`, of the column of ids; if there are none, no ids are read.
-            Unless it is None, warnings name the columns that are not read, and rows without a text.
-        id_column: the column of ids, if the table has it; else, and for None, it is _id, or the
-            only one with a usual name.
-
-    Raises:
-        ValueError: a row has no text or no id, or the column of ids is not known.
-    """
-    for file in data_files(path, "embed"):
-        table, missing = Table(file), []
-        named = {plain(name): name for name in table.columns}
-        named |= {name: name for name in table.columns}
-        columns = [named.get(name, name) for name in ("title", "text")]
-        column = _id_column(table, ids, id_column) if ids else ""
-        for number, row in table.rows():
-            where, parts = row_name(file, number), [row.get(name) or "" for name in columns]
-            if not all(isinstance(part, str) for part in parts) or row.get(columns[1]) is None:
-                raise ValueError(f"{where} has no text: give _id, title and text.")
-            id = row.get(column) if ids else "-"
-            if not _is_id(id):
-                raise ValueError(f"{where} has no text or whole number as {column!r}: add its id.")
-            yield (passage := Passage(where, str(id), *parts))
-            if is_blank(passage.whole) or passage.text.strip().lower() in _MISSING:
-                missing.append(str(number))
-        if ids is not None:
-            _warn(file, "rows whose text is empty, or NaN, None and the like", missing)
-            known = (column, *columns, "metadata")
-            names = [x for x in table.columns if x not in known and plain(x) not in _IDS]
-            _warn(file, f"columns that are not read ({brief(', '.join(names))})", names)
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) in (int, str) and str(value).strip().lower() not in {"", *_MISSING}
-
-
-def _id_column(table: Table, usual: frozenset[str], named: str | None) -> str:
-    for name in (named, "_id"):
-        if name in table.columns:
-            return str(name)
-    known = [name for name in table.columns if plain(name) in usual]
-    if len(known) != 1:
-        number = "several columns" if known else "no column"
-        raise ValueError(
-            f"{table.path} has {number} of ids (columns: {brief(', '.join(table.columns))}): name "
-            "the one to which the judgements refer _id, or give it as --id_column."
-        )
-    return known[0]
-
-
 class Collection:
-    """A retrieval in BEIR's files: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv in a folder.
+    """A corpus, queries and, perhaps, judgements: what is searched, and scored.
 
-    The judgements may have TREC's four columns, too. If there is no file for `split`, qrels must
-    hold one. The texts of the corpus are read again whenever they are embedded. Warnings count the
-    judged queries and passages that are in no file, the queries without a positive, and those
-    whose ranking lacks the passage with the id of the query.
+    The texts of the corpus are read again whenever they are embedded. Warnings count the judged
+    queries and passages that are in no file, the queries without a positive, and those whose
+    ranking lacks the passage with the id of the query.
 
     Args:
+        corpus: passages, as `read_passages` reads them.
+        queries: queries, likewise; a title is not read.
+        judgements: a file of judgements, as `read_judgements` reads it; judged queries alone are
+            searched. None: there are none, and all queries are searched.
         id_column: as in `read_passages`, of the corpus and of the queries.
-        keep_same_id: whether the passage with the id of the query is ranked.
+        keep_same_id: whether the passage with the id of the query is ranked. It always is if ids
+            are numbers of rows.
+
+    Attributes:
+        queries: {id: text} of the queries that are searched.
+        is_judged: whether there are judgements, so that a ranking can be scored.
 
     Raises:
         ValueError: an id occurs twice, no judged query or passage is in the files, a passage is
@@ -208,134 +149,147 @@ class Collection:
 
     def __init__(
         self,
-        folder: str | Path,
-        split: str,
+        corpus: Path,
+        queries: Path,
+        judgements: Path | None = None,
         *,
         id_column: str | None = None,
         keep_same_id: bool = False,
     ):
-        folder = Path(folder).expanduser()
-        self._corpus, asked = folder / "corpus.jsonl", folder / "queries.jsonl"
-        files = sorted((folder / "qrels").glob("*.*"))
-        files = [path for path in files if path.stem == split] or files
-        if len(files) != 1:
-            raise ValueError(f"{folder} needs one file of judgements, such as qrels/{split}.tsv.")
-        if id_column not in (None, *Table(asked).columns, *Table(self._corpus).columns):
-            raise ValueError(f"{folder}: no file has the column {id_column!r} of --id_column.")
-        queries: dict[str, str] = {}
-        for query in read_passages(asked, QUERY_IDS, id_column):
-            if is_blank(query.text):
-                raise ValueError(f"{query.where} has an empty text: fill it, or remove the row.")
-            _add(queries, query, query.text.strip())
+        if id_column is not None and not any(has_column(x, id_column) for x in (queries, corpus)):
+            raise ValueError(
+                f"{queries} and {corpus}: no file has the column {id_column!r} of --id_column."
+            )
+        self._corpus = corpus
+        self.queries = _queries_by_id(queries, id_column)
         ids: dict[str, str] = {}
-        for passage in read_passages(self._corpus, PASSAGE_IDS, id_column):
-            _add(ids, passage, "")
-        self._keeps_same_id = keep_same_id
-        self._gains = _read_judgements(files[0])
-        judged = {id for gains in self._gains.values() for id in gains}
-        for what, found, known, path, effect in (
-            ("query-id", {*self._gains}, queries, asked, "queries are left out"),
-            ("corpus-id", judged, ids, self._corpus, "passages count as never found"),
-        ):
-            if not found & known.keys():
-                first = brief(min(found), 40)
-                raise ValueError(
-                    f"{files[0]}: no {what}, such as {first!r}, is in {path}: check the ids of "
-                    "both files, and --id_column."
-                )
-            where = f"that are not in {path} (its _id, or --id_column)"
-            lacking = sorted(found - known.keys())
-            _warn(files[0], f"values of {what} {where}, whose {effect}", lacking)
-        self._gains = {id: gains for id, gains in self._gains.items() if id in queries}
-        self._queries = {id: queries[id] for id in self._gains}
-        lacking = [id for id, gains in self._gains.items() if not any(gains.values())]
-        _warn(files[0], "queries without a score above 0, which count as 0", lacking)
-        if not keep_same_id:
-            same = sorted(self._gains.keys() & ids.keys())
-            if wanted := [id for id in same if self._gains[id].get(id)]:
-                raise ValueError(
-                    f"{files[0]}: the id {wanted[0]!r} is that of a query and of its positive, "
-                    "but a passage with the id of the query is left out, as in BEIR, because it is "
-                    "the query itself: give --keep_same_id if the ids are equal by chance."
-                )
-            _warn(asked, "passages with these ids are left out (see --keep_same_id)", same)
+        for passage in read_passages(corpus, PASSAGE_IDS, id_column=id_column, warns=True):
+            _add(ids, passage.id, "", passage.where)
+        self._gains: Judgements = {}
+        self.is_judged = judgements is not None
+        if judgements is not None:
+            self._gains = self._known_judgements(judgements, queries, ids)
+            self.queries = {id: self.queries[id] for id in self._gains}
+        if not self.queries or not ids:
+            raise ValueError(f"{queries} or {corpus} has no rows, so there is nothing to search.")
+        self._keeps_same_id = keep_same_id or is_numbered(corpus) or is_numbered(queries)
+        if not self._keeps_same_id:
+            self._check_same_ids(ids, queries, judgements)
         self._ids = sorted(ids, reverse=True)
-        self._rows = np.argsort(sorted(range(len(ids)), key=[*ids].__getitem__, reverse=True))
+        place = {id: row for row, id in enumerate(self._ids)}
+        self._rows = np.array([place[id] for id in ids])  # of each passage, in the order of its id
 
-    def rank(self, embed: Mapping[str, Embed], *, cosine: bool = True) -> Ranking:
-        """Ranks the passages for each query; `embed` are functions as of `embedders`."""
-        queries, done, count = embed["query"]([*self._queries.values()]), 0, len(self._ids)
-        with scratch_folder() as folder, progress("embedding", count, "texts") as state:
-            path = folder / "vectors.npy"
-            np.lib.format.open_memmap(path, "w+", np.float32, (count, queries.shape[1]))
+    def _known_judgements(self, path: Path, queries: Path, ids: Mapping[str, str]) -> Judgements:
+        """Reads the judgements of queries that are in a file; warns of what is not."""
+        gains = read_judgements(path)
+        judged = {id for gains_of_query in gains.values() for id in gains_of_query}
+        _check_ids(path, "query-id", {*gains}, self.queries, queries, "queries are left out")
+        effect = "passages count as never found"
+        _check_ids(path, "corpus-id", judged, ids, self._corpus, effect)
+        gains = {id: gains_of_query for id, gains_of_query in gains.items() if id in self.queries}
+        without = [id for id, gains_of_query in gains.items() if not any(gains_of_query.values())]
+        warn(path, "queries without a score above 0, which count as 0", without)
+        return gains
+
+    def _check_same_ids(
+        self, ids: Mapping[str, str], queries: Path, judgements: Path | None
+    ) -> None:
+        same = sorted(self.queries.keys() & ids.keys())
+        for id in same:
+            if self._gains.get(id, {}).get(id):
+                raise ValueError(
+                    f"{judgements}: the id {id!r} is that of a query and of its positive, but a "
+                    "passage with the id of the query is left out, as in BEIR, because it is the "
+                    "query itself: give --keep_same_id if the ids are equal by chance."
+                )
+        warn(queries, "passages with these ids are left out (see --keep_same_id)", same)
+
+    def rank(
+        self, embed: Mapping[str, Embed], *, cosine: bool = True, depth: int = DEPTH
+    ) -> Ranking:
+        """Ranks the best `depth` passages for each query.
+
+        `embed` are functions as of `embedders`. The vectors are in a temporary file, so that memory
+        does not grow with the corpus.
+        """
+        queries = embed["query"]([*self.queries.values()])
+        with scratch_folder() as folder:
+            vectors = self._embedded(folder / "vectors.npy", embed["document"], queries.shape[1])
+            scores, indices = search(queries, vectors, depth + 1, cosine=cosine)
+        ranking = {}
+        for query, of_query, best in zip(self.queries, scores.tolist(), indices, strict=True):
+            passages = dict(zip([self._ids[i] for i in best], of_query, strict=True))
+            if not self._keeps_same_id:
+                passages.pop(query, None)
+            ranking[query] = dict([*passages.items()][:depth])
+        return ranking
+
+    def _embedded(self, path: Path, embed: Embed, size: int) -> np.ndarray:
+        """Writes the vectors of the corpus in descending order of ids; maps them into memory."""
+        count = len(self._ids)
+        np.lib.format.open_memmap(path, "w+", np.float32, (count, size))
+        done = 0
+        with progress("embedding", count, "texts") as state:
             for texts in windows(passage.whole for passage in read_passages(self._corpus)):
                 rows = self._rows[done : done + len(texts)]
-                np.load(path, mmap_mode="r+")[rows] = embed["document"](texts)
+                np.load(path, mmap_mode="r+")[rows] = embed(texts)
                 done += len(texts)
                 state.advance(len(texts))
-            found = search(queries, np.load(path, mmap_mode="r"), DEPTH + 1, cosine=cosine)
-        ranking = {}
-        for query, *row in zip(self._queries, *found, strict=True):
-            ranked = [(self._ids[i], float(x)) for x, i in zip(*row, strict=True)]
-            kept = [pair for pair in ranked if self._keeps_same_id or pair[0] != query]
-            ranking[query] = dict(kept[:DEPTH])
-        return ranking
+        return np.load(path, mmap_mode="r")
 
     def score(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, float]:
         """Returns the means over the queries of nDCG@10, MRR@10 and recall@100, as fractions."""
-        values = []
+        scores = []
         for query, judged in self._gains.items():
-            gains, best = [judged.get(x, 0.0) for x in ranking[query]], [*judged.values()]
-            hits, positives = np.sign(gains).tolist(), np.sign(best).tolist()
-            values.append((ndcg(gains, best, 10), mrr(hits, 10), recall(hits, positives, DEPTH)))
-        return dict(zip(RETRIEVAL_METRICS, np.mean(values, axis=0).tolist(), strict=True))
+            ranked = [judged.get(id, 0.0) for id in ranking[query]]
+            gains = [*judged.values()]
+            is_hit, is_positive = np.sign(ranked).tolist(), np.sign(gains).tolist()
+            of_query = ndcg(ranked, gains, 10), mrr(is_hit, 10), recall(is_hit, is_positive, DEPTH)
+            scores.append(of_query)
+        means = np.mean(scores, axis=0).tolist()
+        return dict(zip(RETRIEVAL_METRICS, means, strict=True))
 
 
-def _add(values: dict[str, str], passage: Passage, text: str) -> None:
-    if passage.id in values:
-        raise ValueError(f"{passage.where}: the id {passage.id!r} occurs twice: make ids unique.")
-    values[passage.id] = text
+def beir_collection(folder: str | Path, split: str, **options: Any) -> Collection:
+    """Opens BEIR's files in a folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
+
+    If there is no file for `split`, qrels must hold one. `options` are those of `Collection`.
+
+    Raises:
+        ValueError: the folder has no file of judgements, or several; or as in `Collection`.
+    """
+    folder = Path(folder).expanduser()
+    judgements = sorted((folder / "qrels").glob("*.*"))
+    judgements = [path for path in judgements if path.stem == split] or judgements
+    if len(judgements) != 1:
+        raise ValueError(f"{folder} needs one file of judgements, such as qrels/{split}.tsv.")
+    return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", *judgements, **options)
 
 
-def _warn(path: Path, what: str, names: Sequence[str]) -> None:
-    if names:
-        first = brief(names[0], 200)
-        print(f"warning: {path}: {what}: {len(names):,}, such as {first!r}", file=sys.stderr)
+def _queries_by_id(path: Path, id_column: str | None) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for query in read_passages(path, QUERY_IDS, id_column=id_column, warns=True):
+        if is_blank(query.text):
+            raise ValueError(f"{query.where} has an empty text: fill it, or remove the row.")
+        _add(texts, query.id, query.text.strip(), query.where)
+    return texts
 
 
-def _read_judgements(path: Path) -> dict[str, dict[str, float]]:
-    """Returns {query id: {passage id: gain}}; scores below 0 have the gain 0."""
-    gains: dict[str, dict[str, float]] = {}
-    for number, line in read_lines(path):
-        fields = line.split("\t") if "\t" in line else line.split()
-        query, passage, score = (fields[:1] + fields[-2:]) * (len(fields) in (3, 4)) or ("", "", "")
-        value = read_number(score)
-        if value is not None and _is_id(query) and _is_id(passage):
-            gain = gains.setdefault(query, {}).setdefault(passage, max(value, 0.0))
-            if gain != max(value, 0.0):
-                raise ValueError(
-                    f"{row_name(path, number)} judges {passage!r} again: keep one row."
-                )
-        elif fields and not (number == 1 and _is_header([plain(name) for name in fields])):
-            raise ValueError(
-                f"{row_name(path, number)} is no judgement ({brief(line, 60)}): give a header with "
-                "query-id, corpus-id and score in this order, or TREC's four columns, and a number "
-                "as each score."
-            )
-    if not gains:
-        raise ValueError(f"{path} has no judgements: check the file.")
-    return gains
+def _add(texts: dict[str, str], id: str, text: str, where: str) -> None:
+    if id in texts:
+        raise ValueError(f"{where}: the id {id!r} occurs twice: make ids unique.")
+    texts[id] = text
 
 
-def _is_header(names: list[str]) -> bool:
-    ids = names[:1] + names[-2:]
-    is_trec = len(names) == 4 and names[1] in ("q0", "0", "iter", "iteration", "run")
-    return (len(names) == 3 or is_trec) and all(map(operator.contains, _JUDGED, ids))
-
-
-def write_ranking(ranking: Ranking, output: Path) -> None:
-    """Writes a ranking as a run file of TREC: query, Q0, passage, rank, score, bertjax."""
-    with writing(output) as temporary, temporary.open("x", encoding="utf-8") as file:
-        for query, scores in ranking.items():
-            for rank, (passage, score) in enumerate(scores.items(), 1):
-                file.write(f"{query} Q0 {passage} {rank} {score:.9g} bertjax\n")
+def _check_ids(
+    judgements: Path, what: str, judged: set[str], known: Mapping[str, str], path: Path, effect: str
+) -> None:
+    """Refuses judgements of which no id is known; warns of single ids that are not."""
+    unknown = sorted(judged - known.keys())
+    if len(unknown) == len(judged):
+        raise ValueError(
+            f"{judgements}: no {what}, such as {brief(unknown[0], 40)!r}, is in {path}: check the "
+            "ids of both files, and --id_column."
+        )
+    where = f"that are not in {path} (its _id, or --id_column)"
+    warn(judgements, f"values of {what} {where}, whose {effect}", unknown)

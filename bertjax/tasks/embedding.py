@@ -259,7 +259,7 @@ def _texts(example: Example) -> list[str]:
         raise ValueError(
             f"{example.where}: this model compares two texts, but there is only one: give the "
             "second text as well (--pair_column, --pair, or a pair in Python), or compute the "
-            "vector of the text with --embed."
+            "vector of the text with bertjax.embed."
         )
     texts = [example.text, example.pair, *example.choices]
     if not all(text.strip() for text in texts):

@@ -37,7 +37,7 @@ from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
-from bertjax.inference.embed import following
+from bertjax.inference.embedder import following
 from bertjax.inference.pretrained import Pretrained, load_pretrained, with_task
 from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines

@@ -26,10 +26,10 @@ from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORE
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
-from bertjax.inference.embed import ROLES, Embedder
+from bertjax.inference.embedder import ROLES, Embedder
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.inference.pretrained import check_class_ids
-from bertjax.inference.retrieval import Collection
+from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.model import HEADS
 from bertjax.record.labels import held_out_label
 from bertjax.record.predictions import (
@@ -171,7 +171,7 @@ class FinetuningJob(Job):
             )
         self.collection = None
         if folder is not None:
-            self.collection = Collection(folder, "dev", keep_same_id=config.keep_same_id)
+            self.collection = beir_collection(folder, "dev", keep_same_id=config.keep_same_id)
 
     def _predictor(self) -> Predictor:
         return Predictor(

@@ -27,7 +27,7 @@ from bertjax.completion import declared
 
 # Fields of texts that name neither files nor folders, beside all names of columns.
 NO_PATHS = set(
-    "text pair task label_separator fill_mask prompt query_prompt document_prompt lora_targets "
+    "text pair task label_separator split prompt query_prompt document_prompt lora_targets "
     "select_by push_to_hub track track_project coordinator_address model_type shard runner "
     "runner_options text_field encoding topology compare price_per_hour name shell "
     "keep_labels".split()
@@ -122,6 +122,8 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
     from bertjax import (
         benchmark,
         convert,
+        embed,
+        fill_mask,
         finetune,
         mine,
         plan,
@@ -130,6 +132,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         pretrain,
         quickstart,
         report,
+        search,
         train_tokenizer,
         visualize,
     )
@@ -146,6 +149,11 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         "pretrain": lambda: pretrain.run(dataclasses.replace(tiny, data=place, workdir=place)),
         "finetune": lambda: finetune.run(FinetuneConfig(task="cola", workdir=place)),
         "predict": lambda: predict.run(predict.PredictConfig(model=place, input=place)),
+        "embed": lambda: embed.run(embed.EmbedConfig(model=place, input=place, output="a.npy")),
+        "fill_mask": lambda: fill_mask.run(
+            fill_mask.FillMaskConfig(model=place, text="a", html="a.html")
+        ),
+        "search": lambda: search.run(search.SearchConfig(model=place, retrieval_dir=place)),
         "convert": lambda: convert.run(convert.ConvertConfig(src=place, dst=place)),
         "mine": lambda: mine.run(mine.MineConfig(model=place, queries=place, output=place)),
         "plan": lambda: plan.run(tiny, plan.PlanFlags(topology="h200:1")),

@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 import bertjax
-from bertjax import convert, predict
-from bertjax.inference.embed import Embedder, embed_file
+from bertjax import convert, embed
+from bertjax.inference.embedder import Embedder, embed_file
 from bertjax.inference.retrieval import embedders
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
@@ -62,7 +62,7 @@ def test_poolings_are_what_their_names_say(loaded, texts):
 
 
 def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
+    monkeypatch.setattr("bertjax.inference.embedder.WINDOW", 40)
     source = tmp_path / "texts.txt"
     source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(texts).encode())
     embedder = Embedder(loaded)
@@ -78,8 +78,8 @@ def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_pat
 def test_windows_are_bounded_in_characters_and_lines_in_length(
     ending, loaded, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW_CHARACTERS", 300)
-    monkeypatch.setattr("bertjax.inference.embed.LINE_CHARACTERS", 200)
+    monkeypatch.setattr("bertjax.inference.embedder.WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr("bertjax.inference.embedder.LINE_CHARACTERS", 200)
     (tmp_path / "t.txt").write_text("a b " * 80 + "\n" + "c " * 100 + "\n\n" + "d " * 60)
     seen = []
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
 ):
     source, output = tmp_path / "t.txt", tmp_path / "v.npy"
     output.write_text("old")
-    with pytest.raises(FileNotFoundError, match="t.txt does not exist: --embed takes one file"):
+    with pytest.raises(FileNotFoundError, match="t.txt does not exist: --input takes one file"):
         embed_file(Embedder(loaded), source, output)
     source.write_bytes(b"caf\xe9\n")
     with pytest.raises(ValueError, match="t.txt is not UTF-8"):
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
 def test_embeddings_go_on_after_an_interruption_and_give_the_same_bytes(
     ending, loaded, texts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 20)
+    monkeypatch.setattr("bertjax.inference.embedder.WINDOW", 20)
     (tmp_path / "t.txt").write_text("\n".join(texts))
     whole, output = tmp_path / f"whole{ending}", tmp_path / f"v{ending}"
     embed_file(Embedder(loaded), tmp_path / "t.txt", whole)
@@ -153,15 +153,6 @@ def test_embeddings_go_on_after_an_interruption_and_give_the_same_bytes(
     assert embed_file(Interrupted(loaded), tmp_path / "t.txt", output) == len(texts) == 153
     assert seen == [20] * 5 + [20, 20, 20, 13]
     assert output.read_bytes() == whole.read_bytes() and not list(tmp_path.glob("*.partial"))
-
-
-def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys):
-    (tmp_path / "t.txt").write_text("\n".join(sentences[:5]) + "\n")
-    flags = ["--model", str(folder), "--embed", str(tmp_path / "t.txt")]
-    assert predict.main([*flags, "--output", str(tmp_path / "v.npy")]) == 0
-    assert np.load(tmp_path / "v.npy").shape == (5, 32)
-    assert predict.main([*flags, "--output", str(tmp_path / "v.txt")]) == 1
-    assert "the name must end in .npy, .jsonl, .parquet" in capsys.readouterr().err
 
 
 def test_layers_that_the_model_lacks_are_refused(loaded):
@@ -194,7 +185,7 @@ def test_the_texts_of_a_table_are_embedded_without_its_header(loaded, tmp_path, 
 
 
 def test_a_parquet_output_has_the_texts_beside_their_vectors(loaded, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
+    monkeypatch.setattr("bertjax.inference.embedder.WINDOW", 40)
     (tmp_path / "t.txt").write_text("\n".join(texts))
     embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy")
     embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.parquet")
@@ -338,16 +329,16 @@ def test_the_command_takes_prompts_by_name_or_text(folder, tmp_path, capsys):
     content = {"prompts": {"query": "abc: "}}
     (model / "config_sentence_transformers.json").write_text(json.dumps(content))
     (tmp_path / "t.txt").write_text("de fg\n")
-    flags = ["--model", str(model), "--embed", str(tmp_path / "t.txt")]
+    flags = ["--model", str(model), "--input", str(tmp_path / "t.txt")]
     vectors = []
     for number, prompt in enumerate((["--prompt", "query"], ["--prompt", "abc: "], [])):
         output = tmp_path / f"{number}.npy"
-        assert predict.main([*flags, "--output", str(output), *prompt]) == 0
+        assert embed.main([*flags, "--output", str(output), *prompt]) == 0
         vectors.append(np.load(output))
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert not np.allclose(vectors[0], vectors[2])
     capsys.readouterr()
-    assert predict.main([*flags, "--output", str(output), "--prompt", "querry"]) == 1
+    assert embed.main([*flags, "--output", str(output), "--prompt", "querry"]) == 1
     error = capsys.readouterr().err
     assert "Did you mean 'query'?" in error and error.count("\n") == 1
 

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax import load_pretrained, predict, visualize
+from bertjax import load_pretrained, visualize
 from bertjax.inference.attention import attention_data
-from bertjax.inference.fill_mask import (
+from bertjax.inference.masks import (
     expected_words,
     fill_mask,
     most_probable,
@@ -50,7 +50,7 @@ def test_words_of_all_tokens_equal_those_of_each_masked_alone(loaded, sentences)
 def test_large_models_predict_only_at_masks_and_untrained_heads_nowhere(
     loaded, sentences, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.fill_mask.MAX_OPERATIONS", 0)
+    monkeypatch.setattr("bertjax.inference.masks.MAX_OPERATIONS", 0)
     ids, types = loaded.tokenizer.encode_prompt(f"[MASK] {sentences[0]} [MASK]")
     view = text_view(loaded, ids, types)
     assert view["masks"] == [1, len(ids) - 2] == [int(n) for n in view["words"]]
@@ -72,45 +72,6 @@ def test_a_decoder_predicts_each_token_from_those_before_it(
         assert words[str(position)]["top"][0][0] == best
     attention = model(input_ids=[ids], output_attentions=True)["attentions"]
     assert np.triu(attention, 1).max() == 0
-
-
-PAGE = """
-  const words = () =>
-    [...document.querySelectorAll("#words b")].map((word) => word.firstChild.textContent);
-  seen.titles = [...document.querySelectorAll("#words h3")].map((h) => h.textContent);
-  seen.words = words();
-  seen.bars = [...document.querySelectorAll("#words i")].map((bar) => parseFloat(bar.style.width));
-  document.querySelectorAll(".chip:not(:disabled)")[0].click();
-  seen.picked = document.querySelector("#words h3").textContent;
-  document.getElementById("theme").click();
-  seen.width = document.documentElement.scrollWidth - innerWidth;
-"""
-
-
-@needs_chromium
-def test_fill_mask_writes_a_page(loaded, one_layer, sentences, tmp_path, capsys):
-    text = f"{sentences[0]} [MASK] [MASK] </script>"
-    output = tmp_path / "words.html"
-    flags = ["--model", str(one_layer), "--fill_mask", text, "--top_k", "3"]
-    assert predict.main([*flags, "--html", str(output)]) == 0
-    assert "[MASK] 2" in capsys.readouterr().out
-    seen = used(output.read_text(encoding="utf-8"), PAGE, tmp_path)
-    assert not seen["errors"] and not seen["requests"] and seen["width"] <= 0
-    first, second = fill_mask(loaded, text, 3)
-    assert seen["words"] == [word for word, _ in (*first, *second)]
-    place = loaded.tokenizer.encode_prompt(text)[0].index(loaded.tokenizer.mask_token_id)
-    assert seen["titles"] == [f"[MASK] token {place + n}" for n in (1, 2)]
-    most = max(first[0][1], second[0][1])
-    wanted = [100 * p / most for _, p in (*first, *second)]
-    assert seen["bars"] == pytest.approx(wanted, rel=1e-2)
-    assert seen["picked"].endswith("token 2, masked")
-
-
-def test_html_belongs_to_fill_mask():
-    with pytest.raises(ValueError, match="--html: without effect with --text"):
-        predict.PredictConfig(model="m", text="a", html="a.html")
-    with pytest.raises(ValueError, match="--html a.txt: the file must end in .html"):
-        predict.PredictConfig(model="m", fill_mask="a", html="a.txt")
 
 
 FAMILIES = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.inference.embed import Embedder
+from bertjax.inference.embedder import Embedder
 from bertjax.weights import load_model
 
 pytestmark = pytest.mark.parity

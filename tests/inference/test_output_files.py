@@ -11,7 +11,6 @@ import pytest
 from bertjax.base.printable import printable_output
 from bertjax.inference.output_files import (
     _Printed,
-    check_suffix,
     table_row,
     write_converted,
 )
@@ -113,11 +112,6 @@ def test_answers_of_every_kind_have_a_cell():
     assert (
         json.loads(table_row({"id": "7", "entities": entities})["predicted_entities"]) == entities
     )
-
-
-def test_an_unknown_suffix_is_refused():
-    with pytest.raises(ValueError, match=r"Use .jsonl, .json, .csv, .tsv or .parquet"):
-        check_suffix("answers.xlsx")
 
 
 def test_tsv_keeps_all_that_it_can_hold_and_says_what_it_cannot(tmp_path):

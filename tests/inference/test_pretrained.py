@@ -15,10 +15,10 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import bertjax
-from bertjax import convert, predict
+from bertjax import convert, embed, predict
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.attention import attention_data
-from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.masks import fill_mask
 from bertjax.inference.predictor import compiled_program, for_inference, read_all
 from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
@@ -740,7 +740,7 @@ def test_evaluation_and_command_need_the_directory_only_to_load(
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["label"] for line in lines] == [x["label"] for x in predictions]
     output = str(tmp_path / "out.npy")
-    assert predict.main(["--model", str(write("c")), "--embed", str(data), "--output", output]) == 0
+    assert embed.main(["--model", str(write("c")), "--input", str(data), "--output", output]) == 0
     np.testing.assert_allclose(np.load(output), bert.embed([x["text"] for x in rows]), atol=1e-5)
 
 

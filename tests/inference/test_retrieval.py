@@ -9,10 +9,11 @@ import zlib
 import numpy as np
 import pytest
 
-from bertjax import predict
+from bertjax import search as search_command
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.inference import retrieval
-from bertjax.inference.retrieval import Collection, search, write_ranking
+from bertjax.inference import passages, retrieval
+from bertjax.inference.retrieval import Collection, beir_collection, search
+from bertjax.search import write_ranking
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -114,16 +115,16 @@ EMBED = {"query": bag_of_words, "document": bag_of_words}
 
 
 def test_scores_and_rankings_are_those_of_trec_files_too(beir, tmp_path):
-    found = Collection(beir, "dev")
+    found = beir_collection(beir, "dev")
     ranking = found.rank(EMBED)
     assert list(ranking) == [f"q{i}" for i in range(11)] and len(ranking["q0"]) == 100
     lines = (beir / "qrels" / "test.tsv").read_text().splitlines()[1:]
     rows = [line.split("\t") for line in lines]
     (beir / "qrels" / "trec.txt").write_text("".join(f"{q} 0 {d} {x}\n" for q, d, x in rows))
-    assert found.score(ranking) == Collection(beir, "trec").score(ranking)
+    assert found.score(ranking) == beir_collection(beir, "trec").score(ranking)
     with pytest.raises(ValueError, match=r"needs one file of judgements, such as qrels/dev.tsv"):
-        Collection(beir, "dev")
-    write_ranking(ranking, tmp_path / "run.trec")
+        beir_collection(beir, "dev")
+    write_ranking(ranking, found.queries, tmp_path / "run.trec", 100)
     first = next(iter(ranking["q0"].items()))
     line = (tmp_path / "run.trec").read_text().splitlines()[0].split()
     assert line[:4] == ["q0", "Q0", first[0], "1"] and float(line[4]) == pytest.approx(first[1])
@@ -142,7 +143,7 @@ def vectors_of_texts(texts):
 def test_metrics_are_those_of_sentence_transformers(tmp_path):
     torch = pytest.importorskip("torch")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    ours = Collection(beir := collection(tmp_path, plain=True), "test")
+    ours = beir_collection(beir := collection(tmp_path, plain=True), "test")
 
     class Model:
         similarity_fn_name = "cosine"
@@ -178,7 +179,7 @@ def judged_texts(folder, ours):
     corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus}
     gains = {query: {id for id, x in ids.items() if x} for query, ids in ours._gains.items()}
-    return ours._queries, texts, gains
+    return ours.queries, texts, gains
 
 
 @pytest.mark.slow
@@ -190,10 +191,12 @@ def test_a_models_metrics_are_those_of_sentence_transformers(one_layer, tmp_path
     beir = collection(tmp_path, plain=True)
     model = with_modules(one_layer, tmp_path / "model", {"query": "ab ", "document": "hij: "})
     flags = ["--model", str(model), "--retrieval_dir", str(beir), "--output"]
-    assert predict.main([*flags, str(tmp_path / "run.trec")]) == 0
+    assert search_command.main([*flags, str(tmp_path / "run.trec")]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     evaluator = InformationRetrievalEvaluator(
-        *judged_texts(beir, Collection(beir, "test")), precision_recall_at_k=[100], write_csv=False
+        *judged_texts(beir, beir_collection(beir, "test")),
+        precision_recall_at_k=[100],
+        write_csv=False,
     )
     theirs = evaluator(library.SentenceTransformer(str(model), device="cpu"))
     names = {"ndcg_at_10": "ndcg@10", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
@@ -222,7 +225,7 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
         tmp_path, [(query, id, x) for query, ids in judged.items() for id, x in ids.items()]
     )
     keeps = bool(seed % 2)
-    ours = Collection(tmp_path, "test", keep_same_id=keeps)
+    ours = beir_collection(tmp_path, "test", keep_same_id=keeps)
     found = ours.score(ours.rank(EMBED))
 
     x, y = (bag_of_words([row["text"] for row in rows]) for rows in (queries, corpus))
@@ -251,7 +254,9 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
         (0 if keeps else 20, "with these ids are left out (see --keep_same_id)"),
     ):
         assert (f"{what}: {count}, such as" in warnings) == bool(count), (warnings, what)
-    write_ranking(ours.rank(EMBED), tmp_path / "run.trec")  # is sorted as trec_eval sorts it
+    write_ranking(
+        ours.rank(EMBED), ours.queries, tmp_path / "run.trec", 100
+    )  # is sorted as trec_eval sorts it
     lines = [line.split() for line in (tmp_path / "run.trec").read_text().splitlines()]
     pairs = [(query, -float(score), id) for query, _, id, _, score, _ in lines]
     for before, after in itertools.pairwise(pairs):
@@ -274,7 +279,7 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
 )
 def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
     embed = {"query": vectors_of_texts, "document": vectors_of_texts}
-    expected = Collection(beir, "test").rank(embed)
+    expected = beir_collection(beir, "test").rank(embed)
     for name, column, other in (("queries", query, "doc_id"), ("corpus", passage, "query_id")):
         path = beir / f"{name}.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -286,7 +291,7 @@ def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
     if header != "query-id\tcorpus-id\tscore":
         rows = [[query, "0", id, score] for query, id, score in rows]
     write_judgements(beir, rows, header=header or "")
-    assert Collection(beir, "test").rank(embed) == expected
+    assert beir_collection(beir, "test").rank(embed) == expected
     assert capsys.readouterr().err == ""
 
 
@@ -296,7 +301,7 @@ def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path
     write_rows(beir / "corpus.jsonl", numbered)
     lines = (beir / "qrels" / "test.tsv").read_text().replace("\td", "\t")
     (beir / "qrels" / "test.tsv").write_text(lines)
-    assert Collection(beir, "test")._ids[0] == "99"
+    assert beir_collection(beir, "test")._ids[0] == "99"
     for id, message in (
         (None, "has no text or whole number as '_id': add its id"),
         (" ", "has no text or whole number as '_id'"),
@@ -308,7 +313,7 @@ def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path
     ):
         write_rows(beir / "corpus.jsonl", [*numbered, {"_id": id, "text": "a"}])
         with pytest.raises(ValueError, match=rf"corpus.jsonl, row 131 {message}"):
-            Collection(beir, "test")
+            beir_collection(beir, "test")
     for columns, message in (
         ({}, r"has no column of ids \(columns: title, text\): name the one .* --id_column"),
         ({"mine": "a"}, r"has no column of ids \(columns: mine, title, text\)"),
@@ -317,27 +322,30 @@ def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path
     ):
         write_rows(beir / "corpus.jsonl", [{**columns, "title": "", "text": "a"}])
         with pytest.raises(ValueError, match=message):
-            Collection(beir, "test")
+            beir_collection(beir, "test")
 
 
 def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
-    expected = Collection(beir, "test").rank(EMBED)
+    expected = beir_collection(beir, "test").rank(EMBED)
     for name in ("corpus", "queries"):
         rows = [json.loads(x) for x in (beir / f"{name}.jsonl").read_text().splitlines()]
         write_rows(beir / f"{name}.jsonl", [{"mine": x.pop("_id"), "id": 1} | x for x in rows])
         with pytest.raises(ValueError, match=r"row 2: the id '1' occurs twice: make ids unique"):
-            Collection(beir, "test")
-        found = Collection(beir, "test", id_column="mine").rank(EMBED)  # of one or both files
+            beir_collection(beir, "test")
+        found = beir_collection(beir, "test", id_column="mine").rank(EMBED)  # of one or both files
         assert found == expected
     with pytest.raises(ValueError, match="no file has the column 'mind' of --id_column"):
-        Collection(beir, "test", id_column="mind")
+        beir_collection(beir, "test", id_column="mind")
     embedder = types.SimpleNamespace(similarity="dot")
-    monkeypatch.setattr(predict, "_loaded", lambda *_: types.SimpleNamespace(loaded=None))
+    monkeypatch.setattr("bertjax.weights.load_model", lambda *_: None)
+    monkeypatch.setattr(
+        "bertjax.inference.pretrained.Pretrained", lambda _: types.SimpleNamespace(loaded=None)
+    )
     monkeypatch.setattr(retrieval, "embedders", lambda *_, **options: {"query": embedder})
     monkeypatch.setattr(Collection, "rank", lambda *_, **options: expected)
     flags = ["--model", "m", "--retrieval_dir", str(beir), "--id_column", "mine", "--keep_same_id"]
-    assert predict.main(flags) == 0
-    scores = Collection(beir, "test", id_column="mine").score(expected)
+    assert search_command.main(flags) == 0
+    scores = beir_collection(beir, "test", id_column="mine").score(expected)
     assert json.loads(capsys.readouterr().out) == scores
 
 
@@ -346,8 +354,8 @@ def test_a_positive_with_the_id_of_its_query_is_refused_unless_such_ids_are_kept
     write_rows(tmp_path / "queries.jsonl", [{"id": i, "text": WORDS[i]} for i in range(3)])
     write_judgements(tmp_path, [(0, 0, 1), (1, 2, 1)])
     with pytest.raises(ValueError, match=r"'0' is that of a query and of its positive.*--keep_sam"):
-        Collection(tmp_path, "test")
-    ours = Collection(tmp_path, "test", keep_same_id=True)
+        beir_collection(tmp_path, "test")
+    ours = beir_collection(tmp_path, "test", keep_same_id=True)
     assert ours.score({"0": ["0"], "1": ["1", "2"]})["mrr_at_10"] == 0.75
 
 
@@ -367,29 +375,29 @@ def test_bad_judgements_are_refused(beir, line, message):
     with (beir / "qrels" / "test.tsv").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ValueError, match=message):
-        Collection(beir, "test")
+        beir_collection(beir, "test")
 
 
 def test_contradicting_judgements_and_ids_of_no_file_are_refused(beir):
     write_judgements(beir, [("q1", "d1", 1), ("q1", "d1", 1), ("q1", "d1", 0)])
     with pytest.raises(ValueError, match=r"test.tsv, row 4 judges 'd1' again: keep one row"):
-        Collection(beir, "test")
+        beir_collection(beir, "test")
     for header in (
         *("corpus-id\tquery-id\tscore", "a\tb\tc", "query-id\tcorpus-id"),
         *("query-id\tlang\tcorpus-id\tscore", "query-id\tcorpus-id\tscore\tlang"),
     ):
         write_judgements(beir, [("d1", "q1", 1)], header=header)
         with pytest.raises(ValueError, match="test.tsv, row 1 is no judgement .* in this order"):
-            Collection(beir, "test")
+            beir_collection(beir, "test")
     for row, what, path in ((("d1", "q1", 1), "query", "queries"), (("q1", "x", 1), "corpus", "")):
         write_judgements(beir, [row])
         with pytest.raises(
             ValueError, match=rf"test.tsv: no {what}-id, .*{path or what}.jsonl: ch"
         ):
-            Collection(beir, "test")
+            beir_collection(beir, "test")
     write_judgements(beir, [])
     with pytest.raises(ValueError, match="test.tsv has no judgements: check the file"):
-        Collection(beir, "test")
+        beir_collection(beir, "test")
 
 
 def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
@@ -397,10 +405,10 @@ def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
     lines = path.read_text()
     path.write_text(lines + lines.splitlines()[0] + "\n")
     with pytest.raises(ValueError, match=r"corpus.jsonl, row 131: the id 'd\d+' occurs twi"):
-        Collection(beir, "test")
+        beir_collection(beir, "test")
     path.write_text(lines + '{"_id": "x", "text": null}\n')
     with pytest.raises(ValueError, match=r"corpus.jsonl, row 131 has no text"):
-        Collection(beir, "test")
+        beir_collection(beir, "test")
 
 
 def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named(beir, capsys):
@@ -411,7 +419,7 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
         rows[index] |= {"title": "", "text": text}
     rows[11] |= {"title": "a title", "text": ""}
     write_rows(beir / "corpus.jsonl", rows)
-    Collection(beir, "dev").rank(EMBED)
+    beir_collection(beir, "dev").rank(EMBED)
     lines = [line for line in capsys.readouterr().err.splitlines() if "corpus.jsonl" in line]
     assert len(lines) == 2
     assert lines[0].endswith("rows whose text is empty, or NaN, None and the like: 3, such as '4'")
@@ -419,10 +427,10 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
 
 
 def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
-    expected = Collection(beir, "dev").rank(EMBED)
+    expected = beir_collection(beir, "dev").rank(EMBED)
     rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
     write_rows(beir / "queries.jsonl", [row | {"title": WORDS[0]} for row in rows])
-    assert Collection(beir, "dev").rank(EMBED) == expected
+    assert beir_collection(beir, "dev").rank(EMBED) == expected
 
 
 @pytest.mark.parametrize("id", ["", " ", None, 1.5, True, ["d1"]])
@@ -432,7 +440,7 @@ def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
     rows[4]["_id"] = id
     write_rows(beir / f"{name}.jsonl", rows)
     with pytest.raises(ValueError, match=f"{name}.jsonl, row 5 has no text or whole number"):
-        Collection(beir, "dev")
+        beir_collection(beir, "dev")
 
 
 def test_queries_must_have_texts(beir):
@@ -440,12 +448,12 @@ def test_queries_must_have_texts(beir):
     for text in ("", " ", "\u200b"):
         write_rows(beir / "queries.jsonl", [*rows, {"_id": "x", "text": text}])
         with pytest.raises(ValueError, match=r"queries.jsonl, row 13 has an empty text: fill it"):
-            Collection(beir, "test")
+            beir_collection(beir, "test")
 
 
 def test_names_of_columns_are_read_in_any_case(beir):
-    expected = [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")]
+    expected = [x.whole for x in passages.read_passages(beir / "corpus.jsonl")]
     rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
     rows = [{"_id": row["_id"], "Title": row["title"], "TEXT": row["text"]} for row in rows]
     write_rows(beir / "corpus.jsonl", rows)
-    assert [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")] == expected
+    assert [x.whole for x in passages.read_passages(beir / "corpus.jsonl")] == expected

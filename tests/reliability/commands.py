@@ -104,7 +104,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
         "finetune": f"finetune --task classify --init {model} --train {folder}/train.jsonl "
         f"--dev {folder}/dev.jsonl {fast} --workdir OUTPUT",
         "predict": f"predict {lines}",
-        "embed": f"predict --embed {folder}/lines.txt --model {folder}/finetune/model "
+        "embed": f"embed --input {folder}/lines.txt --model {folder}/finetune/model "
         "--output OUTPUT",
         "mine": f"mine --model {model} --queries {folder}/pairs.jsonl --corpus {folder}/lines.txt "
         "--output OUTPUT",
@@ -123,7 +123,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
             run_steps if is_run else None,
             processes=2 if name == "pretrain_hosts" else 1,
             is_repeatable=name not in ("train_tokenizer", "convert"),
-            resumes=is_run or module in ("predict", "mine"),
+            resumes=is_run or module in ("predict", "embed", "mine"),
         )
     return result
 

@@ -2,8 +2,8 @@
 
     python -m tests.reliability.load [--lines 1000000] [--kills 2] [--output FILE]
 
-Trains a tiny classifier, writes a file with `--lines` texts, and runs `predict --input` and
-`predict --embed` on it. Each is killed (SIGKILL) `--kills` times at random instants and run again.
+Trains a tiny classifier, writes a file with `--lines` texts, and runs `predict` and
+`embed` on it. Each is killed (SIGKILL) `--kills` times at random instants and run again.
 Then every line must be there once, in order, with the result that the text has in a file of its
 own. Memory is the resident set, sampled twice a second: it must not grow with the file, so the peak
 of the second half of the longest start may exceed that of its first half by 10 % at most.
@@ -73,10 +73,10 @@ def memory_of(process: subprocess.Popen) -> float:
     return next((int(s.split()[1]) / 1024 for s in status.splitlines() if "VmRSS" in s), 0.0)
 
 
-def start(flags: list[str], kill_after: float | None) -> Part:
+def start(command: list[str], kill_after: float | None) -> Part:
     """Runs the command, at most `kill_after` seconds."""
     since, memory = time.monotonic(), []
-    process = subprocess.Popen([sys.executable, "-m", "bertjax.predict", *flags])
+    process = subprocess.Popen([sys.executable, "-m", "bertjax", *command])
     while process.poll() is None:
         time.sleep(0.5)
         memory.append(memory_of(process))
@@ -84,7 +84,7 @@ def start(flags: list[str], kill_after: float | None) -> Part:
             process.send_signal(signal.SIGKILL)
             process.wait()
     killed = process.returncode == -signal.SIGKILL
-    assert killed or process.returncode == 0, f"{flags}: status {process.returncode}"
+    assert killed or process.returncode == 0, f"{command}: status {process.returncode}"
     return Part(time.monotonic() - since, memory, killed)
 
 
@@ -94,11 +94,11 @@ def growth(memory: list[float]) -> float:
     return max(memory[half:]) / max(memory[:half])
 
 
-def measure(flags: list[str], kills: int, rng: random.Random) -> dict[str, Any]:
+def measure(command: list[str], kills: int, rng: random.Random) -> dict[str, Any]:
     """Runs the command with kills until it ends; returns times and memory."""
-    parts = [start(flags, rng.uniform(20, 60)) for _ in range(kills)]
+    parts = [start(command, rng.uniform(20, 60)) for _ in range(kills)]
     if all(part.is_killed for part in parts):
-        parts.append(start(flags, None))
+        parts.append(start(command, None))
     # The last start may have been short, and then its samples are those of importing libraries.
     longest = max(parts, key=lambda part: len(part.memory))
     return {
@@ -144,15 +144,15 @@ def main() -> int:
             rows = "".join(json.dumps({"text": text}) + "\n" for text in part)
             (folder / f"{name}.jsonl").write_text(rows)
         common = ["--model", str(model)]
-        for name, kind, suffix in (("input", "jsonl", "jsonl"), ("embed", "txt", "npy")):
+        for name, kind, suffix in (("predict", "jsonl", "jsonl"), ("embed", "txt", "npy")):
             outputs = {part: folder / f"{name}-{part}.{suffix}" for part in ("all", "few")}
             flags = {
-                part: [*common, f"--{name}", f"{folder}/{part}.{kind}", "--output", str(output)]
+                part: [name, *common, "--input", f"{folder}/{part}.{kind}", "--output", str(output)]
                 for part, output in outputs.items()
             }
             result = measure(flags["all"], options.kills, rng)
             start(flags["few"], None)
-            if name == "input":
+            if name == "predict":
                 result["wrong"] = check_predictions(outputs["all"], outputs["few"], options.lines)
             else:
                 vectors, few = (np.load(path, mmap_mode="r") for path in outputs.values())

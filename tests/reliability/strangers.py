@@ -233,7 +233,7 @@ def _(s: Stranger) -> list[str]:
     size = json.loads((model / "config.json").read_text())["vocab_size"]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *odd][:size]
     s.write(model / "vocab.txt", "\n".join(words) + "\n")
-    return ["predict", "--model", str(model), "--fill_mask", "a [MASK] b"]
+    return ["fill_mask", "--model", str(model), "a [MASK] b"]
 
 
 @case("escapes", "type of a model")
@@ -338,7 +338,7 @@ def _(s: Stranger) -> list[str]:
     files = {"modules.json": json.dumps(modules), "evil.py": program, "1_X/evil.py": program}
     table = s.write(s.folder / "a.txt", "a\n")
     model = s.model(**files)
-    return ["predict", "--model", str(model), "--embed", table, "--output", "out/a.npy"]
+    return ["embed", "--model", str(model), "--input", table, "--output", "out/a.npy"]
 
 
 @case("code", "activation by its path")
@@ -580,6 +580,8 @@ class Harness:
             missing = str(folder / "missing")
             arguments = {
                 "predict": ["--model", missing, "--text", "a"],
+                "embed": ["--model", missing, "--input", missing, "--output", "a.npy"],
+                "fill_mask": ["--model", missing, "a [MASK]"],
                 "convert": [missing, "out/model"],
                 "report": [missing],
                 "prepare": prepare(missing)[1:],

@@ -2,7 +2,7 @@
 
     python -m tests.reliability.table_meaning --count 1000 [--task TASK ...] [--show silent]
 
-The tables are those of all tasks on the user's own files, of `predict --retrieval_dir` and of
+The tables are those of all tasks on the user's own files, of `search --retrieval_dir` and of
 `mine`, in CSV, TSV, JSON lines, JSON, Parquet and CoNLL's columns. A change is of one column
 (renamed, added, reordered, of another type) or of one row (`table_changes`). Then the readers read
 the files as a fine-tuning does before its first step, and pandas, pyarrow or json read the changed
@@ -124,7 +124,7 @@ class _Embedder:
 
 def retrieved(paths: dict[str, Path]) -> Any:
     """Returns (the rankings and nDCG@10 of a collection, [])."""
-    collection = retrieval.Collection(paths["corpus"].parent, "test")
+    collection = retrieval.beir_collection(paths["corpus"].parent, "test")
     ranking = collection.rank({"query": _vectors, "document": _vectors})
     found = sorted((query, tuple(passages)) for query, passages in ranking.items())
     return (*found, round(collection.score(ranking)["ndcg_at_10"], 6)), []

@@ -21,7 +21,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bertjax import convert, predict, prepare, train_tokenizer
+from bertjax import convert, embed, predict, prepare, train_tokenizer
 from bertjax.base.files import naming_write_errors
 from bertjax.tasks.task import Example
 from bertjax.weights import load_model
@@ -141,7 +141,7 @@ def command(request, corpus, classifier, sentences, tmp_path_factory) -> Command
         return Conversion(convert.main, [str(classifier)], "model")
     if request.param == "predict":
         return Command(predict.main, [*model, "--input", str(texts)], "answers.jsonl")
-    return Command(predict.main, [*model, "--embed", str(texts)], "v.npy")
+    return Command(embed.main, [*model, "--input", str(texts)], "v.npy")
 
 
 @pytest.fixture(scope="module")

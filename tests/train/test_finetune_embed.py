@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import predict
+from bertjax import search
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.inference.embed import Embedder
+from bertjax.inference.embedder import Embedder
 from bertjax.inference.pretrained import with_task
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.train import experiments as variants
@@ -86,12 +86,12 @@ def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_la
 
 
 @pytest.mark.slow
-def test_evaluations_search_a_collection_as_predict_does(result, config, capsys):
+def test_evaluations_search_a_collection_as_the_command_does(result, config, capsys):
     """The best model by it is chosen, and it keeps pooling and length."""
     found = [x["eval/ndcg_at_10"] for x in result.metrics if "eval/ndcg_at_10" in x]
     assert len(found) == 3 and result.scores["dev/ndcg_at_10"] == max(found)
     flags = ["--model", str(result.directory), "--retrieval_dir", config.retrieval_dir]
-    assert predict.main([*flags, "--keep_same_id"]) == 0
+    assert search.main([*flags, "--keep_same_id"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
     expected = {name: result.scores[f"dev/{name}"] for name in RETRIEVAL_METRICS}
     assert scores == pytest.approx(expected, abs=1e-6) and 0 < scores["mrr_at_10"] < 1

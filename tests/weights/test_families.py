@@ -15,7 +15,7 @@ from bertjax.config import (
     PretrainConfig,
 )
 from bertjax.data.preparation.segments import OBJECTIVES
-from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.masks import fill_mask
 from bertjax.predict import PredictConfig
 from bertjax.tasks import make_task
 from bertjax.tokenization import (

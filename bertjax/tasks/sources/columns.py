@@ -421,7 +421,7 @@ def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
-            "with two columns, such as CSV or JSON lines (predict --embed and --loss simcse take "
+            "with two columns, such as CSV or JSON lines (bertjax.embed and --loss simcse take "
             "single texts)."
         )
     check_columns(table, named.named())

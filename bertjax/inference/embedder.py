@@ -229,7 +229,6 @@ WINDOW = 8192
 WINDOW_CHARACTERS = 1 << 22
 # Number of characters after which a line is cut off; no model reads so many.
 LINE_CHARACTERS = 1 << 16
-OUTPUTS = (".npy", ".jsonl", ".parquet")
 
 
 def embed_file(
@@ -252,18 +251,16 @@ def embed_file(
         model: `Pretrained.identity`; vectors of another model are not continued.
 
     Raises:
-        ValueError: the suffix of `output` is unknown, `output` is `source`, `source` has no such
-            column or holds a value that is not a text, or its text is not UTF-8.
+        ValueError: `source` has no such column or holds a value that is not a text, or its text is
+            not UTF-8.
         FileNotFoundError: `source` does not exist or is a folder.
         OSError: the disk is full. After a full disk or a kill, `output` has its old content, and
             the same call continues from the vectors that the failed call wrote.
     """
-    if output.suffix not in OUTPUTS:
-        raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")
     if not source.is_file():
         what = "is a folder" if source.is_dir() else "does not exist"
         raise FileNotFoundError(
-            f"{source} {what}: --embed takes one file, a table or one text per line."
+            f"{source} {what}: --input takes one file, a table or one text per line."
         )
     text_column = _text_column(source, text_column)
     identity = {
