@@ -166,7 +166,7 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     """
     from bertjax.inference.evaluation import TrainingOverlap, from_file
     from bertjax.inference.output_files import PredictionWriter, prediction_lines
-    from bertjax.inference.pretrained import from_text
+    from bertjax.inference.texts import from_text
 
     task, overlap = model.task_with(config.max_length, config.doc_stride), None
     if config.text is not None:

@@ -81,35 +81,22 @@ class Embedder:
         check("batch_size", batch_size, Count | None)
         check("truncate_dim", truncate_dim, int | None)
         check("prompt", prompt, str | None)
-        check("layers", layers, tuple[int, ...] | list[int] | range)
-        where, config = loaded.source.where, loaded.config
-        count = config.num_hidden_layers + 1
-        wrong = [layer for layer in layers if not -count <= layer < count]
-        if wrong or not layers:
-            raise ValueError(
-                f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
-            )
-        longest = config.max_length
-        if max_length is not None and not 2 <= max_length <= longest:
-            raise ValueError(
-                f"max_length={max_length}, but {where} reads 2 to {longest} tokens: "
-                "choose a value in this range."
-            )
         modules = SentenceModules(pooling=pooling or "mean")
         if pooling is None:
             modules = loaded.source.usage.modules.result() or modules
-        only_last = tuple(layers) in ((-1,), (count - 1,))
-        if modules.after_pooling and not only_last:
+        only_last = _reads_last_layer_only(layers, loaded, modules)
+        longest = loaded.config.max_length
+        if max_length is not None and not 2 <= max_length <= longest:
             raise ValueError(
-                f"layers={list(layers)}: {where} has modules after the pooling, which read the "
-                "last hidden states alone: leave layers out, or give --pooling to embed without "
-                "the modules."
+                f"max_length={max_length}, but {loaded.source.where} reads 2 to {longest} tokens: "
+                "choose a value in this range."
             )
         # What sentence-transformers truncates has been normalised before.
         follows = normalize is None and truncate_dim is None
-        normalize = modules.normalize if normalize is None else normalize
+        if normalize is None:
+            normalize = modules.normalize
         model = BertForSentenceEmbedding(
-            dataclasses.replace(config, add_pooling_layer=False),
+            dataclasses.replace(loaded.config, add_pooling_layer=False),
             loaded.model.dtype,
             attention_kernel=loaded.model.attention_kernel,
             pooling=modules.pooling,
@@ -124,21 +111,24 @@ class Embedder:
                 f"to {model.size}."
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
-        of_role = getattr(modules, f"{prompt}_length") if prompt in ROLES else None
-        usual = of_role or modules.max_length or loaded.max_length
+        lengths = {"query": modules.query_length, "document": modules.document_length}
+        usual = lengths.get(str(prompt)) or modules.max_length or loaded.max_length
         self.max_length = max_length or min(usual, longest)
-        self.similarity, self.truncated = modules.similarity, 0
+        self.similarity = modules.similarity
+        self.truncated = 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
-        self._loaded, self._batch_size = loaded, batch_size
+        self._limit, self._batch_size = longest, batch_size
         self._prompt = modules.prompt(prompt)
-        is_lower = modules.lower_case
-        self._tokenizer = lower_cased(loaded.tokenizer) if is_lower else loaded.tokenizer
-        is_skipped = self._prompt and not modules.include_prompt
-        prompted = self._tokenizer, self._prompt, self.max_length
-        self._skipped = prompt_length(*prompted) if is_skipped else 0
-        params = {**modules.params, **loaded.params}
-        params = {name: params[name] for name in ("bert", *modules.params)}
+        self._tokenizer = loaded.tokenizer
+        if modules.lower_case:
+            self._tokenizer = lower_cased(self._tokenizer)
+        self._skipped = 0
+        if self._prompt and not modules.include_prompt:
+            self._skipped = prompt_length(self._tokenizer, self._prompt, self.max_length)
+        params = {"bert": loaded.params["bert"]}
+        for name, stored in modules.params.items():
+            params[name] = loaded.params.get(name, stored)  # as trained, if they were
         self._params = inference_params(params, loaded.model)
         cut = Cut(self.size, normalize and not follows)
         self._program = compiled_program(for_inference(model), cut, hidden_states=not only_last)
@@ -156,28 +146,49 @@ class Embedder:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        prompted = [self._prompt + text for text in texts] if self._prompt else texts
-        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
-        self.truncated += sum(len(row) >= self.max_length for row in rows)
-        vectors = np.empty((len(texts), self.size), np.float32)
-
-        features = [
-            Feature(np.asarray(row, np.int32), (len(row),), (self._skipped or len(row),), None)
-            for row in rows
-        ]
+        prompted = [self._prompt + text for text in texts]
+        features = []
+        for row in self._tokenizer.encode_prompts(prompted, self.max_length):
+            self.truncated += len(row) >= self.max_length
+            ids, length = np.asarray(row, np.int32), len(row)
+            features.append(Feature(ids, (length,), (self._skipped or length,), None))
         pieces = packed_pieces(
             features,
-            limit=self._loaded.config.max_length,
-            pad_token_id=self._loaded.tokenizer.pad_token_id,
+            limit=self._limit,
+            pad_token_id=self._tokenizer.pad_token_id,
             batch_size=self._batch_size,
         )
+        vectors = np.empty((len(texts), self.size), np.float32)
         started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
         for piece, values in read_behind(started):
-            members = list(piece.placements)
-            places = [(place.row, place.slot) for place in piece.placements.values()]
-            vectors[members] = np.asarray(values)[tuple(np.transpose(places))]
-            self.after_batch(len(members))
+            values = np.asarray(values)
+            for text, place in piece.placements.items():
+                vectors[text] = values[place.row, place.slot]
+            self.after_batch(len(piece.placements))
         return vectors
+
+
+def _reads_last_layer_only(
+    layers: Sequence[int], loaded: LoadedModel, modules: SentenceModules
+) -> bool:
+    """Returns whether `layers` name the last hidden states alone.
+
+    Raises:
+        ValueError: the model lacks a layer, or `modules` read no other hidden states.
+    """
+    check("layers", layers, tuple[int, ...] | list[int] | range)
+    count = loaded.config.num_hidden_layers + 1
+    if not layers or min(layers) < -count or max(layers) >= count:
+        raise ValueError(
+            f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
+        )
+    only_last = tuple(layers) in ((-1,), (count - 1,))
+    if modules.after_pooling and not only_last:
+        raise ValueError(
+            f"layers={list(layers)}: {loaded.source.where} has modules after the pooling, which "
+            "read the last hidden states alone: give --pooling to embed without the modules."
+        )
+    return only_last
 
 
 class Cut(NamedTuple):
@@ -202,25 +213,40 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     """
     if not isinstance(task, EmbeddingTask):
         return task, loaded
-    source, modules = loaded.source, SentenceModules()
+    usage, modules = loaded.source.usage, SentenceModules()
     if not task.pooling:
-        modules = source.usage.modules.result() or modules
-    default, prompts = modules.prompt(None), dict(modules.prompts)
-    same = ("include_prompt", "lower_case", "similarity", "truncate_dim")
-    same += () if foreign else LENGTHS
-    fields = {name: getattr(modules, name) for name in same}
-    for name in ROLES:
-        if (given := getattr(task, f"{name}_prompt")) is None:
-            given = default if foreign else prompts[name] or default
-        else:
-            given = modules.prompt(given)
-        prompts[name] = fields[f"{name}_prompt"] = given
-    task = dataclasses.replace(task, **fields)
+        modules = usage.modules.result() or modules
+    lengths = {}
+    if not foreign:
+        lengths = {name: getattr(modules, name) for name in LENGTHS}
+    query = _prompt_of_role(modules, "query", task.query_prompt, foreign)
+    document = _prompt_of_role(modules, "document", task.document_prompt, foreign)
+    task = dataclasses.replace(
+        task,
+        include_prompt=modules.include_prompt,
+        lower_case=modules.lower_case,
+        similarity=modules.similarity,
+        truncate_dim=modules.truncate_dim,
+        query_prompt=query,
+        document_prompt=document,
+        **lengths,
+    )
     model: Any = loaded.model.clone(include_prompt=modules.include_prompt)
-    trained = {"pooling": model.pooling, "normalize": model.normalize}
-    followed = Read(modules._replace(prompts=prompts, **trained))
-    source = source._replace(usage=source.usage._replace(modules=followed))
+    followed = modules._replace(
+        prompts={**modules.prompts, "query": query, "document": document},
+        pooling=model.pooling,
+        normalize=model.normalize,
+    )
+    source = loaded.source._replace(usage=usage._replace(modules=Read(followed)))
     return task, loaded._replace(model=model, source=source)
+
+
+def _prompt_of_role(modules: SentenceModules, role: str, prompt: str | None, foreign: bool) -> str:
+    if prompt is not None:
+        return modules.prompt(prompt)
+    if foreign:
+        return modules.prompt(None)
+    return modules.prompts[role] or modules.prompt(None)
 
 
 # The texts of a file are sorted by length in windows of at most so many texts; a window ends when
@@ -274,13 +300,12 @@ def embed_file(
         if output.suffix == ".npy":
             partial.replace(output)
             return
-        array = np.load(partial, mmap_mode="r")
+        vectors = np.load(partial, mmap_mode="r")
         with writing(output) as temporary:
             if output.suffix == ".parquet":
-                _write_parquet(array, temporary, _texts(source, text_column))
+                _write_parquet(vectors, temporary, _texts(source, text_column))
             else:
-                with temporary.open("x", encoding="utf-8") as file:
-                    file.writelines(json.dumps(vector.tolist()) + "\n" for vector in array)
+                _write_lines(vectors, temporary)
         partial.unlink()
 
     opened = functools.partial(PartialVectors, size=embedder.size)
@@ -388,18 +413,25 @@ def windows(texts: Iterable[str]) -> Iterator[list[str]]:
         yield window
 
 
-def _write_parquet(array: np.ndarray, output: Path, texts: Iterable[str]) -> None:
+def _write_lines(vectors: np.ndarray, output: Path) -> None:
+    with output.open("x", encoding="utf-8") as file:
+        for vector in vectors:
+            file.write(json.dumps(vector.tolist()) + "\n")
+
+
+def _write_parquet(vectors: np.ndarray, output: Path, texts: Iterable[str]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    size = array.shape[1]
+    size = vectors.shape[1]
     kind = pyarrow.list_(pyarrow.float32(), size)
     schema = pyarrow.schema([("text", pyarrow.string()), ("embedding", kind)])
     start = 0
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         for window in windows(texts):
-            rows = np.asarray(array[start : start + len(window)]).ravel()
-            embedding = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows), size)
+            end = start + len(window)
+            numbers = pyarrow.array(np.asarray(vectors[start:end]).ravel())
+            embedding = pyarrow.FixedSizeListArray.from_arrays(numbers, size)
             columns = [pyarrow.array(window, pyarrow.string()), embedding]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-            start += len(window)
+            start = end

@@ -1,8 +1,8 @@
 """`bertjax.load_pretrained` loads a model that can be called on texts or arrays.
 
 What the files of a model say is read when the model is loaded, and no method reads them again. The
-parts, in this order: the model, the task that it was fine-tuned on (`with_task`), and the examples
-that its task makes of texts (`from_texts`). Everything is computed in `predictor`.
+task that a model was fine-tuned on is restored in `saved_task`, the examples that it makes of texts
+are in `texts`, and everything is computed in `predictor`.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from bertjax.base.checked import Count, Positive, check
-from bertjax.base.files import brief, listed, naming_read_errors
+from bertjax.base.checked import Count, check
+from bertjax.base.files import brief
 from bertjax.base.outputs import keep_apart
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
-from bertjax.inference.embedder import Embedder, following
+from bertjax.inference.embedder import Embedder
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
@@ -34,35 +34,30 @@ from bertjax.inference.predictor import (
     model_outputs,
     one_device,
 )
+from bertjax.inference.saved_task import description_of, is_described, with_task
+from bertjax.inference.texts import from_texts, single_texts, text_tuples
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.classification import (
-    ChoiceTask,
-    ClassificationTask,
-    MultiLabelTask,
-    RegressionTask,
-    TextTask,
-)
-from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
-from bertjax.tasks.registry import TASKS
-from bertjax.tasks.reranking import ACTIVATIONS, RerankTask, ranking_task
-from bertjax.tasks.tagging import TagTask, split_words
+from bertjax.tasks.reranking import ranking_task
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.fill import part_in_words
 from bertjax.weights.hf import model_card
-from bertjax.weights.load import head_tensors, with_masked_lm, with_saved_tagger
+from bertjax.weights.load import head_tensors, with_masked_lm
 from bertjax.weights.names import two_biases
-from bertjax.weights.sentence_transformers import (
-    changed_weights,
-    read_cross_encoder,
-    transformer_folder,
-)
+from bertjax.weights.sentence_transformers import changed_weights, transformer_folder
 
-# Where a CrossEncoder of sentence-transformers has its activation in config.json.
-CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
+# Fields of config.json that are saved as they were; a CrossEncoder of sentence-transformers has its
+# activation in the last two.
+KEPT_FIELDS = (
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "sentence_transformers",
+    "sbert_ce_default_activation_function",
+)
 Text = str | tuple[str, str]
 
 
@@ -239,42 +234,26 @@ class Pretrained:
         check("batch_size", batch_size, Count | None)
         check("output_hidden_states", output_hidden_states, bool)
         check("output_attentions", output_attentions, bool)
-        arrays = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
         if texts is not None:
-            if wrong := [name for name, value in arrays.items() if value is not None]:
-                raise ValueError(f"{wrong[0]} has no effect on texts: give input_ids with it.")
-            input_ids, *others = self.encode(texts)
-            arrays = dict(zip(arrays, others, strict=True))
-        ids = _array("input_ids", input_ids, self.config)
-        choices = ids.shape[1] if ids.ndim == 3 and self.head == "multiple_choice" else None
-        if (ids.ndim != 2 and choices is None) or not ids.shape[-1]:
-            raise ValueError(
-                f"input_ids has the shape {ids.shape}: give an array [rows, tokens], or [rows, "
-                "choices, tokens] for multiple choice, with at least one token."
-            )
-        if ids.shape[-1] > self.config.max_length:
-            raise ValueError(
-                f"The inputs have {ids.shape[-1]} tokens per row, but the model accepts at most "
-                f"{self.config.max_length}: truncate the inputs."
-            )
-        batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
-        batch["attention_mask"] = np.ones_like(ids)
-        batch |= {
-            name: _array(name, x, self.config, ids.shape)
-            for name, x in arrays.items()
-            if x is not None
-        }
+            if attention_mask is not None or token_type_ids is not None:
+                raise ValueError(
+                    "attention_mask or token_type_ids has no effect on texts: give input_ids."
+                )
+            input_ids, attention_mask, token_type_ids = self.encode(texts)
+        batch = _model_inputs(self.config, self.head, input_ids, attention_mask, token_type_ids)
+        *rows, length = batch["input_ids"].shape
         outputs = model_outputs(
-            *(self.model, self._device_params()),
-            {name: x.reshape(-1, ids.shape[-1]) for name, x in batch.items()},
+            self.model,
+            self._device_params(),
+            {name: x.reshape(-1, length) for name, x in batch.items()},
             hidden_states=output_hidden_states,
             attentions=output_attentions,
             batch_size=batch_size,
         )
-        if choices is not None:
-            outputs["logits"] = outputs["logits"].reshape(-1, choices)
+        if len(rows) == 2:
+            outputs["logits"] = outputs["logits"].reshape(rows)
         hf_names = family_of(self.config).outputs
         return {hf_names.get(key, key): value for key, value in outputs.items()}
 
@@ -324,8 +303,14 @@ class Pretrained:
         """
         check("batch_size", batch_size, Count | None)
         loaded, restored = self.loaded, self._restored[0]
-        model, limit = for_inference(restored.model), task.max_length
-        predictor = Predictor(task, model, loaded.tokenizer, limit, one_device(), batch_size)
+        predictor = Predictor(
+            task,
+            for_inference(restored.model),
+            loaded.tokenizer,
+            task.max_length,
+            one_device(),
+            batch_size,
+        )
         params = restored.params | loaded.params
         with progress("predicting", unit="sequences", shown=shows_progress) as state:
             predictor.after_batch = state.advance
@@ -360,7 +345,7 @@ class Pretrained:
         """Returns the task with the limits that `predict` describes; errors are as there."""
         check("max_length", max_length, int | None)
         check("doc_stride", doc_stride, Count | None)
-        where, task, longest = self.loaded.source.where, self.task, self.config.max_length
+        where, task = self.loaded.source.where, self.task
         if doc_stride is not None:
             if not hasattr(task, "doc_stride"):
                 raise ValueError(
@@ -368,15 +353,16 @@ class Pretrained:
                     "reads no windows: leave it out."
                 )
             task = dataclasses.replace(task, **{"doc_stride": doc_stride})
-        origin = ""
-        if max_length is None:
-            origin, max_length = " (of task.json, or model_max_length)", task.max_length
-        if not SHORTEST <= max_length <= longest:
+        origin = " (of task.json, or model_max_length)"
+        if max_length is not None:
+            origin = ""
+            task = dataclasses.replace(task, max_length=max_length)
+        if not SHORTEST <= task.max_length <= self.config.max_length:
             raise ValueError(
-                f"max_length={max_length}{origin}, but {where} reads {SHORTEST} to {longest} "
-                "tokens: choose a value in this range."
+                f"max_length={task.max_length}{origin}, but {where} reads {SHORTEST} to "
+                f"{self.config.max_length} tokens: choose a value in this range."
             )
-        return dataclasses.replace(task, max_length=max_length)
+        return task
 
     def embed(
         self,
@@ -412,8 +398,15 @@ class Pretrained:
             ValueError: `texts` is one string, a table or a dictionary, or an element is no text; or
                 as in `Embedder`.
         """
-        options: dict[str, Any] = {"truncate_dim": truncate_dim, "prompt": prompt}
-        embedder = Embedder(self.loaded, pooling, layers, batch_size, normalize, **options)
+        embedder = Embedder(
+            self.loaded,
+            pooling,
+            layers,
+            batch_size,
+            normalize,
+            truncate_dim=truncate_dim,
+            prompt=prompt,
+        )
         return embedder(single_texts(texts))
 
     def rerank(
@@ -429,9 +422,12 @@ class Pretrained:
         """
         task, _ = ranking_task(self.task_with(), f"rerank() of {self.where}")
         texts = tuple(single_texts(candidates))
-        examples = [Example(id="0", where="candidates", text=query, choices=texts)] * bool(texts)
-        pairs = self.predictions(task, examples, batch_size=batch_size, shows_progress=False)
-        return [row for _, prediction in pairs for row in prediction["ranking"]]
+        if not texts:
+            return []
+        example = Example(id="0", where="candidates", text=query, choices=texts)
+        pairs = self.predictions(task, [example], batch_size=batch_size, shows_progress=False)
+        ((_, prediction),) = pairs
+        return prediction["ranking"]
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
@@ -486,400 +482,103 @@ class Pretrained:
             ValueError: `directory` holds the model itself, or files that bertjax did not write.
             OSError: the disk is full; the previous content of `directory` remains.
         """
-        keep_apart("the directory", directory, "model", self._loaded.source.where)
-        kept = ("id2label", "label2id", "num_labels", "problem_type", *CROSS_ENCODER)
-        head, params, source = self.head, self.params, self._loaded.source.config
+        source, usage = self._loaded.source, self._loaded.source.usage
+        keep_apart("the directory", directory, "model", source.where)
+        head, params = self.head, self.params
         if self._loaded.left_out:
             whole = with_masked_lm(self._loaded._replace(params=params), self._loaded.left_out)
             head, params = whole.head, whole.params
             if "bert/pooler" in self.absent:
                 del params["bert"]["pooler"]
-        extra = {key: source[key] for key in kept if key in source}
-        usage, tensors = self._loaded.source.usage, self._loaded.source.tensors
-        weights = changed_weights(usage.modules, params)
-        objectives = self.model.objectives.values()
-        if self.labels is None and any(objective.named_classes for objective in objectives):
-            extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
-            extra["label2id"] = {f"LABEL_{i}": i for i in range(self.model.num_labels)}
-            extra.pop("num_labels", None)
+        files: dict[str, Any] = usage.sentence_files.result()
+        files = files | changed_weights(usage.modules, params)
+        if is_described(self._loaded):
+            files["task.json"] = json.dumps(description_of(self._loaded), indent=2)
+        is_lower = self.tokenizer and self.tokenizer.do_lower_case
+        kept = two_biases(source.tensors, self.config)[:1]
         save_hf(
             directory,
             params,
             self.config,
             self.tokenizer,
             head=head,
-            extra=extra,
-            files=usage.sentence_files.result() | weights | _task_files(self._loaded),
-            kept={name: tensors[name] for name in two_biases(tensors, self.config)[:1]},
-            card=model_card(
-                Path(directory).name,
-                head,
-                self.config,
-                self.tokenizer and self.tokenizer.do_lower_case,
-            ),
+            extra=self._fields_to_save(),
+            files=files,
+            kept={name: source.tensors[name] for name in kept},
+            card=model_card(Path(directory).name, head, self.config, is_lower),
         )
 
+    def _fields_to_save(self) -> dict[str, Any]:
+        """Returns fields of config.json besides those of `BertConfig`."""
+        source = self._loaded.source.config
+        fields = {key: source[key] for key in KEPT_FIELDS if key in source}
+        objectives = self.model.objectives.values()
+        if self.labels is None and any(objective.named_classes for objective in objectives):
+            names = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
+            fields["id2label"] = names
+            fields["label2id"] = {name: i for i, name in names.items()}
+            fields.pop("num_labels", None)
+        return fields
 
-_SIZES = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
+
+def _model_inputs(
+    config: BertConfig, head: str, input_ids: Any, attention_mask: Any, token_type_ids: Any
+) -> dict[str, np.ndarray]:
+    """Checks the arrays of a call; returns all three, int32 [B, L] or, with choices, [B, C, L]."""
+    ids = _ids("input_ids", input_ids, config, "vocab_size")
+    axes = 3 if ids.ndim == 3 and head == "multiple_choice" else 2
+    if ids.ndim != axes or not ids.shape[-1]:
+        raise ValueError(
+            f"input_ids has the shape {ids.shape}: give an array [rows, tokens], or [rows, "
+            "choices, tokens] for multiple choice, with at least one token."
+        )
+    if ids.shape[-1] > config.max_length:
+        raise ValueError(
+            f"The inputs have {ids.shape[-1]} tokens per row, but the model accepts at most "
+            f"{config.max_length}: truncate the inputs."
+        )
+    types, mask = np.zeros_like(ids), np.ones_like(ids)
+    if token_type_ids is not None:
+        types = _ids("token_type_ids", token_type_ids, config, "type_vocab_size")
+    if attention_mask is not None:
+        mask = _mask(attention_mask)
+    for name, array in (("token_type_ids", types), ("attention_mask", mask)):
+        if array.shape != ids.shape:
+            raise ValueError(
+                f"{name} has the shape {array.shape}, but input_ids has {ids.shape}: give both one "
+                "shape."
+            )
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
 
 
-def _array(
-    name: str, value: Any, config: BertConfig, shape: tuple[int, ...] | None = None
-) -> np.ndarray:
-    """Returns ids below a size of the model, or a mask of booleans or 0 and 1, as int32."""
+def _ids(name: str, value: Any, config: BertConfig, size: str) -> np.ndarray:
+    array = _array(name, value, "iu")
+    # Models without token types, whose size is 0, ignore them, as in transformers.
+    end = getattr(config, size) or 1 << 31
+    if ((array < 0) | (array >= end)).any():
+        raise ValueError(
+            f"{name} range from {array.min()} to {array.max()}, but the model has "
+            f"{size}={end}: use the tokenizer of the model."
+        )
+    return array.astype(np.int32)
+
+
+def _mask(value: Any) -> np.ndarray:
+    array = _array("attention_mask", value, "biuf")
+    if not np.isin(array, (0, 1)).all():
+        raise ValueError(
+            f"attention_mask range from {array.min()} to {array.max()}, give 1 for tokens and 0 "
+            "for padding."
+        )
+    return array.astype(np.int32)
+
+
+def _array(name: str, value: Any, kinds: str) -> np.ndarray:
+    """Returns an array whose dtype is one of `kinds`, letters of numpy."""
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} has rows of different lengths: pad them.") from error
-    if shape not in (None, array.shape):
-        raise ValueError(
-            f"{name} has the shape {array.shape}, but input_ids has {shape}: give both one shape."
-        )
-    size = _SIZES.get(name)
-    if array.size and array.dtype.kind not in ("iu" if size else "biuf"):
+    if array.size and array.dtype.kind not in kinds:
         raise ValueError(f"{name} has the type {array.dtype}: give integers.")
-    # Models without token types ignore them, as in transformers.
-    end = size and getattr(config, size) or 1 << 31
-    inside = (array >= 0) & (array < end) if size else np.isin(array, (0, 1))
-    if not inside.all():
-        remedy = f"but the model has {size}={end}: use the tokenizer of the model."
-        remedy = remedy if size else "give 1 for tokens and 0 for padding."
-        raise ValueError(f"{name} range from {array.min()} to {array.max()}, {remedy}")
-    return array.astype(np.int32)
-
-
-def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Restores the task of a loaded model; returns model, task and the content of `task.json`.
-
-    The content is {} if the model directory has no `task.json`, or if the file describes a head
-    other than the loaded one. A `FeatureTagger`, a token classifier trained on hidden states of the
-    frozen encoder, replaces the head of the returned model.
-
-    Raises:
-        ValueError: no task uses the head of the model.
-    """
-    where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
-    files = usage.sentence_files.value or {}
-    longest = loaded.config.max_length
-    modules = None if description else usage.modules.value
-    activation, limit, prompt = "", modules and modules.max_length, ""
-    if loaded.head == RerankTask.head:
-        with naming_read_errors(where):
-            lowers = bool(loaded.tokenizer and loaded.tokenizer.do_lower_case)
-            activation, limit, prompt = read_cross_encoder(
-                loaded.source.config, files, lowers=lowers
-            )
-    if not description:  # as for embeddings
-        longest = min(limit or loaded.max_length, longest)
-    with naming_read_errors(where / "task.json" if description else where):
-        loaded = with_saved_tagger(loaded, description)
-        task = saved_task(
-            loaded.head,
-            loaded.labels,
-            loaded.model.num_labels,
-            loaded.source.config,
-            description,
-            longest,
-            activation,
-        )
-        task, loaded = following(task, loaded, foreign=not description)
-    if prompt and not isinstance(task, RerankTask):
-        raise ValueError(
-            f"default_prompt_name of {where} puts {prompt[:40]!r} before each text, but "
-            "bertjax follows it only for scores of passages: use the logits, or delete it there."
-        )
-    if isinstance(task, RerankTask):
-        task = dataclasses.replace(task, prompt=prompt)
-    return loaded, task, description
-
-
-def _task_files(loaded: LoadedModel) -> dict[str, str]:
-    """Returns {"task.json": text} if the model keeps the head of its directory, or {}.
-
-    A `FeatureTagger` is no head of the model, so its `task.json` is not returned.
-    """
-    description = _description(loaded)
-    kind = description.get("label_kind")
-    if loaded.head not in {task.head for task in KINDS if task.label_kind == kind}:
-        return {}
-    return {"task.json": json.dumps(description, indent=2)}
-
-
-def _description(loaded: LoadedModel) -> dict[str, Any]:
-    """Returns the content of `task.json`; {} if it describes another head than the loaded one."""
-    # If the directory lacks parts of the loaded head, its task.json describes another head.
-    has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
-    return loaded.source.usage.description.result() if has_head else {}
-
-
-KINDS: tuple[type[Task], ...] = (
-    *(ClassificationTask, MultiLabelTask, RegressionTask, RerankTask),
-    *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
-)
-_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("task", "label_kind"), str),
-    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), Count),
-    "doc_stride": Count | None,  # type: ignore
-    **{"with_impossible": bool, "null_threshold": float, "temperature": Positive},
-    **dict.fromkeys(("columns", "thresholds"), dict),
-    **{"label_separator": str | None, "pairs": bool | None},
-}
-# Tokens per window with which other libraries usually train question answering.
-SPAN_LENGTH = 384
-
-
-def saved_task(
-    head: str,
-    labels: Sequence[str] | None,
-    num_labels: int,
-    config: Mapping[str, Any],
-    description: Mapping[str, Any],
-    longest: int,
-    activation: str = "",
-) -> Task:
-    """Creates the task that a saved model was fine-tuned on, from the files of the model.
-
-    Args:
-        labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
-        config: the content of config.json, whose problem_type tells the kind of a classifier.
-        description: the content of task.json; empty for a model from another library.
-        longest: maximum input length of the model, in tokens.
-        activation: what sentence-transformers applies to the logits, as `read_cross_encoder` says.
-
-    Raises:
-        ValueError: no task uses the head, an entry of task.json has a wrong type or value, the
-            problem type or the activation does not fit the number of outputs, the ids of the
-            classes are not 0, 1 and so on, or two classes whose probabilities are predicted have
-            the same name.
-    """
-    for name, expected in _TYPES.items():
-        if name in description:
-            check(name, description[name], expected)
-    kind = _kind_of(head, num_labels, config, description, activation)
-    default_length = SPAN_LENGTH if kind is SpanTask else longest
-    fields: dict[str, Any] = {
-        "name": description.get("task", head),
-        "max_length": min(description.get("max_length", default_length), longest),
-    }
-    if kind is SpanTask:
-        saved = {k: description[k] for k in SAVED_FIELDS if description.get(k) is not None}
-        return SpanTask(**fields, **saved)
-    if kind is ChoiceTask:
-        # The number of choices is unknown until the inputs to predict are read.
-        return ChoiceTask(num_choices=0, **fields)
-    if kind is SimilarityTask:
-        return SimilarityTask(**fields)
-    if kind is RerankTask:
-        _check_outputs(kind, num_labels, activation)
-        fields["activation"] = activation or "Sigmoid"
-        return RerankTask(**fields, pairs=description.get("pairs"))
-    # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
-    fields["doc_stride"] = description.get("doc_stride")
-    if issubclass(kind, TextTask):
-        fields["pairs"] = _pairs(description)
-    if not description and issubclass(kind, TextTask):
-        _check_outputs(kind, num_labels, activation)
-    if issubclass(kind, RegressionTask):
-        return kind(**fields)
-    if kind is ClassificationTask:
-        fields["temperature"] = float(description.get("temperature", 1.0))
-    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
-    check_class_ids(labels, config)
-    if kind is TagTask:
-        return TagTask.of_labels(names, **fields)
-    if kind is MultiLabelTask and (thresholds := description.get("thresholds")):
-        numbers = [x for x in thresholds.values() if isinstance(x, float | int) and 0 <= x <= 1]
-        if set(thresholds) != {*names} or len(numbers) < len(names):
-            raise ValueError(
-                f"thresholds={brief(thresholds)} in task.json should be a probability of each of "
-                f"{brief(', '.join(names), 80)}: correct it, or copy or download the model again."
-            )
-        fields["thresholds"] = thresholds
-    if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(
-            f"id2label in config.json has {brief(', '.join(repeated), 80)} more than once, so that "
-            "predictions would not tell the classes apart: give each id a name of its own there."
-        )
-    definition = TASKS.get(fields["name"])
-    if definition is not None and definition.metric is not None and kind in definition.kinds:
-        fields["metric"] = definition.metric
-    return kind(labels=names, **fields)
-
-
-def check_class_ids(labels: Sequence[str] | None, config: Mapping[str, Any]) -> None:
-    """Raises ValueError if the ids of the class names `labels` in a config are not 0 to n - 1."""
-    if not labels:
-        return
-    ids, count = sorted({int(i) for i in config.get("id2label") or ()}), len(labels)
-    if ids and ids != [*range(count)]:
-        raise ValueError(
-            f"id2label in config.json has the ids {listed(ids)}, but the outputs of the model are "
-            f"0 to {count - 1}, so that their names are unknown: correct the ids there."
-        )
-
-
-def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
-    is_regression = issubclass(kind, RegressionTask | RerankTask)
-    if is_regression != (num_labels == 1) and kind is not MultiLabelTask:
-        raise ValueError(
-            f"config.json has problem_type={kind.problem_type!r}, but the model has {num_labels} "
-            "outputs: correct it there, or use the logits, load_pretrained(...)(texts)."
-        )
-    usual = ("Identity", "Softmax" if kind is ClassificationTask else "Sigmoid")
-    if activation not in ("", *(ACTIVATIONS if kind is RerankTask else usual)):
-        raise ValueError(
-            f"sentence-transformers would apply the activation {brief(activation, 60)} to the "
-            "outputs of the model, which bertjax does not: use the logits, "
-            "load_pretrained(...)(texts), or delete the setting in the files of the model."
-        )
-
-
-def _pairs(description: Mapping[str, Any]) -> bool | None:
-    """Returns whether inputs are pairs; old task.json files only have the columns of the file."""
-    columns = description.get("columns") or {}
-    of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
-    return description.get("pairs", of_columns)
-
-
-def _kind_of(
-    head: str,
-    num_labels: int,
-    config: Mapping[str, Any],
-    description: Mapping[str, Any],
-    activation: str,
-) -> type[Task]:
-    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type.
-
-    Without both, a model with one output is a reranker, as CrossEncoder saved them before version
-    4; transformers writes the problem_type of what it trains.
-    """
-    kinds = [kind for kind in KINDS if kind.head == head]
-    for kind in (*kinds, *KINDS):
-        if kind.label_kind == description.get("label_kind"):
-            return kind
-    problem = config.get("problem_type")
-    is_scored = problem is None or (activation and problem == RegressionTask.problem_type)
-    if RerankTask in kinds and num_labels == 1 and is_scored:
-        return RerankTask
-    for kind in kinds:
-        if problem is not None and kind.problem_type == problem:
-            return kind
-    if not kinds:
-        raise ValueError(
-            f"The model has the head {head}, which no task uses: fine-tune the model "
-            "with bertjax.finetune, or use bertjax.fill_mask or bertjax.embed."
-        )
-    return kinds[0]
-
-
-def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Creates an example from a text and, perhaps, a second text or passage.
-
-    Raises:
-        ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
-            tagging and `pair` is not None.
-    """
-    if isinstance(task, ChoiceTask):
-        raise ValueError(
-            "The model selects one of several choices: give text and choices in a file (--input)."
-        )
-    if isinstance(task, TagTask) and pair is not None:
-        raise ValueError("The model tags the words of a single text: leave the second text out.")
-    if isinstance(task, SpanTask) and pair is None:
-        raise ValueError(
-            "The model answers questions about a passage: give the passage as the second text "
-            "(--pair)."
-        )
-    words = split_words(text) if isinstance(task, TagTask) else ()
-    return Example(
-        **{"id": "0", "where": "--text", "text": text, "pair": pair},
-        words=tuple(word.text for word in words),
-        offsets=tuple((word.start, word.end) for word in words),
-    )
-
-
-def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
-    """Converts each element of `texts` to [text] or [text, pair], or [text, choice, choice, ...].
-
-    Raises:
-        ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
-            element has too few or too many texts.
-    """
-    tuples: list[list[str]] = []
-    for index, element in enumerate(_elements(texts)):
-        parts = [element] if isinstance(element, str) else element
-        if (
-            not isinstance(parts, list | tuple)
-            or not (2 < len(parts) if choices else 0 < len(parts) < 3)
-            or not all(isinstance(part, str) for part in parts)
-        ):
-            needed = "a text or a pair of texts"
-            if choices:
-                needed = "(text, choice, choice), a text and at least two choices"
-            raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
-        tuples.append(list(parts))
-    return tuples
-
-
-def _elements(texts: Any) -> Iterable[Any]:
-    if isinstance(texts, str):
-        raise ValueError("texts is one string: put it in a list.")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise ValueError(f"texts is {brief(repr(texts), 60)}: give a list of texts.")
-    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
-        raise ValueError(
-            f"texts is a {type(texts).__name__}: give the list of its texts, such as "
-            'list(table["text"]). bertjax.evaluate takes whole tables.'
-        )
-    return texts
-
-
-def single_texts(texts: Sequence[str]) -> list[str]:
-    """Returns texts, none of which may be a pair, as a list.
-
-    Raises:
-        ValueError: `texts` is a single string, a table or a dictionary, or an element is no text.
-    """
-    tuples = text_tuples(texts)
-    for index, parts in enumerate(tuples):
-        if len(parts) > 1:
-            raise ValueError(f"texts[{index}] is a pair of texts: give one text.")
-    return [text for (text,) in tuples]
-
-
-def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
-    """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
-
-    In tagging, an element may also be the list of the words of a sentence. For multiple choice, the
-    returned task has the number of choices of the example with the most choices.
-
-    Raises:
-        ValueError: `texts` is a single string, or an element has too few or too many texts for the
-            task.
-    """
-    if isinstance(task, TagTask):
-        return task, [_to_tag(task, element, i) for i, element in enumerate(_elements(texts))]
-    tuples = text_tuples(texts, choices=isinstance(task, ChoiceTask))
-    if isinstance(task, ChoiceTask):
-        task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
-    examples = []
-    for index, (text, *others) in enumerate(tuples):
-        if isinstance(task, ChoiceTask):
-            example = Example(id="", where="", text=text, choices=tuple(others))
-        else:
-            example = from_text(task, text, *(others or [None]))
-        examples.append(dataclasses.replace(example, id=str(index), where=f"texts[{index}]"))
-    return task, examples
-
-
-def _to_tag(task: TagTask, element: Any, index: int) -> Example:
-    where = f"texts[{index}]"
-    if isinstance(element, str):
-        return dataclasses.replace(from_text(task, element, None), id=str(index), where=where)
-    words = tuple(element) if isinstance(element, list | tuple) else ()
-    if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise ValueError(
-            f"{where} is {brief(repr(element), 60)}: give a text, or the list of its words."
-        )
-    return Example(id=str(index), where=where, words=words)
+    return array

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bertjax.config import FinetuneConfig, PretrainConfig
 from bertjax.config.pretrain_config import DistillationConfig
-from bertjax.inference.pretrained import with_task
+from bertjax.inference.saved_task import with_task
 from bertjax.model import BertWithHead, losses
 from bertjax.model.embeddings import take_positions
 from bertjax.model.losses import Arrays, Objective, cosine_loss, soft_targets_loss

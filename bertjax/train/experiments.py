@@ -38,7 +38,8 @@ from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
 from bertjax.inference.embedder import following
-from bertjax.inference.pretrained import Pretrained, load_pretrained, with_task
+from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.inference.saved_task import with_task
 from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (

@@ -28,8 +28,8 @@ from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
 from bertjax.inference.embedder import ROLES, Embedder
 from bertjax.inference.predictor import Predictor, labels_of
-from bertjax.inference.pretrained import check_class_ids
 from bertjax.inference.retrieval import Collection, beir_collection
+from bertjax.inference.saved_task import check_class_ids
 from bertjax.model import HEADS
 from bertjax.record.labels import held_out_label
 from bertjax.record.predictions import (

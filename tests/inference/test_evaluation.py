@@ -13,7 +13,7 @@ from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.pretrained import with_task
+from bertjax.inference.saved_task import with_task
 from bertjax.predict import PredictConfig
 from bertjax.tasks import Example
 from bertjax.weights import load_model

@@ -7,7 +7,8 @@ import pandas
 import pytest
 
 from bertjax.inference.evaluation import from_file
-from bertjax.inference.pretrained import from_text, from_texts, saved_task, single_texts
+from bertjax.inference.saved_task import saved_task
+from bertjax.inference.texts import from_text, from_texts, single_texts
 from bertjax.tasks.classification import ChoiceTask, ClassificationTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns

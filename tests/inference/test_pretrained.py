@@ -272,7 +272,10 @@ def test_labels_travel_with_the_model(classifier):
         ({"texts": b"one"}, "texts is b'one': give a list of texts"),
         ({"input_ids": [[120]]}, "vocab_size=120"),
         ({"input_ids": [[5] * 65]}, "at most 64"),
-        ({"texts": ["a"], "attention_mask": [[1]]}, "attention_mask has no effect on texts"),
+        (
+            {"texts": ["a"], "attention_mask": [[1]]},
+            "attention_mask or token_type_ids has no effect on texts",
+        ),
         ({"texts": ["a"], "token_type_ids": [[1]]}, "token_type_ids has no effect on texts"),
         ({"input_ids": [[5]], "output_attentions": "no"}, "output_attentions='no': it must be tr"),
         ({"input_ids": [[5]], "batch_size": 0}, "batch_size=0: it must be at least 1"),

@@ -21,7 +21,7 @@ from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
-from bertjax.inference.pretrained import from_text
+from bertjax.inference.texts import from_text
 from bertjax.record import journal
 from bertjax.record.logger import Session
 from bertjax.record.metrics import to_line

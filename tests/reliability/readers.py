@@ -20,7 +20,7 @@ from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.sentences import sentences_of
-from bertjax.inference.pretrained import with_task
+from bertjax.inference.saved_task import with_task
 from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import OwnKind

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bertjax.inference.pretrained import saved_task
+from bertjax.inference.saved_task import saved_task
 from bertjax.tasks import Example
 from bertjax.tasks.calibration import (
     HeldOutProbabilities,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bertjax.inference.pretrained import KINDS, saved_task
+from bertjax.inference.saved_task import KINDS, saved_task
 from bertjax.tasks import TASKS, TaskOptions, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
@@ -112,7 +112,7 @@ class OtherRegression(RegressionTask):
 
 
 def test_a_saved_model_gets_the_task_of_its_head(monkeypatch):
-    monkeypatch.setattr("bertjax.inference.pretrained.KINDS", (*KINDS, OtherRegression))
+    monkeypatch.setattr("bertjax.inference.saved_task.KINDS", (*KINDS, OtherRegression))
     for head, kind in (
         ("another", OtherRegression),
         ("sequence_classification", RegressionTask),

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bertjax.inference.pretrained import from_text
+from bertjax.inference.texts import from_text
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.own_files import TableSource
 from bertjax.tasks.sources.squad import SquadSource

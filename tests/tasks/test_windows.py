@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import encode_feature
-from bertjax.inference.pretrained import saved_task
+from bertjax.inference.saved_task import saved_task
 from bertjax.tasks.classification import (
     ClassificationTask,
     MultiLabelTask,

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.inference.pretrained import from_text
+from bertjax.inference.texts import from_text
 from bertjax.record.predictions import ClassReport
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import has_columns, read_conll

@@ -11,7 +11,7 @@ import bertjax
 from bertjax import search
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.embedder import Embedder
-from bertjax.inference.pretrained import with_task
+from bertjax.inference.saved_task import with_task
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.train import experiments as variants
 from bertjax.weights import load_model

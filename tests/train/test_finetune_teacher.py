@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.inference.pretrained import with_task
+from bertjax.inference.saved_task import with_task
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
 from bertjax.train import finetuning

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax.inference.pretrained import saved_task
+from bertjax.inference.saved_task import saved_task
 from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.own_files import TableSource
