@@ -49,7 +49,7 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
             belongs to another run, or the task is unknown.
         TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
-    from bertjax.tasks.sources.own_files import rows_as_files
+    from bertjax.tasks.sources.typed_rows import rows_as_files
 
     def config_of(task: str | None) -> FinetuneConfig:
         base = config or _defaults_of_task(task, few=bool(fields.get("shots")))

@@ -35,14 +35,14 @@ from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks import Task
 from bertjax.tasks.embedding import EmbeddingTask, lower_cased, prompt_length
 from bertjax.tasks.sources.columns import Columns, find_columns
-from bertjax.tasks.sources.tables import (
+from bertjax.tasks.sources.data_files import (
     NAMED_COLUMNS,
     TSV_SUFFIXES,
-    Table,
     open_text,
     row_name,
     suffix_of,
 )
+from bertjax.tasks.sources.tables import Table
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_transformers import LENGTHS, Read, SentenceModules
 

@@ -17,28 +17,30 @@ from bertjax.tasks.classification import (
     MultiLabelTask,
     TextTask,
 )
+from bertjax.tasks.dataset import BadRows, text_digest
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.registry import kind_of
 from bertjax.tasks.reranking import ranking_task
 from bertjax.tasks.sources.columns import Columns, candidates
 from bertjax.tasks.sources.conll import has_columns
-from bertjax.tasks.sources.own_files import (
-    CONLL_SUFFIXES,
-    TableSource,
-    data_files,
-    rows_as_files,
-)
-from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.tables import (
+from bertjax.tasks.sources.data_files import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
     TSV_SUFFIXES,
-    Table,
     saved_split,
     suffix_of,
 )
+from bertjax.tasks.sources.own_files import (
+    CONLL_SUFFIXES,
+    count_choices,
+    data_files,
+    read_tables,
+    with_indices,
+)
+from bertjax.tasks.sources.squad import read_questions
+from bertjax.tasks.sources.tables import Table
+from bertjax.tasks.sources.typed_rows import rows_as_files
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import BadRows, text_digest
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.
@@ -192,7 +194,7 @@ def from_file(
                 "reads the columns question, context and answers, as in SQuAD: rename the columns "
                 "of the file."
             )
-        questions = SquadSource({"test": path}, bad_rows, keep=False)
+        questions = read_questions({"test": path}, bad_rows, keep=False)
         read = questions.examples("test")
         if not task.with_impossible:
             read = (_without_impossible(x, report=bad_rows == "report") for x in read)
@@ -209,7 +211,7 @@ def from_file(
             task, ranks_by = ranking_task(task, str(path))
         columns = _as_trained(columns, description.get("columns") or {}, table.columns)
     label_separator = label_separator or description.get("label_separator")
-    source = TableSource(
+    data = read_tables(
         kind_of(task),
         test=path,
         conll=conll,
@@ -218,14 +220,16 @@ def from_file(
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
         keep=False,
     )
-    source.use_classes(task.labels)
+    if data.kind == "classify":
+        data = data.labelled(task.labels)
     if isinstance(task, TextTask):
-        read = " and ".join(filter(None, (source.columns.text, source.columns.pair)))
-        task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
+        read = " and ".join(filter(None, (data.columns.text, data.columns.pair)))
+        task.check_pairs(f"{path} ({read})", has_pair=data.columns.pair is not None)
     if isinstance(task, ChoiceTask):
-        task = dataclasses.replace(task, num_choices=source.num_choices)
-    note = " ".join(filter(None, (source.note, ranks_by)))
-    return dataclasses.replace(task, source=source), source.examples("test"), note
+        data = with_indices(data)
+        task = dataclasses.replace(task, num_choices=count_choices(data))
+    note = " ".join(filter(None, (data.note, ranks_by)))
+    return dataclasses.replace(task, source=data), data.examples("test"), note
 
 
 def _without_impossible(question: Example, *, report: bool) -> Example:

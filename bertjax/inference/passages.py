@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
+from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.sources.columns import plain
+from bertjax.tasks.sources.data_files import read_lines, row_name
 from bertjax.tasks.sources.own_files import data_files
-from bertjax.tasks.sources.rows import SQL_MISSING, is_blank
-from bertjax.tasks.sources.tables import Table, read_lines, read_number, row_name
-from bertjax.tasks.task import MISSING
+from bertjax.tasks.sources.tables import SQL_MISSING, Table, is_blank, read_number
 
 # Names of columns, as of `plain`.
 _ROW_IDS = {"id", "idx", "index", "guid", "uid", "uuid", "key"}

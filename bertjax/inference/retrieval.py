@@ -33,7 +33,7 @@ from bertjax.inference.passages import (
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.metrics import mrr, ndcg, recall
-from bertjax.tasks.sources.rows import is_blank
+from bertjax.tasks.sources.tables import is_blank
 from bertjax.weights import LoadedModel
 
 QUERIES, PASSAGES = 512, 16384  # in a block of scores

@@ -26,7 +26,7 @@ from bertjax.inference.output_files import without_formula
 from bertjax.record.labels import held_out_label, label
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import OwnDataset
 from bertjax.tasks.tagging import TagTask
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -372,7 +372,7 @@ class PredictionSummary:
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
         source = task.source
-        self._has_ids = not isinstance(source, TableSource) or source.columns.id is not None
+        self._has_ids = not isinstance(source, OwnDataset) or source.columns.id is not None
         # A heap of (how bad, -order, mistake), the least bad mistake first.
         self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
         self._points: list[tuple[float, float]] = []

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.tasks.task import Example, Prediction, Task, text_digest
+from bertjax.tasks.dataset import Example, text_digest
+from bertjax.tasks.task import Prediction, Task
 
 # scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 

@@ -7,21 +7,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from bertjax.tasks.dataset import Fold
 from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns, flag_of
-from bertjax.tasks.sources.tables import saved_split
+from bertjax.tasks.sources.data_files import saved_split
 from bertjax.tasks.task import Task
-
-
-@dataclasses.dataclass(frozen=True)
-class Fold:
-    """The fold that a run holds out: `index` (from 0) of the `count` folds drawn with `seed`."""
-
-    index: int
-    count: int
-    seed: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.tasks.sources.glue import GLUE, GlueSource
+from bertjax.tasks.sources.glue import GLUE, read_glue
 
 # The diagnostic set, which has no train split: models that were fine-tuned on MNLI are evaluated.
 DIAGNOSTIC = "ax"
@@ -116,16 +116,17 @@ def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
     for name in GLUE_NAMES:
         spec = GLUE[name]
         try:
-            source = GlueSource(spec, folder)
+            files = read_glue(spec, folder).files
         except FileNotFoundError:
-            source = None
+            files = {}
+        of_task = {path.parent for path in files.values()}
         # The files of another task may be in `folder` itself.
-        if source is None or source.folder == folder:
+        if not files or folder in of_task:
             missing[name] = f"{folder / spec.folder} has no files of the task"
             continue
-        kinds = {split.partition("_")[0] for split in source.splits}
+        kinds = {split.partition("_")[0] for split in files}
         if lacking := [kind for kind in ("train", "dev") if kind not in kinds]:
-            missing[name] = f"{source.folder} has no {' and no '.join(lacking)} split"
+            missing[name] = f"{min(of_task)} has no {' and no '.join(lacking)} split"
         else:
             present.append(name)
     if not present:

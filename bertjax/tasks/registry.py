@@ -5,6 +5,7 @@ import functools
 import itertools
 import operator
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from bertjax.tasks.classification import (
     MultiLabelTask,
     RegressionTask,
 )
-from bertjax.tasks.definition import Fold, TaskDefinition, TaskOptions
+from bertjax.tasks.dataset import (
+    MULTI_HOT,
+    PLACEHOLDERS,
+    By,
+    Dataset,
+    Example,
+    Fold,
+    whole_or_truth,
+)
+from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.embedding import SIMCSE, ContrastiveTask, DistilledTask, SimilarityTask
 from bertjax.tasks.metrics import RELEVANT
 from bertjax.tasks.reranking import DISTILLED, RerankTask
@@ -27,18 +37,17 @@ from bertjax.tasks.sources.columns import KINDS, OwnKind, holds_dates
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.glue import GLUE_TASKS
 from bertjax.tasks.sources.own_files import (
-    MULTI_HOT,
     PER_SPLIT,
-    PLACEHOLDERS,
-    KnownClasses,
-    TableSource,
+    OwnDataset,
+    count_choices,
+    read_tables,
+    with_indices,
 )
-from bertjax.tasks.sources.rows import shorten
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
-from bertjax.tasks.sources.tables import read_number
+from bertjax.tasks.sources.tables import read_number, shorten
 from bertjax.tasks.tagging import UNLABELLED, TagTask, order_tags
-from bertjax.tasks.task import Example, Task
+from bertjax.tasks.task import Task
 
 # Number of examples from which labels and targets are compared with what is usual.
 FEWEST_COUNTED = 50
@@ -53,10 +62,9 @@ SMALLEST_STD = 1e-150
 MAX_LABELS = 1000
 # The most pairs that are held out if there is no dev file: each is compared with all others.
 MOST_HELD_OUT = 10_000
-_LABEL = operator.attrgetter("label")
 
 
-def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ...]:
+def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
@@ -72,9 +80,9 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
     sizes: set[int] = set()
     count = 0
     tags = several = False
-    where = f"{source.path('train')}: "
+    where = f"{data.path('train')}: "
     splits = [split for split in ("train", "dev") if split == "train" or fold]
-    for example in itertools.chain.from_iterable(map(source.examples, splits)):
+    for example in itertools.chain.from_iterable(map(data.examples, splits)):
         count += 1
         label = example.label
         tags, several = bool(example.words), isinstance(label, tuple)
@@ -125,16 +133,16 @@ def learn_labels(source: TableSource, fold: Fold | None = None) -> tuple[str, ..
 def _make(kind: OwnKind, options: TaskOptions) -> Task:
     if kind in PER_SPLIT and not options.train:
         raise ValueError(f"--task={kind} trains on your own files: give --train.")
-    source = TableSource(
+    data = read_tables(
         kind,
         **options.files,
         columns=options.columns,
         label_separator=options.label_separator,
         bad_rows="skip" if options.skip_bad_rows else "refuse",
+        can_skip=True,
         single_texts=options.loss == SIMCSE,
     )
-    source.can_skip = True
-    return OWN_KINDS[kind][1](source, options)
+    return OWN_KINDS[kind][1](data, options)
 
 
 def _entity_types(example: Example) -> tuple[str, ...]:
@@ -143,28 +151,28 @@ def _entity_types(example: Example) -> tuple[str, ...]:
     return tuple(sorted({tag.partition("-")[2] or tag for tag in tags or ()} - {"O", UNLABELLED}))
 
 
-def _classification(source: TableSource, options: TaskOptions) -> Task:
+def _classification(data: OwnDataset, options: TaskOptions) -> Task:
     # Of examples with several labels, by the rarest one.
-    choice = held_out.BY_RAREST if source.multi_label else held_out.BY_CLASS
-    held_out.divide(source, options, choice, _LABEL)
-    _refuse_placeholders(source, options.keep_labels)
-    labels = learn_labels(source, options.fold)
-    source.use_classes(labels)
-    if not source.multi_label and (separator := _separator_in(labels)):
+    by = held_out.BY_RAREST if data.multi_label else held_out.BY_CLASS
+    data = held_out.divide(data, options, by)
+    data = _without_placeholders(data, options.keep_labels)
+    labels = learn_labels(data, options.fold)
+    data = data.labelled(labels)
+    if not data.multi_label and (separator := _separator_in(labels)):
         print(
             f"warning: labels such as {next(x for x in labels if separator in x)!r} seem to name "
             f"several classes; to predict each of them by itself, give --label_separator "
             f"{separator!r}"
         )
     _warn_of_alike(labels)
-    task = MultiLabelTask if source.multi_label else ClassificationTask
-    return task(labels=labels, **_fields(source, options))
+    task = MultiLabelTask if data.multi_label else ClassificationTask
+    return task(labels=labels, **_fields(data, options))
 
 
-def _refuse_placeholders(source: TableSource, kept: Sequence[str]) -> None:
+def _without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
     """Refuses, or leaves out, the rows whose label marks a missing one, but for those `kept`."""
-    splits = sorted({"train", "dev"} & {*source.splits})
-    seen = {label for split in splits for x in source.examples(split) for label in _labels(x)}
+    splits = sorted({"train", "dev"} & {*data.splits})
+    seen = {label for split in splits for x in data.examples(split) for label in _labels(x)}
     missing = {label for label in seen if label.lower() in PLACEHOLDERS}.difference(kept)
     if "+" in seen:
         missing.discard("-")
@@ -173,17 +181,16 @@ def _refuse_placeholders(source: TableSource, kept: Sequence[str]) -> None:
     if len(numbers) == len(seen) and ("0" not in seen or sorted(numbers)[1] < 0):
         missing.discard("-1")
     for split in splits if missing else ():
-        problems = []
-        for example in source.examples(split):
+        problems = {}
+        for example in data.examples(split):
             if found := missing.intersection(_labels(example)):
-                problem = (
+                problems[example.where] = (
                     f"{example.where}: the label {min(found)!r} usually marks a missing one: "
                     "correct it, or remove the row; if it is the name of a class, give "
                     f"--keep_labels {min(found)}."
                 )
-                if not source.leave_out(split, example, problem):
-                    problems.append(problem)
-        source.refuse(split, problems)
+        data = data.without(split, problems)
+    return data
 
 
 def _labels(example: Example) -> Sequence[str]:
@@ -192,13 +199,26 @@ def _labels(example: Example) -> Sequence[str]:
 
 
 def _warn_of_alike(labels: Sequence[str]) -> None:
-    if alike := KnownClasses(labels).alike():
+    if alike := _alike(labels):
         print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
 
 
-def _fields(source: TableSource, options: TaskOptions) -> dict[str, Any]:
-    pairs, stride = source.columns.pair is not None, options.doc_stride
-    return {"name": source.kind, "source": source, "pairs": pairs, "doc_stride": stride}
+def _alike(labels: Sequence[str]) -> list[str]:
+    """Returns classes that are written in several ways, such as ["1", "1.0"], or [].
+
+    Other ways are other cases, spaces, hyphens, underscores, and forms of Unicode.
+    """
+    spelt: dict[str, list[str]] = {}
+    for name in sorted(labels):
+        letters = unicodedata.normalize("NFKC", name).casefold()
+        key = whole_or_truth(name) or re.sub(r"[\s_\u200b-\u200f\ufeff-]", "", letters)
+        spelt.setdefault(key, []).append(name)
+    return next((names for names in spelt.values() if len(names) > 1), [])
+
+
+def _fields(data: OwnDataset, options: TaskOptions) -> dict[str, Any]:
+    pairs, stride = data.columns.pair is not None, options.doc_stride
+    return {"name": data.kind, "source": data, "pairs": pairs, "doc_stride": stride}
 
 
 def _separator_in(labels: Sequence[str]) -> str:
@@ -211,31 +231,30 @@ def _separator_in(labels: Sequence[str]) -> str:
     return ""
 
 
-def _tagging(source: TableSource, options: TaskOptions) -> Task:
-    held_out.divide(source, options, held_out.BY_RAREST, _entity_types)
-    labels = learn_labels(source, options.fold)
+def _tagging(data: OwnDataset, options: TaskOptions) -> Task:
+    data = held_out.divide(data, options, held_out.BY_RAREST._replace(key=_entity_types))
+    labels = learn_labels(data, options.fold)
     _warn_of_alike(labels)
-    return TagTask.of_labels(labels, name="tag", source=source, doc_stride=options.doc_stride)
+    return TagTask.of_labels(labels, name="tag", source=data, doc_stride=options.doc_stride)
 
 
-def _multiple_choice(source: TableSource, options: TaskOptions) -> Task:
-    held_out.divide(source, options, held_out.AT_RANDOM, lambda _: None)  # regardless of labels
-    count = source.num_choices
-    next(source.examples(source.splits[0]), None)  # refuses labels that do not tell the choice
-    return ChoiceTask(name=source.kind, source=source, num_choices=count)
+def _multiple_choice(data: OwnDataset, options: TaskOptions) -> Task:
+    data = held_out.divide(data, options, held_out.AT_RANDOM)  # regardless of labels
+    count = count_choices(data)
+    return ChoiceTask(name=data.kind, source=with_indices(data), num_choices=count)
 
 
-def _regression(source: TableSource, options: TaskOptions) -> Task:
+def _regression(data: OwnDataset, options: TaskOptions) -> Task:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
-    held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
-    task = RegressionTask(**_fields(source, options))
-    if "train" not in source.splits:
+    data = held_out.divide(data, options, held_out.BY_TARGET)
+    task = RegressionTask(**_fields(data, options))
+    if "train" not in data.splits:
         return task
-    targets = np.array([example.label for example in source.examples("train")], np.float64)
+    targets = np.array([example.label for example in data.examples("train")], np.float64)
     if not targets.size or targets.min() == targets.max():
         mean = float(targets[0]) if targets.size else 0.0
         raise ValueError(
-            f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
+            f"{data.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
             "another column holds the targets, name it with --label_column."
         )
     with np.errstate(all="ignore"):
@@ -243,7 +262,7 @@ def _regression(source: TableSource, options: TaskOptions) -> Task:
         exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
     if not exact:
         raise ValueError(
-            f"{source.path('train')}: the targets, {targets.min():g} to {targets.max():g}, have a "
+            f"{data.path('train')}: the targets, {targets.min():g} to {targets.max():g}, have a "
             f"standard deviation of {std:g}, which cannot be computed with: give them in another "
             "unit, so that it is between 1e-150 and 1e150."
         )
@@ -252,7 +271,7 @@ def _regression(source: TableSource, options: TaskOptions) -> Task:
         f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
         "original scale"
     )
-    if thousands := _thousands(source.written_labels("train")):
+    if thousands := _thousands(data.written_labels("train")):
         print(
             f"warning: the targets that contain a point all have three digits after it, such as "
             f"{thousands}, which is read as the decimal number {float(thousands):g}: if the points "
@@ -261,7 +280,7 @@ def _regression(source: TableSource, options: TaskOptions) -> Task:
     squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
     if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
-        example = next(itertools.islice(source.examples("train"), farthest, None))
+        example = next(itertools.islice(data.examples("train"), farthest, None))
         print(
             f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
             f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
@@ -289,40 +308,40 @@ def _thousands(labels: Iterable[str]) -> str:
     return first if whole or 2 * rounded > count else ""
 
 
-def _embedding(source: TableSource, options: TaskOptions) -> SimilarityTask | ContrastiveTask:
-    scored, loss = source.has_scores("train"), options.loss
+def _embedding(data: OwnDataset, options: TaskOptions) -> SimilarityTask | ContrastiveTask:
+    scored, loss = data.has_scores("train"), options.loss
     kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
-    _check_loss(SimilarityTask if scored else kind, source, options)
+    _check_loss(SimilarityTask if scored else kind, data, options)
     if scored:
-        held_out.divide(source, options, held_out.BY_TARGET, _LABEL)
+        data = held_out.divide(data, options, held_out.BY_TARGET)
     elif loss != SIMCSE:  # without dropout, the texts of a pair are equal
-        held_out.divide(source, options, _BY_ANCHOR, lambda example: example.text)
+        data = held_out.divide(data, options, _BY_ANCHOR)
     given: dict[str, Any] = {"temperature": 1.0} if loss == "kl" else {}
     given |= {**options.embedding_options, "loss": loss or ""}
-    if scored and "dev" in source.splits and not source.has_scores("dev"):
+    if scored and "dev" in data.splits and not data.has_scores("dev"):
         raise ValueError(
-            f"{source.path('dev')} has no scores, but {source.path('train')} has: a model that "
+            f"{data.path('dev')} has no scores, but {data.path('train')} has: a model that "
             "learns scores is evaluated by them. Name the column of the scores of both files with "
             "--label_column, or leave --dev out."
         )
-    fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
+    fields: dict[str, Any] = {"name": "embed", "source": data, "scored": data.has_scores("dev")}
     if scored:
-        return SimilarityTask(**fields, **given, **_range(source))
-    first = next(source.examples("train"), None)
+        return SimilarityTask(**fields, **given, **_range(data))
+    first = next(data.examples("train"), None)
     fields["num_texts"] = 2 + (len(first.choices) if first else 0)
     if fields["scored"]:
         fields["best_metric"] = SimilarityTask.best_metric
     return kind(**fields, **given)
 
 
-def _check_loss(kind: Any, source: TableSource, options: TaskOptions) -> None:
+def _check_loss(kind: Any, data: OwnDataset, options: TaskOptions) -> None:
     """Raises ValueError if the loss does not fit the columns, or an option the loss."""
-    columns, loss = source.columns, options.loss or kind.objectives[0]
+    columns, loss = data.columns, options.loss or kind.objectives[0]
     what = f"scores of pairs ({columns.label!r})" if columns.label else "no scores"
     what += " of a teacher" * (taught := kind is DistilledTask)
     if loss not in kind.objectives or (taught and not columns.scores):
         raise ValueError(
-            f"--loss {loss}: {source.path('train')} has {what}: similarity and cosent take scores "
+            f"--loss {loss}: {data.path('train')} has {what}: similarity and cosent take scores "
             "of pairs, margin and kl those of a teacher (--score_columns). Choose another."
         )
     unused = {"temperature"} if loss in ("similarity", "margin") else set()
@@ -332,9 +351,9 @@ def _check_loss(kind: Any, source: TableSource, options: TaskOptions) -> None:
         raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
 
 
-def _reranking(source: TableSource, options: TaskOptions) -> RerankTask:
-    held_out.divide(source, options, _BY_QUERY, lambda example: example.text)
-    first = next(source.examples("train"), None)
+def _reranking(data: OwnDataset, options: TaskOptions) -> RerankTask:
+    data = held_out.divide(data, options, _BY_QUERY)
+    first = next(data.examples("train"), None)
     count, scores = (len(first.choices), first.scores) if first else (0, ())
     loss = options.loss or ("listwise" if count else "binary")
     temperature = options.embedding_options.get("temperature")
@@ -343,7 +362,7 @@ def _reranking(source: TableSource, options: TaskOptions) -> RerankTask:
         lacks = lacks or "a teacher's scores (--score_columns)"
     if lacks:
         raise ValueError(
-            f"--loss {loss}: {source.path('train')} lacks {lacks}. binary takes queries, passages "
+            f"--loss {loss}: {data.path('train')} lacks {lacks}. binary takes queries, passages "
             "and labels; listwise queries, positives and negatives; margin and kl also a teacher's "
             "scores. Choose another."
         )
@@ -354,41 +373,42 @@ def _reranking(source: TableSource, options: TaskOptions) -> RerankTask:
     }.items():
         if value and not used[name]:
             raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
-    _check_positives(source)
+    data = _with_positives(data)
     fields = {"num_texts": 1 + count, "loss": loss, "temperature": temperature or 1.0}
-    return RerankTask(name="rerank", source=source, **fields)
+    return RerankTask(name="rerank", source=data, **fields)
 
 
-def _check_positives(source: TableSource) -> None:
+def _with_positives(data: OwnDataset) -> OwnDataset:
     """Refuses, or leaves out, the rows of queries without a positive in the train or dev split."""
-    for split in sorted({"train", "dev"} & {*source.splits}):
-        labels = ((example.text, example.label) for example in source.examples(split))
-        found = {text for text, label in labels if isinstance(label, float) and label >= RELEVANT}
-        problems: dict[str, str] = {}
-        for example in source.examples(split):
-            if example.text not in found:
-                problem = (
+    for split in sorted({"train", "dev"} & {*data.splits}):
+        positive = set()
+        for example in data.examples(split):
+            if isinstance(example.label, float) and example.label >= RELEVANT:
+                positive.add(example.text)
+        problems = {}
+        for example in data.examples(split):
+            if example.text not in positive:
+                problems[example.where] = (
                     f"{example.where}: the query {shorten(example.text)} has no positive: give one "
                     "of its passages the label 1, or remove its rows."
                 )
-                if not source.leave_out(split, example, problem):
-                    problems.setdefault(example.text, problem)
-        source.refuse(split, [*problems.values()])
+        data = data.without(split, problems)
+    return data
 
 
-def _range(source: TableSource) -> dict[str, Any]:
+def _range(data: OwnDataset) -> dict[str, Any]:
     """Returns the lowest and the highest score of the train split, and prints them."""
-    scores = [float(example.label) for example in source.examples("train")]  # type: ignore[arg-type]
+    scores = [float(example.label) for example in data.examples("train")]  # type: ignore[arg-type]
     lowest, highest = (min(scores), max(scores)) if scores else (0.0, 0.0)
     if scores and lowest == highest:
         raise ValueError(
-            f"{source.path('train')}: all scores are {lowest:g}, so there is nothing to learn. If "
+            f"{data.path('train')}: all scores are {lowest:g}, so there is nothing to learn. If "
             "another column holds the scores, name it with --label_column; to train on the pairs "
-            f"as texts that belong together, give --ignore_columns {source.columns.label}."
+            f"as texts that belong together, give --ignore_columns {data.columns.label}."
         )
     if {score for score in scores if score < 0} == {-1.0} and highest > 1:
         raise ValueError(
-            f"{source.path('train')}: the scores are from 0 to {highest:g}, but for some that are "
+            f"{data.path('train')}: the scores are from 0 to {highest:g}, but for some that are "
             "-1, which marks missing ones: remove their rows, or add 1 to all scores."
         )
     print(
@@ -403,15 +423,16 @@ def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
     return held_out.grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
 
 
-_BY_QUERY = held_out.Choice(
-    held_out.grouped, held_out.grouped_folds, "all rows with the same query together"
+_TEXT = operator.attrgetter("text")
+_BY_QUERY = By(
+    _TEXT, held_out.grouped, held_out.grouped_folds, "all rows with the same query together"
 )
-_BY_ANCHOR = held_out.Choice(
-    _held_out, held_out.grouped_folds, "all pairs with the same first text together"
+_BY_ANCHOR = By(
+    _TEXT, _held_out, held_out.grouped_folds, "all pairs with the same first text together"
 )
 
 OWN_KINDS: dict[
-    OwnKind, tuple[tuple[type[Task], ...], Callable[[TableSource, TaskOptions], Task]]
+    OwnKind, tuple[tuple[type[Task], ...], Callable[[OwnDataset, TaskOptions], Task]]
 ] = {
     "classify": ((ClassificationTask, MultiLabelTask), _classification),
     "regress": ((RegressionTask,), _regression),

@@ -7,6 +7,7 @@ to one of a few values, so that XLA compiles few batch shapes.
 """
 
 import array
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from bertjax.data.batches.batch import (
 )
 from bertjax.data.preparation.packing import pack
 from bertjax.data.records import ShardReader, write_shard
-from bertjax.tasks.task import Example, Task, TruncatedTexts
+from bertjax.tasks.dataset import Example
+from bertjax.tasks.task import Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 
@@ -41,6 +43,7 @@ class TrainingData(NamedTuple):
             a feature with several labels is counted for each; empty for tasks without classes.
         fingerprint: hexadecimal SHA-256 of all records in the file.
         examples: number of examples, of which long texts may have several features.
+        left_out: {where: problem} of the rows that cannot be encoded and are left out.
     """
 
     path: Path
@@ -48,6 +51,7 @@ class TrainingData(NamedTuple):
     class_counts: np.ndarray
     fingerprint: str
     examples: int
+    left_out: Mapping[str, str] = {}
 
 
 def write_training_data(
@@ -63,11 +67,12 @@ def write_training_data(
     has_classes = task.label_kind in ("classes", "tokens", "multi_label")
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
     examples = 0
+    problems: dict[str, str] = {}
 
     def records() -> Iterator[bytes]:
         nonlocal examples
         last = None
-        for example, feature in _features(task, "train", tokenizer, max_length):
+        for example, feature in _features(task, "train", tokenizer, max_length, problems):
             examples += example is not last
             last = example
             assert feature.labels is not None
@@ -82,35 +87,44 @@ def write_training_data(
             yield record
 
     write_shard(path, records())
-    task.data.forget("train")
+    task.data.rows["train"].forget()
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
-    return TrainingData(path, np.array(sizes), counts, digest.hexdigest(), examples)
+    fingerprint = digest.hexdigest()
+    return TrainingData(path, np.array(sizes), counts, fingerprint, examples, problems)
 
 
-def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
+def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:
     """Encodes every split except train, so that malformed rows are reported before the training.
+
+    Returns the task without the rows that cannot be encoded, if they may be left out.
 
     Raises:
         ValueError: a row is malformed or has a label that does not occur in training (the message
             names the row), or a split is empty.
     """
-    for split in task.data.splits:
-        if split != "train":
-            if not sum(1 for _ in _features(task, split, tokenizer, max_length)):
-                file = task.data.path(split)
-                raise ValueError(f"The {split} split has no examples: check the file ({file}).")
+    data = task.data
+    for split in data.splits:
+        if split == "train":
+            continue
+        problems: dict[str, str] = {}
+        if not sum(1 for _ in _features(task, split, tokenizer, max_length, problems)):
+            file = data.path(split)
+            raise ValueError(f"The {split} split has no examples: check the file ({file}).")
+        data = data.without(split, problems)
+    return dataclasses.replace(task, source=data)
 
 
 def _features(
-    task: Task, split: str, tokenizer: Tokenizer, max_length: int
+    task: Task, split: str, tokenizer: Tokenizer, max_length: int, problems: dict[str, str]
 ) -> Iterator[tuple[Example, Feature]]:
-    """Yields (example, feature) of a split; one error at the end describes all bad rows."""
-    source = task.data
+    """Yields (example, feature) of a split, and adds {where: problem} of the other examples.
+
+    Raises one ValueError about all of these at the end, unless they may be left out.
+    """
     truncated = TruncatedTexts(task, max_length)
     encode = task.features if split == "train" else task.features_to_predict
-    problems: list[str] = []
-    for example in source.examples(split):
+    for example in task.data.examples(split):
         try:
             features = encode(example, tokenizer, max_length)
             if split == "train" and any(feature.labels is None for feature in features):
@@ -119,13 +133,12 @@ def _features(
                     "it, or remove the example."
                 )
         except ValueError as error:
-            if not source.leave_out(split, example, str(error)):
-                problems.append(str(error))
+            problems[example.where] = str(error)
             continue
         truncated.add(example, features)
-        for feature in features if not problems else ():
+        for feature in features:
             yield example, feature
-    source.refuse(split, problems)
+    task.data.without(split, problems)
     if truncated.message:
         print(f"{split}: {truncated.message}")
 

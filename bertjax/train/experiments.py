@@ -228,7 +228,8 @@ def load_run(
             )
     how = loaded.tokenizer, config.max_length or task.max_length
     data = write_training_data(task, *how, folder / "train.array_record")
-    check_splits(task, *how)
+    left_out = task.data.without("train", data.left_out)
+    task = check_splits(dataclasses.replace(task, source=left_out), *how)
     trained, longest = loaded.config.trained_positions, min(int(np.max(data.sizes)), how[1])
     if trained is not None and longest > trained:
         hosts.say(

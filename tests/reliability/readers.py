@@ -27,9 +27,9 @@ from bertjax.tasks.sources.columns import OwnKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
 from bertjax.tasks.sources.official import ParquetRows
-from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.swag import SwagSource
+from bertjax.tasks.sources.own_files import count_choices, read_tables, with_indices
+from bertjax.tasks.sources.squad import read_questions
+from bertjax.tasks.sources.swag import read_swag
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import sentence_transformers
 from bertjax.weights.hf import open_hf, open_weights
@@ -209,11 +209,11 @@ def _table(
     name: str, kind: OwnKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
 ) -> Reader:
     def read(path: Path) -> None:
-        source = TableSource(kind, train=path)
+        source = read_tables(kind, train=path)
         for _ in source.examples("train"):
             pass
         if kind == "choice":
-            assert source.num_choices >= 0
+            assert count_choices(with_indices(source)) >= 0
         if kind in ("classify", "tag"):
             learn_labels(source)
 
@@ -227,7 +227,7 @@ def _pooling(folder: Path) -> None:
 
 
 def _read_squad(path: Path) -> None:
-    source = SquadSource({"train": path, "dev": path})
+    source = read_questions({"train": path, "dev": path})
     for split in source.splits:
         for _ in source.examples(split):
             pass
@@ -349,7 +349,7 @@ _ALL = (
           ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")),
     Reader(name="conll", file="train.txt", seeds=seeds.conll, read=_list_of(read_conll)),
     Reader(name="swag", file="train.csv", seeds=seeds.swag,
-           read=lambda path: _list_of(lambda p: SwagSource(p.parent).examples("train"))(path)),
+           read=lambda path: _list_of(lambda p: read_swag(p.parent).examples("train"))(path)),
 )  # fmt: skip
 # Without TensorFlow, no reader of the checkpoints exists.
 _ABSENT = () if importlib.util.find_spec("tensorflow") else ("tf1-index",)

@@ -23,7 +23,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax import convert, embed, predict, prepare, train_tokenizer
 from bertjax.base.files import naming_write_errors
-from bertjax.tasks.task import Example
+from bertjax.tasks.dataset import Example
 from bertjax.weights import load_model
 
 # Enough for the results of all commands, little enough to be filled in no time.

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.dataset import Dataset
 from tests.reliability import table_meaning
 from tests.reliability.table_changes import (
     TASKS,
@@ -43,7 +43,7 @@ def test_changes_depend_on_the_seed_only():
 @pytest.fixture
 def judged(tmp_path, monkeypatch):
     """What the judge says of a table of classes whose sixth example is read as `change` of it."""
-    whole = TableSource.examples
+    whole = Dataset.examples
 
     def outcome(change):
         rows = [{"text": sentence(i), "label": str(i % 2)} for i in range(12)]
@@ -53,7 +53,7 @@ def judged(tmp_path, monkeypatch):
             for number, example in enumerate(whole(source, split)):
                 yield change(example) if number == 5 else example
 
-        monkeypatch.setattr(TableSource, "examples", read)
+        monkeypatch.setattr(Dataset, "examples", read)
         odd = Change("odd row", "", {"label"}, 5)
         return table_meaning.judge("classify", {"train": file}, {}, "train", odd, tmp_path)
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.embedding import ContrastiveTask, Retrieval, SimilarityTask
-from bertjax.tasks.task import Example
 
 
 def at(degrees):

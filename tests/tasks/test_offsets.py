@@ -12,8 +12,8 @@ import pytest
 
 from bertjax.inference.texts import from_text
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import WordPieceTokenizer, train_bpe
 
@@ -116,7 +116,7 @@ def test_entities_are_found_again_at_their_characters(any_tokenizer, tmp_path, s
         for text, places in given
     ]
     write(tmp_path / f"a.{suffix}", rows)
-    source = TableSource("tag", train=str(tmp_path / f"a.{suffix}"))
+    source = read_tables("tag", train=str(tmp_path / f"a.{suffix}"))
     count = 0
     for example, (text, places) in zip(source.examples("train"), given, strict=True):
         features = task.features(example, any_tokenizer, 24)
@@ -165,7 +165,7 @@ def test_answers_are_found_again_at_their_characters(any_tokenizer, tmp_path, su
             )
             rows.append({"id": str(len(rows)), "question": "who?", "context": passage, **answer})
     write(tmp_path / f"a.{suffix}", rows)
-    source = SquadSource({"train": str(tmp_path / f"a.{suffix}")})
+    source = read_questions({"train": str(tmp_path / f"a.{suffix}")})
     for example, (passage, start, end, name) in zip(source.examples("train"), given, strict=True):
         features = task.features(example, any_tokenizer, 100)
         outputs = []

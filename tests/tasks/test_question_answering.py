@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bertjax.data.batches.batch import decode_feature, encode_feature
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.question_answering import SpanTask, _cut, best_spans
-from bertjax.tasks.sources.squad import SquadSource, _read_by_id
-from bertjax.tasks.task import Example, widest_contexts, windows
+from bertjax.tasks.sources.squad import _read_by_id, read_questions, read_squad
+from bertjax.tasks.task import widest_contexts, windows
 from bertjax.tokenization import load_tokenizer, train_bpe
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
 
@@ -349,7 +350,7 @@ def test_a_model_that_says_nan_is_answered_without_a_crash(task, tokenizer, long
 )
 def test_labels_of_real_passages_give_the_answers_back(shared, version, name):
     tokenizer = load_tokenizer(shared / "vocab" / name)
-    source = SquadSource.in_directory(shared / "squad", version)
+    source = read_squad(shared / "squad", version)
     task = SpanTask(name="squad", with_impossible=version == "2.0")
     pairs = []
     for number, found in enumerate(source.examples("dev")):
@@ -429,18 +430,23 @@ def test_repeated_ids_are_said_in_tables_and_official_files(tmp_path, split):
     nested = {"context": "Anna left.", "qas": rows}
     official.write_text(json.dumps({"data": [{"paragraphs": [nested]}]}))
     for path in (table, official):
-        source = SquadSource({split: path})
+        source = read_questions({split: path})
         assert [e.id for e in source.examples(split)] == ["1", "1", "2", "1"]
-        assert source.counts == {
-            f"{split}: questions with the id of an earlier one, each read by itself": 2
+        assert source.rows[split].counts == {
+            "questions with the id of an earlier one, each read by itself": 2
         }
 
 
 def test_questions_without_ids_are_numbered_through_all_files_of_a_folder(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text((json.dumps(QUESTION) + "\n") * 2)
-    source = SquadSource({"dev": tmp_path})
-    assert [e.id for e in source.examples("dev")] == ["0", "1", "2", "3"] and not source.counts
+    source = read_questions({"dev": tmp_path})
+    assert [e.id for e in source.examples("dev")] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ] and not source.change_notes()
 
 
 def test_predictions_that_repeat_an_id_are_refused(tmp_path):

@@ -14,10 +14,10 @@ from bertjax.tasks.classification import (
     RegressionTask,
     softmax,
 )
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.task import Example
 from tests.inference.test_pretrained import with_config
 
 

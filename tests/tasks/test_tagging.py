@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from bertjax.record.predictions import ClassReport
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.definition import TaskOptions
 from bertjax.tasks.metrics import entities, entity_f1, word_accuracy
 from bertjax.tasks.registry import make_task
-from bertjax.tasks.sources.conll import ConllSource
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.conll import read_conll2003
+from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagTask, order_tags, tag_scheme
-from bertjax.tasks.task import Example
 
 WORDS = ("Anna", "Maria", "Lopez", "met", "Bo", "at", "Rio", "Bar", "Bo")
 IOB2 = ("B-PER", "I-PER", "I-PER", "O", "B-PER", "O", "B-LOC", "I-LOC", "B-PER")
@@ -59,9 +59,9 @@ def test_files_in_every_notation_are_read_as_iob2_and_said(tmp_path, notation, s
         path.write_text("".join(f"{w} {tag}\n" for w, tag in zip(WORDS, tags, strict=True)))
     else:
         path.write_text(json.dumps({"words": WORDS, "tags": tags}) + "\n")
-    source = TableSource("tag", train=path)
+    source = read_tables("tag", train=path)
     assert [example.label for example in source.examples("train")] == [IOB2]
-    (said,) = source.counts or [""]
+    (said,) = source.change_notes() or [""]
     name = notation
     assert said == "" if notation == "IOB" else f"train: sentences with tags in {name}" in said
 
@@ -70,9 +70,9 @@ def test_official_files_are_read_the_same_way(tmp_path):
     tags = tags_of("BILOU")
     lines = [f"{w} X X {tag}\n" for w, tag in zip(WORDS, tags, strict=True)]
     (tmp_path / "train.txt").write_text("".join(lines))
-    source = ConllSource(tmp_path)
+    source = read_conll2003(tmp_path)
     assert [example.label for example in source.examples("train")] == [IOB2]
-    assert "in BILOU, such as U-PER, read as IOB2" in next(iter(source.counts))
+    assert "in BILOU, such as U-PER, read as IOB2" in source.change_notes()[0]
 
 
 class Tokenizer:

@@ -14,8 +14,9 @@ from bertjax.tasks.classification import (
     sigmoid,
     softmax,
 )
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Example, TruncatedTexts, windows
+from bertjax.tasks.task import TruncatedTexts, windows
 from bertjax.tokenization import train_bpe
 
 LABELS = ("O", "B-X", "I-X")

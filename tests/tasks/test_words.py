@@ -10,11 +10,11 @@ import pytest
 
 from bertjax.inference.texts import from_text
 from bertjax.record.predictions import ClassReport
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import has_columns, read_conll
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagTask, split_words
-from bertjax.tasks.task import Example
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
 
 ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
@@ -74,7 +74,7 @@ def test_words_end_behind_what_nfc_merges_with_their_last_character(tmp_path, wo
     for end in range(1, len(word) + 1):  # also of an entity that ends within it
         row = {"text": f"{word} x", "entities": [[0, end, "PER"]]}
         path.write_text(json.dumps(row) + "\n")
-        (found,) = TableSource("tag", train=path).examples("train")
+        (found,) = read_tables("tag", train=path).examples("train")
         assert (found.words, found.label) == ((word, "x"), ("B-PER", "O"))
 
 
@@ -117,7 +117,7 @@ def test_entities_given_by_characters_become_tags_and_come_back(tmp_path):
     text = "Angela Merkel visited the U.N. in New  York."
     spans = [[0, 13, "PER"], {"start": 26, "end": 30, "label": "ORG"}, [34, 43, "LOC"]]
     rows = [{"text": text, "entities": spans}, {"text": "Nobody came.", "entities": []}]
-    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    source = read_tables("tag", train=write(tmp_path / "a.jsonl", rows))
     first, second = source.examples("train")
     assert first.label == (*("B-PER", "I-PER", "O", "O", "B-ORG", "O", "B-LOC", "I-LOC", "O"),)
     assert second.label == ("O", "O", "O")
@@ -194,7 +194,7 @@ def test_words_behind_the_first_window_have_tags_and_probabilities():
 def test_a_wrong_entity_is_named_with_its_row(tmp_path, entity, message):
     path = write(tmp_path / "a.jsonl", [{"text": "Anna came", "entities": [entity]}])
     with pytest.raises(ValueError, match=f"row 1.*{message}"):
-        list(TableSource("tag", train=path).examples("train"))
+        list(read_tables("tag", train=path).examples("train"))
 
 
 def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
@@ -212,7 +212,7 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
         table = csv.writer(file)
         table.writerow(("words", "tags"))
         table.writerow((json.dumps(["Anna", "left"]), json.dumps(["B-PER", "O"])))
-    examples = list(TableSource("tag", train=tmp_path / "text.csv").examples("train"))
+    examples = list(read_tables("tag", train=tmp_path / "text.csv").examples("train"))
     assert [example.text for example in examples] == [text for text, _ in rows]
     assert [example.label for example in examples] == [
         ("B-PER", "O", "O"),
@@ -222,17 +222,17 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
     ]
     # In other formats, a text is a text.
     path = write(tmp_path / "a.jsonl", [{"text": '["Anna", "b"]', "entities": [[2, 6, "PER"]]}])
-    (example,) = TableSource("tag", train=path).examples("train")
+    (example,) = read_tables("tag", train=path).examples("train")
     assert example.text == '["Anna", "b"]' and example.label.count("B-PER") == 1
     (tmp_path / "a.txt").write_text('[]\n["a", "b"]\n')
-    found = TableSource("tag", test=tmp_path / "a.txt", conll=False).examples("test")
+    found = read_tables("tag", test=tmp_path / "a.txt", conll=False).examples("test")
     assert [example.text for example in found] == ["[]", '["a", "b"]']
-    (example,) = TableSource("tag", train=tmp_path / "words.csv").examples("train")
+    (example,) = read_tables("tag", train=tmp_path / "words.csv").examples("train")
     assert (example.words, example.label) == (("Anna", "left"), ("B-PER", "O"))
     (tmp_path / "text.csv").write_text("text,entities\nAnna left.,\n")
     with pytest.raises(ValueError, match="row 2 has no list of entities"):
-        list(TableSource("tag", train=tmp_path / "text.csv").examples("train"))
-    (example,) = TableSource("tag", test=tmp_path / "text.csv").examples("test")
+        list(read_tables("tag", train=tmp_path / "text.csv").examples("train"))
+    (example,) = read_tables("tag", test=tmp_path / "text.csv").examples("test")
     assert example.label is None
 
 
@@ -243,18 +243,18 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
         {"text": "我爱北京", "entities": [[2, 4, "LOC"]]},
         {"text": "zoehaus in Berlin", "entities": [[0, 3, "A"], [11, 17, "LOC"]]},
     ]
-    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    source = read_tables("tag", train=write(tmp_path / "a.jsonl", rows))
     for _ in range(2):  # counted anew at each reading
         first, second, third, fourth = source.examples("train")
         assert first.label == ("B-PER", "I-PER", "O", "B-GENE", "O", "O")
         assert (second.words, second.label) == (("Bob", "Miller"), ("B-PER", "I-PER"))
         assert third.label == ("O", "O", "B-LOC", "I-LOC")
         assert fourth.label == ("B-A", "O", "B-LOC")
-        ((reason, count),) = source.counts.items()
+        ((reason, count),) = source.rows["train"].counts.items()
         assert count == 3 and "within a word (such as 'anti-IL2' in" in reason and "row 1" in reason
     # The words are the same without the labels, so that these do not help a prediction.
     without = [{"text": row["text"]} for row in rows]
-    found = TableSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
+    found = read_tables("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
     words = [example.words for example in found.examples("test")]
     assert words == [example.words for example in source.examples("train")]
 
@@ -273,11 +273,11 @@ WITHOUT_SPACES = {
 def test_entities_in_scripts_without_spaces_are_found_at_their_characters(tmp_path, language):
     text, names = WITHOUT_SPACES[language]
     spans = [[text.index(name), text.index(name) + len(name), "PER"] for name in names]
-    source = TableSource(
+    source = read_tables(
         "tag", train=write(tmp_path / "a.jsonl", [{"text": text, "entities": spans}])
     )
     (example,) = source.examples("train")
-    assert not source.counts and not example.cut
+    assert not source.change_notes() and not example.cut
     prediction = predicted_with(example, example.label)
     found = [(e["start"], e["end"], e["text"]) for e in prediction["entities"]]
     assert found == [(*span[:2], name) for span, name in zip(spans, names, strict=True)]
@@ -292,10 +292,10 @@ def test_entities_in_scripts_without_spaces_are_found_at_their_characters(tmp_pa
 def test_entities_within_a_word_count_by_their_own_characters(tmp_path, text, span):
     first = {"text": "Berlin 서울", "entities": [[0, 6, "LOC"], [7, 9, "LOC"]]}
     rows = [first, {"text": text, "entities": [[*span, "LOC"]]}]
-    source = TableSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    source = read_tables("tag", train=write(tmp_path / "a.jsonl", rows))
     task = TagTask.of_labels(ENTITY_TAGS, name="t")
     pairs = [(e, predicted_with(e, e.label)) for e in source.examples("train")]
-    ((reason, _),) = source.counts.items()
+    ((reason, _),) = source.rows["train"].counts.items()
     assert "learnt as whole words, and count as wrong in the scores" in reason
     scores = task.score(pairs)
     assert scores == {
@@ -313,13 +313,13 @@ def test_entities_within_a_word_count_by_their_own_characters(tmp_path, text, sp
 def test_row_numbers_are_whole_and_the_others_are_counted(tmp_path):
     rows = [{"text": "Anna came", "entities": [[0, 99, "PER"]]} for _ in range(150)]
     with pytest.raises(ValueError, match=r"row 1, 2, 3, .*, \d+ and 1\d\d more: the entity"):
-        list(TableSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
+        list(read_tables("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
 
 
 def test_entities_that_overlap_are_refused(tmp_path):
     rows = [{"text": "Anna came", "entities": [[0, 4, "PER"], [2, 6, "LOC"]]}]
     with pytest.raises(ValueError, match='"Anna" and "na c" overlap'):
-        list(TableSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
+        list(read_tables("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_entities_cut_after_an_emoji_ask_how_positions_are_counted(tmp_path, tex
     # In UTF-16, Anna is at 3 to 7.
     row = {"text": text, "entities": [[3, 7, "PER"], [0, 1, "X"]]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    source = TableSource("tag", train=tmp_path / "a.jsonl")
+    source = read_tables("tag", train=tmp_path / "a.jsonl")
     list(source.examples("train"))
-    (note,) = source.counts
+    (note,) = source.change_notes()
     assert "within a word" in note and ("UTF-16" in note) == asked

@@ -24,8 +24,8 @@ from bertjax import prepare
 from bertjax.config import PrepareConfig
 from bertjax.data.records import decode_row, read_shard
 from bertjax.data.text.sentences import split_sentences
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.task import Example
 from bertjax.tokenization import (
     BPETokenizer,
     UnigramTokenizer,

@@ -6,11 +6,11 @@ import tarfile
 
 import pytest
 
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.conll import ConllSource
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.conll import read_conll2003
+from bertjax.tasks.sources.squad import read_squad
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Example
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
 
 NUM_LINES = 10_000
@@ -151,7 +151,7 @@ def test_words_of_conll_get_the_ids_of_transformers(shared, name):
     tokenizer = load_tokenizer(shared / "vocab" / name)
     prefix = {"add_prefix_space": True} if name == "roberta-base" else {}
     theirs = reference(transformers, tokenizer, shared / "vocab" / name, **prefix)
-    for number, example in enumerate(ConllSource(shared / "conll2003").examples("dev")):
+    for number, example in enumerate(read_conll2003(shared / "conll2003").examples("dev")):
         if number % 5 == 0:
             _check_words(tokenizer, theirs, example.words)
     _check_words(
@@ -202,9 +202,7 @@ def test_questions_on_passages_get_ids_and_offsets_of_transformers(shared, name)
     transformers = pytest.importorskip("transformers")
     tokenizer = load_tokenizer(shared / "vocab" / name)
     theirs = reference(transformers, tokenizer, shared / "vocab" / name)
-    for number, example in enumerate(
-        SquadSource.in_directory(shared / "squad", "1.1").examples("dev")
-    ):
+    for number, example in enumerate(read_squad(shared / "squad", "1.1").examples("dev")):
         if number % 40:
             continue
         (feature,) = SPANS.features(example, tokenizer, 2048)

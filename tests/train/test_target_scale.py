@@ -12,7 +12,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.model import HEADS
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.classification import RegressionTask
-from bertjax.tasks.task import Example
+from bertjax.tasks.dataset import Example
 from bertjax.train.finetuning import to_original, to_standardized
 
 TASK = RegressionTask(name="regress", mean=250_000.0, std=140_000.0)

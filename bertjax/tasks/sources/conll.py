@@ -4,7 +4,6 @@ A line begins with a word and ends with the tag of the word; blank lines separat
 -DOCSTART- lines separate documents. Tags of other schemes than IOB2 are converted to IOB2.
 """
 
-import bisect
 import dataclasses
 import itertools
 import re
@@ -12,20 +11,15 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertjax.base.files import brief
+from bertjax.tasks.dataset import ChangeCounts, Dataset, Example, KeptExamples
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1, word_accuracy
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
-from bertjax.tasks.sources.rows import Row, shorten
-from bertjax.tasks.sources.tables import (
-    NAMED_COLUMNS,
-    read_lines,
-    row_name,
-    suffix_of,
-)
+from bertjax.tasks.sources.data_files import NAMED_COLUMNS, read_lines, row_name, suffix_of
+from bertjax.tasks.sources.official import DatasetRow, decode, find_files, official_dataset
 from bertjax.tasks.tagging import (
     NO_TAG,
     OUTSIDE,
@@ -33,12 +27,9 @@ from bertjax.tasks.tagging import (
     PLACEHOLDERS,
     UNLABELLED,
     TagTask,
-    Word,
     marked_scheme,
-    split_words,
     tag_scheme,
 )
-from bertjax.tasks.task import ChangeCounts, Example, KeptExamples
 
 # Class names in the order of their ids in Hugging Face and TFDS.
 CONLL_LABELS = (*("O", "B-PER", "I-PER", "B-ORG", "I-ORG"), *("B-LOC", "I-LOC", "B-MISC", "I-MISC"))
@@ -57,25 +48,22 @@ _TAGS = frozenset(
 _CHUNKS = frozenset(["", *"NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP NC VC PC".split()])
 
 
-class ConllSource(OfficialFiles):
-    """Reads the files of CoNLL-2003, which may have their official names or other usual names."""
+# {split: the official names of its file, and other usual ones}
+FILES = {
+    "train": ("train.txt", "eng.train", "train.conll"),
+    "dev": ("valid.txt", "dev.txt", "testa.txt", "testa", "eng.testa", "dev.conll"),
+    "test": ("test.txt", "testb.txt", "testb", "eng.testb", "test.conll"),
+}
 
-    task, folders = "conll", ("conll2003",)
-    names = {
-        "train": ("train.txt", "eng.train", "train.conll"),
-        "dev": ("valid.txt", "dev.txt", "testa.txt", "testa", "eng.testa", "dev.conll"),
-        "test": ("test.txt", "testb.txt", "testb", "eng.testb", "test.conll"),
-    }
 
-    def parse(self, split: str) -> Iterator[Example]:
-        return read_conll(self.path(split), self.counts, split)
+def read_conll2003(data_dir: Path | str) -> Dataset:
+    """Reads the files of CoNLL-2003; raises FileNotFoundError if there are none."""
+    _, files = find_files("conll", data_dir, ("conll2003",), FILES)
+    return Dataset.read("conll", files, lambda split, counts: read_conll(files[split], counts))
 
 
 def read_conll(
-    path: Path | str,
-    counts: ChangeCounts | None = None,
-    split: str = "",
-    columns: Columns = NO_COLUMNS,
+    path: Path | str, counts: ChangeCounts | None = None, columns: Columns = NO_COLUMNS
 ) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as examples; entity tags are converted as by `in_iob2`.
 
@@ -89,11 +77,12 @@ def read_conll(
         ValueError: a row is not UTF-8, or does not have as many columns as the others, or the
             columns of words and tags cannot be told.
     """
-    counts = ChangeCounts() if counts is None else counts
-    return in_iob2(_as_written(Path(path), counts, split, columns), counts, split)
+    if counts is None:
+        counts = ChangeCounts()
+    return in_iob2(_as_written(Path(path), counts, columns), counts)
 
 
-def in_iob2(examples: Iterable[Example], counts: ChangeCounts, split: str) -> Iterator[Example]:
+def in_iob2(examples: Iterable[Example], counts: ChangeCounts) -> Iterator[Example]:
     """Converts the tags of a file to IOB2, if they mark entities; all tags tell their scheme.
 
     Types without marks stay as they are. Sentences in other schemes than IOB are counted. The tag
@@ -101,33 +90,35 @@ def in_iob2(examples: Iterable[Example], counts: ChangeCounts, split: str) -> It
     `UNLABELLED`. Any other tag that is not in the scheme is a problem of its example.
     """
     kept = KeptExamples(examples)
-    tags = Counter(tag for e in kept if isinstance(e.label, tuple) for tag in e.label)
+    tags: Counter[str] = Counter()
+    for example in kept:
+        if isinstance(example.label, tuple):
+            tags.update(example.label)
     scheme = marked_scheme(tags)
     unlabelled = PLACEHOLDERS if scheme and OUTSIDE in tags else {NO_TAG}
-
-    def convert(example: Example) -> Example:
+    for example in kept:
         if not isinstance(example.label, tuple):
-            return example
+            yield example
+            continue
         label = tuple(UNLABELLED if tag in unlabelled else tag for tag in example.label)
         if UNLABELLED in label:
-            counts.add(f"{split}: sentences with words without a label", example.where)
+            counts.add("sentences with words without a label", example.where)
         if scheme is None:
-            return dataclasses.replace(example, label=label)
-        if odd := {*label} - {*scheme.meanings, UNLABELLED}:
+            yield dataclasses.replace(example, label=label)
+        elif odd := {*label} - {*scheme.meanings, UNLABELLED}:
             problem = (
                 f"{example.where}: the tag {min(odd)!r} marks no entity, unlike most, such as "
                 f"{min(scheme.meanings)!r}: correct it, write O for a word of no entity and "
                 f"{NO_TAG} for a word without a label, or name another column (--label_column)."
             )
-            return dataclasses.replace(example, label=None, problem=problem)
-        if not scheme.is_iob:
-            reason = (
-                f"{split}: sentences with tags in {scheme.name}, such as {max(tags)}, read as IOB2"
-            )
-            counts.add(reason, example.where)
-        return dataclasses.replace(example, label=scheme.to_iob2(label))
-
-    return map(convert, kept)
+            yield dataclasses.replace(example, label=None, problem=problem)
+        else:
+            if not scheme.is_iob:
+                counts.add(
+                    f"sentences with tags in {scheme.name}, such as {max(tags)}, read as IOB2",
+                    example.where,
+                )
+            yield dataclasses.replace(example, label=scheme.to_iob2(label))
 
 
 class Layout(NamedTuple):
@@ -154,9 +145,12 @@ class Layout(NamedTuple):
             return "rows of several words or none, such as 3-4 and 8.1"
         if not is_first or fields[0][0] != "#":
             return ""
-        fits = len(fields) == self.width and not self.words
-        known = self.width == 1 or (fits and fields[self.tags or -1] in self.known)
-        return "" if fits and known else "comment lines"
+        if self.width == 1:
+            is_word = len(fields) == 1
+        else:
+            fits = len(fields) == self.width and not self.words
+            is_word = fits and fields[self.tags or -1] in self.known
+        return "" if is_word else "comment lines"
 
 
 def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
@@ -170,50 +164,64 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
     Raises:
         ValueError: several columns may hold the tags, or `columns` has no such number.
     """
-    rows = [
-        (sentence, fields)
-        for sentence, lines in enumerate(itertools.islice(_sentences(path), SAMPLE))
-        for _, fields in lines
-        if fields[0][0] != "#"
-    ]
+    rows = []
+    for sentence, lines in enumerate(itertools.islice(_sentences(path), SAMPLE)):
+        rows += [(sentence, fields) for _, fields in lines if fields[0][0] != "#"]
     if not rows:
         return Layout(1, 0, None, [], ())
     header = rows[0][1]
     names = {name.lower() for name in header}
-    header = header if names & _WORDS and names & _TAGS else []
+    if not names & _WORDS or not names & _TAGS:
+        header = []
     width = Counter(len(fields) for _, fields in rows).most_common(1)[0][0]
     rows = [row for row in rows if len(row[1]) == width and row[1] != header]
-
     values = [Counter(fields[i] for _, fields in rows) for i in range(width)]
-    schemes = {i: scheme for i, found in enumerate(values) if (scheme := marked_scheme(found))}
-    numbers = {i for i, found in enumerate(values) if all(map(_NUMBER.fullmatch, found))}
-    sentences = len({sentence for sentence, _ in rows})
-    if 1 < sentences < len(rows) * 2 / 3:  # a column that is the same in each of them names them
-        for i in range(width):
-            if len({(sentence, fields[i]) for sentence, fields in rows}) == sentences:
-                numbers.add(i)
-    parts = {i for i, found in enumerate(values) if _are_parts_of_speech(found)}
-    free = [i for i in range(width) if i not in {*numbers, *parts, *schemes}]
-    words = _column(path, columns.text, width) if columns.text else (free or [0])[0]
+    schemes = {}
+    no_words = set()
+    for column, counts in enumerate(values):
+        if scheme := marked_scheme(counts):
+            schemes[column] = scheme
+            no_words.add(column)
+        if _are_parts_of_speech(counts):
+            no_words.add(column)
+    numbers = _numbering(rows, values)
+    free = [i for i in range(width) if i not in no_words | numbers]
+    words = (free or [0])[0]
+    if columns.text:
+        words = _column(path, columns.text, width)
 
     marked = [i for i in schemes if i != words]
-    found = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
     others = [*range(words + 1, width)]
+    tags = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
     if columns.label:
-        found = [_column(path, columns.label, width)]
-    elif not found and width - 1 not in marked and (words or marked or width - 1 in numbers):
-        found = others
-    found = found or marked[-1:] or others[-1:]
-    if len(found) > 1:
-        listed = ", ".join(str(i + 1) for i in found)
+        tags = [_column(path, columns.label, width)]
+    elif not tags and width - 1 not in marked and (words or marked or width - 1 in numbers):
+        tags = others
+    tags = tags or marked[-1:] or others[-1:] or [words]
+    if len(tags) > 1:
+        listed = ", ".join(str(i + 1) for i in tags)
         raise ValueError(
             f"{row_name(path, 1)}: which column holds the tags of the words in column {words + 1}? "
             f"Columns {listed} may: give one of the numbers with --label_column, and --text_column "
             "if the words are in another one."
         )
-    tags = found[0] if found else words
-    has_tags = tags != words and values[tags].keys() - PLACEHOLDERS
-    return Layout(width, words, tags if has_tags else None, header, values[tags])
+    known = values[tags[0]]
+    has_tags = tags != [words] and known.keys() - PLACEHOLDERS
+    return Layout(width, words, tags[0] if has_tags else None, header, known)
+
+
+def _numbering(rows: Sequence[tuple[int, list[str]]], values: Sequence[Counter[str]]) -> set[int]:
+    """Returns the columns of `rows`, (sentence, fields), that number the words or sentences."""
+    numbers = set()
+    for column, counts in enumerate(values):
+        if all(map(_NUMBER.fullmatch, counts)):
+            numbers.add(column)
+    sentences = len({sentence for sentence, _ in rows})
+    if 1 < sentences < len(rows) * 2 / 3:  # a column that is the same in each of them names them
+        for column in range(len(values)):
+            if len({(sentence, fields[column]) for sentence, fields in rows}) == sentences:
+                numbers.add(column)
+    return numbers
 
 
 def _are_parts_of_speech(values: Counter[str]) -> bool:
@@ -232,20 +240,21 @@ def _column(path: Path, name: str, width: int) -> int:
 
 
 def _as_written(
-    path: Path, counts: ChangeCounts, split: str = "", columns: Columns = NO_COLUMNS
+    path: Path, counts: ChangeCounts, columns: Columns = NO_COLUMNS
 ) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as `read_conll` does, without converting the tags."""
-    width, word, tag, *_ = layout = find_layout(path, columns)
+    layout = find_layout(path, columns)
+    width, word, tag = layout.width, layout.words, layout.tags
     if word or tag not in (None, width - 1):
-        used = [str(i + 1) for i in (word, tag) if i is not None]
-        reason = f"{split}: files of {width} columns, of which {' and '.join(used)} are read"
-        counts.add(reason, str(path))
-    count = itertools.count()
+        used = str(word + 1) if tag is None else f"{word + 1} and {tag + 1}"
+        counts.add(f"files of {width} columns, of which {used} are read", str(path))
+    index = 0
     for lines in _sentences(path):
-        rows: dict[int, list[str]] = {}
+        rows: list[list[str]] = []
+        where = ""
         for number, fields in lines:
             if reason := layout.why_no_word(fields, is_first=not rows):
-                counts.add(f"{split}: {reason}, left out", row_name(path, number))
+                counts.add(f"{reason}, left out", row_name(path, number))
                 continue
             if len(fields) != width:
                 raise ValueError(
@@ -253,12 +262,13 @@ def _as_written(
                     f"{width}: write a word, other columns if any, and a tag in each line, and a "
                     "blank line between sentences; a comment begins with # and precedes a sentence."
                 )
-            rows[number] = fields
+            where = where or row_name(path, number)
+            rows.append(fields)
         if rows:
-            values = [*zip(*rows.values(), strict=True)]
+            values = [*zip(*rows, strict=True)]
             tags = None if tag is None else values[tag]
-            where = row_name(path, min(rows))
-            yield Example(id=str(next(count)), where=where, words=values[word], label=tags)
+            yield Example(id=str(index), where=where, words=values[word], label=tags)
+            index += 1
 
 
 def _sentences(path: Path) -> Iterator[list[tuple[int, list[str]]]]:
@@ -285,18 +295,10 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
 
 
+# Number of lines that tell whether a file has columns.
 _LINES = 200
 # A text has more words than a line in CoNLL's format has columns.
 _MOST_COLUMNS = 10
-_KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
-
-
-class Span(NamedTuple):
-    """An entity in a text: text[start:end], of a kind such as "PER"."""
-
-    start: int
-    end: int
-    kind: str
 
 
 def has_columns(path: Path, labels: Collection[str]) -> bool:
@@ -311,151 +313,19 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
         return False
     lines = [fields for _, fields in itertools.islice(_fields(path), _LINES)]
     rows = [fields for fields in lines if fields and fields[0] != "#"]
-    counts = {len(fields) for fields in rows}
-    if len(counts) != 1 or max(counts) > _MOST_COLUMNS:
+    widths = {len(fields) for fields in rows}
+    if len(widths) != 1 or max(widths) > _MOST_COLUMNS:
         return False
     tags = Counter(fields[-1] for fields in rows)
-    blank = [] in lines[lines.index(rows[0]) :]
-    return counts == {1} or tags.keys() <= set(labels) or bool(marked_scheme(tags)) or blank
-
-
-def text_example(id: str, row: Row, text_column: str, entity_column: str | None) -> Example:
-    """Converts a row with a running text to its words and their IOB2 tags.
-
-    The words depend on the text alone, so that labels do not help a prediction: an entity that
-    starts or ends within a word has the tags of whole words, and is `cut`. Without a list of
-    entities, the label is None.
-
-    Raises:
-        ValueError: the text has no words, an entity is malformed or lies outside of the text, or
-            two entities overlap or have a word in common.
-    """
-    text = row.text(text_column)
-    listed = None if entity_column is None else row.values.get(entity_column)
-    spans = [] if listed is None else _spans(row, text, listed)
-    words = split_words(text)
-    if not words:
-        raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
-    tags, cut = _tags(row, words, spans)
-    return Example(
-        id=id,
-        where=row.where,
-        text=text,
-        words=tuple(word.text for word in words),
-        offsets=tuple((word.start, word.end) for word in words),
-        label=None if listed is None else tags,
-        cut=cut,
-    )
-
-
-def _spans(row: Row, text: str, listed: Any) -> list[Span]:
-    """Reads the list of entities of a row, sorted by position."""
-    if not isinstance(listed, list):
-        listed = [listed]
-    spans = sorted(_span(row, text, entity) for entity in listed)
-    for before, span in itertools.pairwise(spans):
-        if span.start < before.end:
-            raise ValueError(
-                f"{row.where}: the entities {shorten(text[before.start : before.end])} and "
-                f"{shorten(text[span.start : span.end])} overlap: keep one of them."
-            )
-    return spans
-
-
-def _span(row: Row, text: str, entity: Any) -> Span:
-    start: Any = None
-    end: Any = None
-    kind: Any = None
-    if isinstance(entity, dict):
-        start, end = entity.get("start"), entity.get("end")
-        kind = next((entity[key] for key in _KINDS if key in entity), None)
-    elif isinstance(entity, list) and len(entity) == 3:
-        start, end, kind = entity
-    kind = kind.strip() if isinstance(kind, str) else kind
-    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
-    named = isinstance(kind, str) and re.fullmatch(r"\S+", kind) and kind not in PLACEHOLDERS
-    if not whole or not named:
-        raise ValueError(
-            f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
-            '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '
-            "label without spaces; tags need a list of words."
-        )
-    if start == end:
-        raise ValueError(
-            f"{row.where}: the entity {shorten(entity)} is empty: `end` is the position after its "
-            "last character. Correct or remove it."
-        )
-    if not 0 <= start < end <= len(text):
-        raise ValueError(
-            f"{row.where}: the entity {shorten(entity)} is not within the text, which has "
-            f"{len(text)} characters. {_count_characters(text)}"
-        )
-    # Spaces at the edges of an entity are of no word.
-    inside = text[start:end]
-    said = entity.get("text") if isinstance(entity, dict) else None
-    if isinstance(said, str) and said.strip() != inside.strip():
-        raise ValueError(
-            f"{row.where}: the entity {shorten(said)} has start {start} and end {end}, but there "
-            f"the text is {shorten(inside)}. {_count_characters(text)}"
-        )
-    start += len(inside) - len(inside.lstrip())
-    end -= len(inside) - len(inside.rstrip())
-    if start >= end:
-        raise ValueError(f"{row.where}: the entity {shorten(entity)} has no words: remove it.")
-    return Span(start, end, kind)
-
-
-def utf16_hint(row: Row) -> str:
-    """Returns a question about the positions in a row whose texts have emoji, or ""."""
-    if not any(isinstance(value, str) and _has_pairs(value) for value in row.values.values()):
-        return ""
-    return " (are emoji counted as two UTF-16 units, as in JavaScript? They are one character)"
-
-
-def _has_pairs(text: str) -> bool:
-    """Returns whether a text has characters that JavaScript and Java count as two."""
-    return any(ord(character) > 0xFFFF for character in text)
-
-
-def _count_characters(text: str) -> str:
-    """Returns the remedy for wrong positions in `text`."""
-    if _has_pairs(text):
-        return "Count Unicode characters from 0; an emoji is one, not two UTF-16 units."
-    if not text.isascii():
-        return "Count Unicode characters from 0, not bytes."
-    return "Correct start and end."
-
-
-def _tags(
-    row: Row, words: Sequence[Word], spans: list[Span]
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns the IOB2 tag of each word, and the first words of entities that cut a word.
-
-    An entity has all words with any of its characters. Two entities in a word raise ValueError,
-    because one of them would be lost or cut.
-    """
-    tags, cut = ["O"] * len(words), []
-    starts, ends = [word.start for word in words], [word.end for word in words]
-    free = 0  # the words before it are tagged or passed
-    for start, end, kind in spans:
-        first = bisect.bisect_right(ends, start)
-        if first < free:
-            raise ValueError(
-                f"{row.where}: two entities have the word {shorten(words[first].text)} in common, "
-                "but a word has one tag: separate them by a space, or keep one of them."
-            )
-        free = bisect.bisect_left(starts, end)
-        for index in range(first, free):
-            tags[index] = f"{'B' if index == first else 'I'}-{kind}"
-        if first < free and (starts[first] < start or end < ends[free - 1]):
-            cut.append(first)
-    return tuple(tags), tuple(cut)
+    if widths == {1} or tags.keys() <= set(labels) or marked_scheme(tags):
+        return True
+    return [] in lines[lines.index(rows[0]) :]
 
 
 def _make(options: TaskOptions) -> TagTask:
-    source = official_source(options, ConllSource, "conll2003", read_dataset_row)
+    data = official_dataset(options, read_conll2003, "conll2003", read_dataset_row)
     stride = options.doc_stride
-    return TagTask(name="conll", source=source, labels=CONLL_LABELS, doc_stride=stride)
+    return TagTask(name="conll", source=data, labels=CONLL_LABELS, doc_stride=stride)
 
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
@@ -472,38 +342,47 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             f"--gold and --predictions are the same file, {gold}: give two different files."
         )
     golds, answers = [], []
-    for expected, answer in itertools.zip_longest(*map(_last_tags, (gold, predictions))):
+    for expected, answer in itertools.zip_longest(_last_tags(gold), _last_tags(predictions)):
         if expected is None or answer is None:
             shorter = gold if expected is None else predictions
             raise ValueError(
                 f"{shorter} ends after {len(golds):,} sentences, but the other file has more: "
                 "predict one tag for each word of --gold."
             )
-        if expected.words != answer.words:
-            words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
-            a, b = next((a, b) for a, b in words if a != b)
-            raise ValueError(
-                f"The sentence at {answer.where} has {brief(b, 40)!r}, but that at "
-                f"{expected.where} has "
-                f"{brief(a, 40)!r}: the predictions must have the same words and sentences."
-            )
-        for example in (expected, answer):
-            if example.label is None:
-                raise ValueError(
-                    f"{example.where} has words, but no tags: write the tag in the last column."
-                )
+        _check_words(expected, answer)
         golds.append(expected.label)
         answers.append(answer.label)
-    (scheme, golds_in_iob2), (other, answers_in_iob2) = map(_in_iob2, (golds, answers))
+    scheme, golds_in_iob2 = _in_iob2(golds)
+    other, answers_in_iob2 = _in_iob2(answers)
     for path, name in ((gold, scheme), (predictions, other)):
         if scheme != other or name not in ("IOB1", "IOB2"):
             print(f"{path}: the tags are in the scheme {name}", file=sys.stderr)
     scores = entity_f1(golds_in_iob2, answers_in_iob2)
-    return scores | (word_accuracy(golds, answers) if scheme == other else {})
+    if scheme == other:
+        scores |= word_accuracy(golds, answers)
+    return scores
 
 
 def _last_tags(path: Path) -> Iterator[Example]:
-    return _as_written(path, ChangeCounts(), columns=Columns(label="-1"))
+    """Yields the sentences of a file with the tags of its last column, which it must have."""
+    for example in _as_written(path, ChangeCounts(), Columns(label="-1")):
+        if example.label is None:
+            raise ValueError(
+                f"{example.where} has words, but no tags: write the tag in the last column."
+            )
+        yield example
+
+
+def _check_words(expected: Example, answer: Example) -> None:
+    """Raises ValueError, with the first other word, if two sentences differ in their words."""
+    missing = "(no word)"
+    for a, b in itertools.zip_longest(expected.words, answer.words, fillvalue=missing):
+        if a != b:
+            raise ValueError(
+                f"The sentence at {answer.where} has {brief(b, 40)!r}, but that at "
+                f"{expected.where} has {brief(a, 40)!r}: the predictions must have the same words "
+                "and sentences."
+            )
 
 
 def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence[str]]]:
@@ -517,12 +396,13 @@ def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence
     converted = [scheme.to_iob2(tags) for tags in sentences]
     if not scheme.is_iob:
         return scheme.name, converted
-    starts = [
-        (tag[0], tag[1:] == before[1:])
-        for tags, tags_in_iob2 in zip(sentences, converted, strict=True)
-        for before, tag, start in zip((OUTSIDE, *tags), tags, tags_in_iob2, strict=False)
-        if start[0] == "B"
-    ]
+    starts = set()  # (mark of the first tag of an entity, whether the type before is the same)
+    for tags, tags_in_iob2 in zip(sentences, converted, strict=True):
+        before = OUTSIDE
+        for tag, tag_in_iob2 in zip(tags, tags_in_iob2, strict=True):
+            if tag_in_iob2[0] == "B":
+                starts.add((tag[0], tag[1:] == before[1:]))
+            before = tag
     is_iob1 = ("I", False) in starts and ("B", False) not in starts
     return "IOB1" if is_iob1 else "IOB2", converted
 

@@ -7,23 +7,25 @@ import dataclasses
 import functools
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief, naming_write_errors, write_text, writing
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
+from bertjax.tasks.dataset import ChangeCounts, Dataset, Example
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
+from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.official import (
     DatasetRow,
-    OfficialFiles,
     decode,
     existing,
-    official_source,
+    find_files,
+    official_dataset,
 )
-from bertjax.tasks.sources.tables import read_number, read_tsv, row_name
-from bertjax.tasks.task import Example, Export, Pairs, Prediction, Task
+from bertjax.tasks.sources.tables import read_number, read_tsv
+from bertjax.tasks.task import Export, Pairs, Prediction, Task
 
 SPLIT_FILES = {split: (f"{split}.tsv",) for split in ("train", "dev", "test")}
 # File names of GLUE's list of the rows of MRPC's train file that form the dev split.
@@ -69,34 +71,40 @@ class GlueSpec:
     has_broken_rows: bool = False
 
 
-class GlueSource(OfficialFiles):
-    """Reads the official files of a GLUE task, described by `spec`."""
+def read_glue(spec: GlueSpec, data_dir: Path | str) -> Dataset:
+    """Reads the official files of a GLUE task in its folder, or in the folder of all tasks.
 
-    def __init__(self, spec: GlueSpec, data_dir: Path | str):
-        """Finds the task's files in `data_dir`, which is the folder of the task or of all tasks."""
-        self.spec, self.task, self.names = spec, spec.name, spec.files
-        self.folders = (spec.folder, spec.name.upper())
-        super().__init__(data_dir)
-        is_msr = "dev" in self.files and self.files["dev"].suffix == ".txt"
-        if is_msr and not existing(self.folder, MRPC_DEV_IDS):
-            # Without GLUE's list, the dev rows in Microsoft's train file are unknown.
-            del self.files["dev"]
-            self.splits = tuple(self.files)
+    The dev split of MRPC consists of rows of Microsoft's train file, if that is the file there.
 
-    def parse(self, split: str) -> Iterator[Example]:
-        """Parses a split; the dev split of MRPC consists of rows of Microsoft's train file."""
-        path = self.path(split)
-        examples = read_glue_file(self.spec, path, split, self.counts)
-        ids = existing(self.folder, MRPC_DEV_IDS) if path.suffix == ".txt" else None
-        if split == "test" or ids is None:
+    Raises:
+        FileNotFoundError: no file of the task exists.
+    """
+    folder, files = find_files(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
+    ids = existing(folder, MRPC_DEV_IDS)
+    if ids is None and "dev" in files and files["dev"].suffix == ".txt":
+        del files["dev"]  # without GLUE's list, the dev rows in Microsoft's train file are unknown
+
+    def parse(split: str, counts: ChangeCounts) -> Iterator[Example]:
+        path = files[split]
+        examples = read_glue_file(spec, path, split, counts)
+        if split == "test" or path.suffix != ".txt" or ids is None:
             return examples
-        dev = {tuple(fields[:2]) for _, fields in read_tsv(ids)}
-        rows = read_tsv(path)
-        header = _header(rows, path)
-        first, second = header.index("#1 ID"), header.index("#2 ID")
-        in_dev = ((fields[first], fields[second]) in dev for _, fields in rows)
-        pairs = zip(examples, in_dev, strict=True)
-        return (example for example, is_dev in pairs if is_dev == (split == "dev"))
+        return _mrpc_part(examples, path, ids, is_dev=split == "dev")
+
+    return Dataset.read(spec.name, files, parse)
+
+
+def _mrpc_part(
+    examples: Iterable[Example], path: Path, ids: Path, *, is_dev: bool
+) -> Iterator[Example]:
+    """Yields the examples of Microsoft's train file whose pair is, or is not, in GLUE's list."""
+    dev = {tuple(fields[:2]) for _, fields in read_tsv(ids)}
+    rows = read_tsv(path)
+    header = _header(rows, path)
+    first, second = header.index("#1 ID"), header.index("#2 ID")
+    for example, (_, fields) in zip(examples, rows, strict=True):
+        if ((fields[first], fields[second]) in dev) == is_dev:
+            yield example
 
 
 def read_glue_file(
@@ -127,7 +135,7 @@ def read_glue_file(
         # Extra tabs at the end of a row and missing fields that are not read are harmless.
         if len(fields) <= last or any(fields[len(header) :]):
             if spec.has_broken_rows and not split.startswith("test"):
-                counts[f"{split}: rows with missing fields"] += 1
+                counts["rows with missing fields"] += 1
                 continue
             raise ValueError(
                 f"{row_name(path, number)} has {len(fields)} fields instead of {len(header)} "
@@ -135,7 +143,7 @@ def read_glue_file(
             )
         code = None if label is None else fields[label]
         if code == "-":
-            counts[f"{split}: rows without a gold label"] += 1
+            counts["rows without a gold label"] += 1
             continue
         where = row_name(path, number)
         value = None if code is None else read_label(spec, code, where)
@@ -471,11 +479,11 @@ GLUE: dict[str, GlueSpec] = {
 
 def _make(spec: GlueSpec, options: TaskOptions) -> Task:
     convert = functools.partial(_read_dataset_row, spec)
-    files = functools.partial(GlueSource, spec)
-    source = official_source(options, files, f"glue/{spec.name}", convert)
+    files = functools.partial(read_glue, spec)
+    data = official_dataset(options, files, f"glue/{spec.name}", convert)
     fields: dict[str, Any] = {
         "name": spec.name,
-        "source": source,
+        "source": data,
         "metric": spec.metric,
         "best_metric": spec.best_metric,
         "pairs": bool(spec.pair),

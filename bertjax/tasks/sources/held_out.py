@@ -5,14 +5,18 @@ is held out in one run of a cross-validation. The choices of a fraction are the 
 scikit-learn's splits refuse a class of one example.
 """
 
+import itertools
+import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from bertjax.tasks.definition import Fold, TaskOptions
-from bertjax.tasks.task import Example, Source, text_digest
+from bertjax.tasks.dataset import By, Dataset, text_digest
+from bertjax.tasks.definition import TaskOptions
+
+DatasetT = TypeVar("DatasetT", bound=Dataset)
 
 
 def _indices_by(keys: Sequence[Hashable]) -> list[list[int]]:
@@ -106,114 +110,51 @@ def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarr
     return folds
 
 
-class Choice(NamedTuple):
-    """How held-out examples are chosen, by a key of each example, such as its label.
-
-    `fraction` and `folds` are functions of this module; `words` describe the choice to the user.
-    """
-
-    fraction: Callable[[Sequence[Any], float], frozenset[int]]
-    folds: Callable[[Sequence[Any], int, int], np.ndarray]
-    words: str
-
-
 def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
     """Returns the rarest label of each example: most combinations of labels may occur only once."""
-    counts = Counter(label for several in labels for label in several)
-    return [min(several, key=lambda label: counts[label], default=None) for several in labels]
+    counts = Counter(itertools.chain.from_iterable(labels))
+    return [min(several, key=counts.__getitem__, default=None) for several in labels]
 
 
-BY_CLASS = Choice(stratified, stratified_folds, "the same share of every class")
-BY_RAREST = Choice(
-    lambda labels, fraction: stratified(_rarest(labels), fraction),
-    lambda labels, count, seed: stratified_folds(_rarest(labels), count, seed),
-    "the same share of every label",
-)
-BY_TARGET = Choice(spread, spread_folds, "evenly over the range of the targets")
-BY_PASSAGE = Choice(grouped, grouped_folds, "whole passages")
-AT_RANDOM = Choice(stratified, stratified_folds, "at random")  # the keys of all examples are equal
+def rarest(labels: Sequence[Sequence[Hashable]], fraction: float) -> frozenset[int]:
+    """Chooses as `stratified` does, by the rarest of the labels of each example."""
+    return stratified(_rarest(labels), fraction)
 
 
-def divide(
-    source: Source, options: TaskOptions, choice: Choice, key: Callable[[Example], Any]
-) -> None:
-    """Holds out a dev split if `source` has none, and tells the user about it and its `note`.
+def rarest_folds(labels: Sequence[Sequence[Hashable]], count: int, seed: int) -> np.ndarray:
+    """Divides as `stratified_folds` does, by the rarest of the labels of each example."""
+    return stratified_folds(_rarest(labels), count, seed)
 
-    Examples with the same text (the same pair, choices or words) are either all held out or all
-    trained on, because otherwise the evaluation would reward what was learnt by heart.
 
-    Args:
-        options: says which fraction of the train split or which fold is held out, if any.
-        key: function (example) -> by what it is chosen, such as its label.
+_LABEL = operator.attrgetter("label")
+BY_CLASS = By(_LABEL, stratified, stratified_folds, "the same share of every class")
+BY_RAREST = By(_LABEL, rarest, rarest_folds, "the same share of every label")
+BY_TARGET = By(_LABEL, spread, spread_folds, "evenly over the range of the targets")
+BY_PASSAGE = By(operator.attrgetter("pair"), grouped, grouped_folds, "whole passages")
+# The keys of all examples are equal.
+AT_RANDOM = By(lambda _: None, stratified, stratified_folds, "at random")
+
+
+def divide(data: DatasetT, options: TaskOptions, by: By) -> DatasetT:
+    """Holds out a dev split if `data` has none and `options` say so; prints notes for the user.
 
     Raises:
         ValueError: there are fewer different texts than folds, or a fold is empty.
     """
-    if source.note:
-        print(source.note)
-    if "train" not in source.splits:
-        return
-    if "dev" in source.splits:
-        known = {text_digest(example) for example in source.usable("train")}
-        repeated = [text_digest(example) in known for example in source.usable("dev")]
+    if data.note:
+        print(data.note)
+    if "train" not in data.splits:
+        return data
+    if "dev" in data.splits:
+        known = {text_digest(example) for example in data.usable("train")}
+        repeated = [text_digest(example) in known for example in data.usable("dev")]
         if any(repeated):
             print(
                 f"warning: {sum(repeated):,} of the {len(repeated):,} examples in "
-                f"{source.path('dev')} have a text that is trained on, so that the scores on them "
+                f"{data.path('dev')} have a text that is trained on, so that the scores on them "
                 "are better than those of new texts would be."
             )
     elif options.dev_fraction or options.fold:
-        _hold_out(source, options.dev_fraction or 0.0, options.fold, choice, key)
-
-
-def _hold_out(
-    source: Source,
-    fraction: float,
-    fold: Fold | None,
-    choice: Choice,
-    key: Callable[[Example], Any],
-) -> None:
-    keys: dict[bytes, Any] = {}  # of the first example with each text
-    digests = []
-    for example in source.usable("train"):
-        digests.append(text_digest(example))
-        keys.setdefault(digests[-1], key(example))
-    total, path = len(digests), source.path("train")
-    name = path.name or path.resolve().name
-    if fold is not None:
-        folds = choice.folds([*keys.values()], fold.count, fold.seed)
-        if len(np.unique(folds)) < fold.count:
-            raise ValueError(
-                f"--folds {fold.count}: the {total:,} examples in {path} cannot be divided into so "
-                f"many folds ({choice.words}): give fewer folds."
-            )
-        chosen = set(np.flatnonzero(folds == fold.index).tolist())
-    else:
-        chosen = choice.fraction([*keys.values()], fraction)
-    texts = {digest for index, digest in enumerate(keys) if index in chosen}
-    held_out = frozenset(i for i, digest in enumerate(digests) if digest in texts)
-    if not 0 < len(held_out) < total:
-        print(
-            f"warning: there is no --dev file, and none of the {total:,} examples in {name}, with "
-            f"{len(keys):,} different texts, can be held out ({choice.words}), so that the model "
-            "is not evaluated: check the column of the texts, or give --dev."
-        )
-        return
-    source.hold_out(held_out)
-    message = (
-        f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but held out "
-        "for evaluation"
-    )
-    if fold is not None:
-        message = f"Fold {fold.index + 1} of {fold.count}: {message} ({choice.words})."
-    else:
-        message = (
-            f"There is no --dev file: {message} (--dev_fraction {fraction:g}: {choice.words}; "
-            "--dev_fraction 0 trains on all, without evaluation)."
-        )
-    if copies := total - len(keys):
-        message += (
-            f" {copies:,} examples repeat the text of an earlier one: of each text, all examples "
-            "are held out, or none."
-        )
-    print(message)
+        data = data.split(by, options.dev_fraction or 0.0, options.fold)
+        print(data.note)
+    return data

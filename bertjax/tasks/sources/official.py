@@ -3,6 +3,7 @@
 Parquet files of the Hugging Face Hub are read without TensorFlow, and so are prepared TFDS.
 """
 
+import itertools
 import os
 import re
 import sys
@@ -12,46 +13,47 @@ from typing import Any, NamedTuple
 
 from bertjax.cloud.hub import fetch
 from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
+from bertjax.tasks.dataset import ChangeCounts, Dataset, Example
 from bertjax.tasks.definition import TaskOptions
-from bertjax.tasks.task import ChangeCounts, Example, Source, error_of
 
 
-class OfficialFiles(Source):
-    """Base class of the sources that read the official files of a task, one file per split.
+def find_files(
+    task: str, data_dir: Path | str, folders: Sequence[str], names: Mapping[str, Sequence[str]]
+) -> tuple[Path, dict[str, Path]]:
+    """Finds the official files of a task in `data_dir`, the folder of the task or its parent.
 
-    Attributes:
-        task: the name of the task.
+    Args:
         folders: possible names of the folder of the task.
-        names: {split: possible file names}; the first file that exists is read.
+        names: {split: possible file names}; the first file that exists is taken.
+
+    Returns:
+        The folder, and {split: its file} for the splits that have one.
+
+    Raises:
+        FileNotFoundError: no file of the task exists.
     """
-
-    task: str
-    folders: Sequence[str]
-    names: Mapping[str, Sequence[str]]
-
-    def __init__(self, data_dir: Path | str):
-        """Finds the file of each split in `data_dir`, the folder of the task or its parent.
-
-        Raises:
-            FileNotFoundError: no file of the task exists.
-        """
-        data_dir = Path(data_dir).expanduser()
-        for folder in (*(data_dir / name for name in self.folders), data_dir):
-            found = {split: existing(folder, names) for split, names in self.names.items()}
-            if files := {split: path for split, path in found.items() if path is not None}:
-                self.folder = folder
-                super().__init__(self.task, files)
-                return
-        names = sorted({name for names in self.names.values() for name in names})
-        raise FileNotFoundError(
-            f"No file of {self.task} ({', '.join(names)}) is in {data_dir} or "
-            f"{data_dir / self.folders[0]}: give --data_dir a folder with the official files."
-        )
+    data_dir = Path(data_dir).expanduser()
+    for name in (*folders, ""):
+        folder = data_dir / name
+        files = {}
+        for split, possible in names.items():
+            if path := existing(folder, possible):
+                files[split] = path
+        if files:
+            return folder, files
+    listed = ", ".join(sorted(set(itertools.chain(*names.values()))))
+    raise FileNotFoundError(
+        f"No file of {task} ({listed}) is in {data_dir} or {data_dir / folders[0]}: give "
+        "--data_dir a folder with the official files."
+    )
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
     """Returns the path of the first of `names` that is a file in `folder`, or None."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
 # {name in TFDS: (repository, folder, revision) of its Parquet files on the hub}
@@ -142,7 +144,11 @@ class DatasetRow(NamedTuple):
     counts: ChangeCounts
 
 
-class DatasetSource(Source):
+def prepared_dataset(
+    builder: str,
+    convert: Callable[[DatasetRow], Example | None],
+    data_dir: str | None = None,
+) -> Dataset:
     """Reads a dataset, in the order of its files, from TFDS or from the Hugging Face hub.
 
     A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
@@ -151,59 +157,46 @@ class DatasetSource(Source):
 
     Its name is that of the dataset in TFDS with its version, or on the hub; its splits are named as
     in bertjax ("dev" instead of "validation").
+
+    Args:
+        builder: name of the dataset in TFDS, as `NAME[/CONFIG][:VERSION]`.
+        convert: function that converts a row to an example, or to None if the row is left out.
+        data_dir: data folder of TFDS; if None, the default of the library.
+
+    Raises:
+        ValueError: TFDS does not know or cannot prepare the dataset, or a file is damaged.
+        FileNotFoundError: the dataset cannot be downloaded from the hub.
     """
+    if data_dir is not None or _is_prepared(builder):
+        name, data = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
+    else:
+        name, data = open_hub(builder)
+    # "validation_matched" becomes "dev_matched".
+    data = {split.replace("validation", "dev"): rows for split, rows in data.items()}
 
-    def __init__(
-        self,
-        builder: str,
-        convert: Callable[[DatasetRow], Example | None],
-        data_dir: str | None = None,
-    ):
-        """Opens the dataset, which is downloaded first if necessary.
-
-        Args:
-            builder: name of the dataset in TFDS, as `NAME[/CONFIG][:VERSION]`.
-            convert: function that converts a row to an example, or to None if the row is left out.
-            data_dir: data folder of TFDS; if None, the default of the library.
-
-        Raises:
-            ValueError: TFDS does not know or cannot prepare the dataset, or a file is damaged.
-            FileNotFoundError: the dataset cannot be downloaded from the hub.
-        """
-        self._convert = convert
-        if data_dir is not None or _is_prepared(builder):
-            name, data = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
-        else:
-            name, data = open_hub(builder)
-        # "validation_matched" becomes "dev_matched".
-        data = {split.replace("validation", "dev"): rows for split, rows in data.items()}
-        super().__init__(name, {split: data[split] for split in sorted(data, key=_split_order)})
-
-    def parse(self, split: str) -> Iterator[Example]:
-        data = self.files[split]
-        for start in range(0, len(data), ROWS_PER_READ):
-            rows = range(start, min(start + ROWS_PER_READ, len(data)))
-            for number, fields in zip(rows, data.__getitems__(rows), strict=True):
-                where = f"{self.name}, {split} {number}"
-                example = self._convert(DatasetRow(fields, number, where, split, self.counts))
+    def parse(split: str, counts: ChangeCounts) -> Iterator[Example]:
+        rows = data[split]
+        for start in range(0, len(rows), ROWS_PER_READ):
+            numbers = range(start, min(start + ROWS_PER_READ, len(rows)))
+            for number, fields in zip(numbers, rows.__getitems__(numbers), strict=True):
+                where = f"{name}, {split} {number}"
+                example = convert(DatasetRow(fields, number, where, split, counts))
                 if example is not None:
                     yield example
 
-    def refuse(self, split: str, problems: Sequence[str]) -> None:
-        if problems:
-            raise error_of(problems, split)
+    return Dataset.read(name, {split: split for split in sorted(data, key=_split_order)}, parse)
 
 
-def official_source(
+def official_dataset(
     options: TaskOptions,
-    files: Callable[[str], Source],
+    files: Callable[[str], Dataset],
     builder: str,
     convert: Callable[[DatasetRow], Example | None],
-) -> Source:
-    """Opens `files` in the folder `options.data_dir`, or else a dataset as `DatasetSource` does."""
+) -> Dataset:
+    """Reads `files` in `options.data_dir`, or else a dataset as `prepared_dataset` does."""
     if options.data_dir is not None:
         return files(options.data_dir)
-    return DatasetSource(builder, convert, options.tfds_data_dir)
+    return prepared_dataset(builder, convert, options.tfds_data_dir)
 
 
 def _is_prepared(builder: str) -> bool:

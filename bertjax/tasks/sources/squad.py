@@ -23,15 +23,26 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, read_json
+from bertjax.tasks.dataset import BadRows, ChangeCounts, Dataset, Example
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import squad1, squad2
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
-from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.data_files import (
+    CSV_SUFFIXES,
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    TSV_SUFFIXES,
+    files_in,
+    open_text,
+    row_name,
+    suffix_of,
+    unread_files,
+)
 from bertjax.tasks.sources.held_out import BY_PASSAGE, divide
-from bertjax.tasks.sources.official import DatasetRow, decode, official_source
+from bertjax.tasks.sources.official import DatasetRow, decode, official_dataset
+from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.sources.unused import UnusedColumns
-from bertjax.tasks.task import BadRows, ChangeCounts, Example, Source
 
 _TEXT_COLUMNS = ("answer", "answer_text")
 # The columns of tables that are read.
@@ -47,19 +58,17 @@ def is_question_table(path: Path) -> bool:
         ValueError: the file is CSV or TSV with a column of lists of answers, or the columns of its
             header cannot be read.
     """
-    suffix = tables.suffix_of(path)
-    if suffix in (*tables.CSV_SUFFIXES, *tables.TSV_SUFFIXES):
-        if "answers" not in tables.Table(path).columns:
-            return True
-        raise ValueError(
-            f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row in "
-            "the columns answer and answer_start, or JSON lines, such as "
-            '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '
-            '["Anna"], "answer_start": [0]}}.'
-        )
-    if suffix in (*tables.PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
+    suffix = suffix_of(path)
+    if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
+        if "answers" in Table(path).columns:
+            raise ValueError(
+                f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row "
+                "in the columns answer and answer_start."
+            )
         return True
-    with tables.open_text(path, newline=None) as file:
+    if suffix in (*PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
+        return True
+    with open_text(path, newline=None) as file:
         start = file.read(1 << 16).lstrip()
     if start.startswith("["):
         return True
@@ -96,23 +105,23 @@ def _table_questions(
     Raises:
         ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
     """
-    table = tables.Table(path)
-    missing = [name for name in ("question", "context") if name not in table.columns]
-    fixed = (*tables.CSV_SUFFIXES, *tables.TSV_SUFFIXES, *tables.PARQUET_SUFFIXES)
-    if missing and tables.suffix_of(path) in fixed:
-        raise ValueError(
-            f"{path} has no column {missing[0]!r}, but {brief(', '.join(table.columns), 120)}: "
-            "question answering reads the columns question, context (the passage) and, if there "
-            "are ids, id: rename the columns."
-        )
+    table = Table(path)
+    if table.is_parquet or not table.is_typed:
+        for name in ("question", "context"):
+            if name not in table.columns:
+                raise ValueError(
+                    f"{path} has no column {name!r}, but {brief(', '.join(table.columns), 120)}: "
+                    "question answering reads the columns question, context (the passage) and, if "
+                    "there are ids, id: rename the columns."
+                )
     for index, (number, row) in enumerate(table.rows_and_errors(), first):
-        where = tables.row_name(path, number)
+        where = row_name(path, number)
         if not isinstance(row, dict):
             yield _Asked(where, {}, row)
             continue
+        question = {name: value for name, value in row.items() if name not in ignored}
         try:
-            read = {name: value for name, value in row.items() if name not in ignored}
-            question = _question({"id": str(index), **read}, where, to_train)
+            question = _question({"id": str(index), **question}, where, to_train)
             yield _Asked(where, row, question, _text(question, "context", where))
         except ValueError as error:
             yield _Asked(where, row, error)
@@ -140,6 +149,7 @@ def _json_questions(path: Path) -> Iterator[_Asked]:
 
 
 def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
+    """Converts the row of a table to a question as in SQuAD's JSON."""
     given = [name for name in ("answers", *_TEXT_COLUMNS) if row.get(name) not in (None, "")]
     if len(given) > 1:
         raise ValueError(
@@ -158,20 +168,23 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
                 f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
                 "and 'answer_start' of equal lengths."
             )
-        pairs = zip(texts, starts, strict=True)
-        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        answers = [_answer(*pair) for pair in zip(texts, starts, strict=True)]
     if row.get("is_impossible") in (None, ""):
         row["is_impossible"] = answers == [] or None
     return {**row, "answers": answers}
 
 
+def _answer(text: Any, start: Any) -> dict[str, Any]:
+    return {"text": text, "answer_start": start}
+
+
 def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
     """Returns [the answer] or None; `to_train` needs its start or exactly one occurrence."""
-    columns = [name for name in _TEXT_COLUMNS if name in row]
-    if not columns:
+    texts = [row.pop(name) for name in _TEXT_COLUMNS if name in row]
+    if not texts:
         return None
-    column = max(columns, key=lambda name: bool(row[name]))  # the first one that is filled
-    text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
+    text = next(filter(None, texts), texts[0])  # the first one that is filled
+    start, context = row.pop("answer_start", None), row.get("context")
     if text in (None, ""):
         if str(start).strip() not in _NO_PLACE:
             raise ValueError(
@@ -181,168 +194,206 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
         return []
     if isinstance(start, str) and re.fullmatch(r"\s*[0-9]+(\.0)?\s*", start):
         start = int(float(start))
+    if isinstance(start, int):
+        return [_answer(text, start)]
     if not isinstance(text, str) or not isinstance(context, str):
-        start = start if isinstance(start, int) else 0  # the caller names the other problem
-    elif not to_train and not isinstance(start, int):
-        start = context.find(text)
-    elif start in (None, ""):
-        found = context.count(text)
-        if found != 1:
-            raise ValueError(
-                f'{where}: the answer "{brief(text, 60)}" occurs {found} times in the passage: '
-                "give its position, in characters from 0, in the column answer_start."
-            )
-        start = context.index(text)
-    if not isinstance(start, int):
+        return [_answer(text, 0)]  # the caller names the problem
+    if not to_train:
+        return [_answer(text, context.find(text))]
+    if start not in (None, ""):
         raise ValueError(
             f"{where}: 'answer_start' should be the position of the answer in the passage, in "
             f'characters from 0, but is "{brief(start, 60)}". Correct the row.'
         )
-    return [{"text": text, "answer_start": start}]
+    if (count := context.count(text)) != 1:
+        raise ValueError(
+            f'{where}: the answer "{brief(text, 60)}" occurs {count} times in the passage: give '
+            "its position, in characters from 0, in the column answer_start."
+        )
+    return [_answer(text, context.index(text))]
 
 
 Version = Literal["1.1", "2.0"]
 VERSIONS: dict[str, Version] = {"squad": "1.1", "squad2": "2.0"}
 # Maximum size of a file in bytes; the largest official one has 42 MB.
 MAX_BYTES = 1 << 30
-SUFFIXES = (*tables.JSON_SUFFIXES, *tables.PARQUET_SUFFIXES)
+SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
 _FALSE, _TRUE = ("", "false", "f", "no", "n", "0"), ("true", "t", "yes", "y", "1")
 
 
-class SquadSource(Source):
-    """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions."""
+def read_questions(
+    files: Mapping[str, Path | str],
+    bad_rows: BadRows = "refuse",
+    *,
+    can_skip: bool = False,
+    keep: bool = True,
+    ignored: tuple[str, ...] = (),
+) -> Dataset:
+    """Reads SQuAD's official JSON files, or a user's: the same format, or tables of questions.
 
-    def __init__(
-        self,
-        files: Mapping[str, Path | str],
-        bad_rows: BadRows = "refuse",
-        *,
-        keep: bool = True,
-        ignored: tuple[str, ...] = (),
-    ):
-        """Takes the arguments of `Source`, and columns of tables that are not meant to be used.
+    `bad_rows`, `can_skip` and `keep` are as for `Dataset`; `ignored` are columns of tables that are
+    not meant to be used.
 
-        Raises FileNotFoundError if a file does not exist.
-        """
-        paths = {split: Path(path).expanduser() for split, path in files.items()}
-        super().__init__("SQuAD", paths, bad_rows, keep=keep)
-        for split, path in self.files.items():
-            if not path.exists():
-                raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
-        folders = [path for path in self.files.values() if path.is_dir()]
-        unread = (tables.unread_files(path, tables.files_in(path, SUFFIXES)) for path in folders)
-        self.note = "\n".join(filter(None, unread))
-        self._ignored = ignored
+    Raises FileNotFoundError if a file does not exist.
+    """
+    paths, notes = {}, []
+    for split, file in files.items():
+        path = paths[split] = Path(file).expanduser()
+        if not path.exists():
+            raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
+        if path.is_dir():
+            notes.append(unread_files(path, files_in(path, SUFFIXES)))
 
-    @classmethod
-    def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
-        """Finds the files of SQuAD's `version` in `data_dir`, such as `train-v1.1.json`.
+    def parse(split: str, counts: ChangeCounts) -> Iterator[Example]:
+        reader = _Reader(split, ignored, counts)
+        for path in files_in(paths[split], SUFFIXES):
+            yield from reader.examples(path)
 
-        A file with a part of a split, such as `train-v1.1.a.json`, is used if the complete file
-        `train-v1.1.json` does not exist.
+    return Dataset.read(
+        "SQuAD",
+        paths,
+        parse,
+        keep=keep,
+        note="\n".join(filter(None, notes)),
+        bad_rows=bad_rows,
+        can_skip=can_skip,
+    )
 
-        Raises:
-            FileNotFoundError: there is neither a train nor a dev file.
-            ValueError: a split has several such files and no complete file.
-        """
-        data_dir = Path(data_dir).expanduser()
-        for folder in FOLDERS:
-            found = {split: _find(data_dir / folder, split, version) for split in ("train", "dev")}
-            files = {split: path for split, path in found.items() if path is not None}
-            if files:
-                return cls(files)
-        raise FileNotFoundError(
-            f"Neither train-v{version}.json nor dev-v{version}.json is in {data_dir}: give "
-            "--data_dir the folder of SQuAD's files, or leave it out to download them."
-        )
 
-    def parse(self, split: str) -> Iterator[Example]:
-        to_train = split == "train"
-        seen: set[str] = set()
-        for file in tables.files_in(self.files[split], SUFFIXES):
-            in_table = is_question_table(file)
-            questions = (
-                _table_questions(file, len(seen), self._ignored, to_train=to_train)
-                if in_table
-                else _json_questions(file)
+def read_squad(data_dir: Path | str, version: Version) -> Dataset:
+    """Reads the files of SQuAD's `version` in `data_dir`, such as `train-v1.1.json`.
+
+    A file with a part of a split, such as `train-v1.1.a.json`, is used if the complete file
+    `train-v1.1.json` does not exist.
+
+    Raises:
+        FileNotFoundError: there is neither a train nor a dev file.
+        ValueError: a split has several such files and no complete file.
+    """
+    data_dir = Path(data_dir).expanduser()
+    for folder in FOLDERS:
+        files = {}
+        for split in ("train", "dev"):
+            if path := _find(data_dir / folder, split, version):
+                files[split] = path
+        if files:
+            return read_questions(files)
+    raise FileNotFoundError(
+        f"Neither train-v{version}.json nor dev-v{version}.json is in {data_dir}: give --data_dir "
+        "the folder of SQuAD's files, or leave it out to download them."
+    )
+
+
+class _Reader:
+    """Converts the questions of a split, in one or several files, to examples."""
+
+    def __init__(self, split: str, ignored: tuple[str, ...], counts: ChangeCounts):
+        self._split, self._ignored, self._counts = split, ignored, counts
+        self._to_train = split == "train"
+        self._seen: set[str] = set()
+
+    def examples(self, path: Path) -> Iterator[Example]:
+        """Yields the questions of a file; a bad one is an example with a `problem`."""
+        in_table = is_question_table(path)
+        if in_table:
+            questions = _table_questions(
+                path, len(self._seen), self._ignored, to_train=self._to_train
             )
-            unused = UnusedColumns(file, "qa", Columns(ignored=(*_READ, *self._ignored)), Columns())
-            for number, asked in enumerate(questions):
-                unused.add(asked.row)
-                if reason := unused.says_to_leave_out(asked.row):
-                    self.counts.add(f"{split}: {reason}", asked.where)
-                    continue
-                try:
-                    example = self._example(split, asked, placed=in_table and to_train)
-                except ValueError as error:
-                    named = asked.question if isinstance(asked.question, dict) else asked.row
-                    name = named.get("id")
-                    id = str(name) if isinstance(name, str | int) and name != "" else str(number)
-                    example = Example(id=id, where=asked.where, problem=str(error))
-                if example is None:
-                    continue
-                if example.id in seen:
-                    same = "questions with the id of an earlier one, each read by itself"
-                    self.counts.add(f"{split}: {same}", example.where)
-                seen.add(example.id)
-                yield dataclasses.replace(example, row=asked.row)
-            if split != "test":
-                unused.check()
+        else:
+            questions = _json_questions(path)
+        unused = UnusedColumns(path, "qa", Columns(ignored=(*_READ, *self._ignored)), Columns())
+        for number, asked in enumerate(questions):
+            unused.add(asked.row)
+            if reason := unused.says_to_leave_out(asked.row):
+                self._counts.add(reason, asked.where)
+                continue
+            try:
+                example = self._example(asked, placed=in_table and self._to_train)
+            except ValueError as error:
+                example = Example(id=_id_of(asked, number), where=asked.where, problem=str(error))
+            if example is None:
+                continue
+            if example.id in self._seen:
+                same = "questions with the id of an earlier one, each read by itself"
+                self._counts.add(same, example.where)
+            self._seen.add(example.id)
+            yield dataclasses.replace(example, row=asked.row)
+        if self._split != "test":
+            unused.check()
 
-    def _example(self, split: str, asked: _Asked, *, placed: bool) -> Example | None:
+    def _example(self, asked: _Asked, *, placed: bool) -> Example | None:
         """Converts a question to an example or None; `placed`: an answer must be in the passage."""
-        place, _, question, context = asked
+        question, context = asked.question, asked.context
         if isinstance(question, ValueError):
             raise question
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
-            raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
-        where = f"{place}, question {brief(name, 60)}"
+            raise ValueError(
+                f'{asked.where}: a question has no "id": give each question a unique one.'
+            )
+        where = f"{asked.where}, question {brief(name, 60)}"
         text = _text(question, "question", where)
         for what, content in (("question", text), ("passage", context)):
             if not content.strip():
                 raise ValueError(f"{where}: the {what} is empty; fill it or remove the row.")
         example = Example(id=str(name), where=where, text=text, pair=context)
-        impossible = question.get("is_impossible")
-        meaning = "" if impossible is None else str(impossible).strip().lower().removesuffix(".0")
-        if meaning not in _FALSE + _TRUE:
-            raise ValueError(
-                f"{where}: is_impossible is {brief(repr(impossible), 60)}: write true if the "
-                "passage does not answer the question, and else false."
-            )
-        if meaning in _TRUE:
+        if _is_impossible(question, where, self._split):
             return dataclasses.replace(example, label=IMPOSSIBLE)
-        if split == "train" and meaning and not question.get("answers", ["missing"]):
-            raise ValueError(
-                f"{where}: is_impossible is {brief(repr(impossible), 60)}, but there is no answer: "
-                "add the answer, or write true."
-            )
-        if split in ("train", "dev") and "answer" in question and "answers" not in question:
-            raise ValueError(
-                f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '
-                '"answer_start": 0}], with the number of characters before the answer.'
-            )
-        if split in ("train", "dev") and "answers" not in question:
-            raise ValueError(
-                f'{where} has no answer: give one in "answers" or, in tables, in "answer", or '
-                '"is_impossible": true if the passage does not answer the question.'
-            )
-        answers = []
-        for answer in _get(question, "answers", list, where) if "answers" in question else []:
-            start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0
-            answers.append((_text(answer, "text", where), start))
-            if type(start) is not int or abs(start) >= 1 << 31:
+        if "answers" not in question:
+            if self._split in ("train", "dev"):
                 raise ValueError(
-                    f"{where}: answer_start is {brief(repr(start), 60)}; it must be a whole number."
+                    f'{where} has no "answers": write "answers": [{{"text": "...", '
+                    '"answer_start": 0}] with the number of characters before the answer or, in '
+                    'tables, an "answer".'
                 )
+            return example
+        answers = _answers(question, where)
         if placed and answers and not any(answer in context for answer, _ in answers):
             raise ValueError(
                 f"{where}: the answer {brief(repr(answers[0][0]), 60)} does not occur in the "
                 "passage. Correct the answer or the passage."
             )
-        return with_answers(example, answers, split, self.counts)
+        return with_answers(example, answers, self._split, self._counts)
+
+
+def _id_of(asked: _Asked, number: int) -> str:
+    """Returns the id of a question that may be malformed; `number` is its index in the file."""
+    named = asked.question if isinstance(asked.question, dict) else asked.row
+    id = named.get("id")
+    return str(id) if isinstance(id, str | int) and id != "" else str(number)
+
+
+def _is_impossible(question: Mapping[str, Any], where: str, split: str) -> bool:
+    """Returns whether a question says that the passage does not answer it."""
+    impossible = question.get("is_impossible")
+    if impossible is None:
+        return False
+    meaning = str(impossible).strip().lower().removesuffix(".0")
+    said = f"{where}: is_impossible is {brief(repr(impossible), 60)}"
+    if meaning not in _FALSE + _TRUE:
+        raise ValueError(
+            f"{said}: write true if the passage does not answer the question, and else false."
+        )
+    if meaning in _TRUE:
+        return True
+    if split == "train" and meaning and not question.get("answers", ["missing"]):
+        raise ValueError(f"{said}, but there is no answer: add the answer, or write true.")
+    return False
+
+
+def _answers(question: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
+    """Returns (text, start) of the answers of a question."""
+    answers = []
+    for answer in _get(question, "answers", list, where):
+        start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0
+        answers.append((_text(answer, "text", where), start))
+        if type(start) is not int or abs(start) >= 1 << 31:
+            raise ValueError(
+                f"{where}: answer_start is {brief(repr(start), 60)}; it must be a whole number."
+            )
+    return answers
 
 
 def with_answers(
@@ -355,15 +406,13 @@ def with_answers(
     """
     placed = []
     for text, start in answers:
-        placed.append((text, nearest(text, asked.pair or "", start)))
-        if placed[-1][1] not in (start, NOWHERE):
-            reason = f"{split}: answers moved to their nearest occurrence in the passage"
-            counts.add(reason, asked.where)
+        place = nearest(text, asked.pair or "", start)
+        placed.append((text, place))
+        if place not in (start, NOWHERE):
+            counts.add("answers moved to their nearest occurrence in the passage", asked.where)
     if placed and all(start == NOWHERE for _, start in placed):
         done = "left out" if split == "train" else "that cannot be answered right"
-        counts.add(
-            f"{split}: questions {done}, because no answer occurs in the passage", asked.where
-        )
+        counts.add(f"questions {done}, because no answer occurs in the passage", asked.where)
         if split == "train":
             return None
     return dataclasses.replace(asked, answers=tuple(placed))
@@ -439,38 +488,34 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
 
 
 def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
-    files = functools.partial(SquadSource.in_directory, version=version)
-    source = official_source(options, files, f"squad/v{version}", read_dataset_row)
+    files = functools.partial(read_squad, version=version)
+    data = official_dataset(options, files, f"squad/v{version}", read_dataset_row)
     impossible = version == "2.0"
-    return SpanTask(
-        name=name, source=source, with_impossible=impossible, **options.all_span_options
-    )
+    return SpanTask(name=name, source=data, with_impossible=impossible, **options.all_span_options)
 
 
 def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
-    source = SquadSource(options.files, bad_rows, ignored=options.columns.ignored)
-    source.can_skip = True
-    divide(source, options, BY_PASSAGE, lambda example: example.pair)
-    counts = {split: _count_impossible(source, split) for split in source.splits}
-    impossible = any(without for without, _ in counts.values())
+    ignored = options.columns.ignored
+    data = read_questions(options.files, bad_rows, can_skip=True, ignored=ignored)
+    data = divide(data, options, BY_PASSAGE)
+    counts = []
+    impossible = 0
+    for split in data.splits:
+        labels = [example.label for example in data.examples(split)]
+        without = sum(label is not None for label in labels)
+        counts.append(f"{without:,} of {len(labels):,} in {split}")
+        impossible += without
     if impossible:
-        listed = ", ".join(f"{n:,} of {count:,} in {split}" for split, (n, count) in counts.items())
         print(
-            f"Questions without an answer: {listed}. The model can give no answer, and the scores "
-            "are those of SQuAD 2.0."
+            f"Questions without an answer: {', '.join(counts)}. The model can give no answer, and "
+            "the scores are those of SQuAD 2.0."
         )
     return SpanTask(
-        name="qa", source=source, with_impossible=impossible, **options.all_span_options
+        name="qa", source=data, with_impossible=impossible > 0, **options.all_span_options
     )
-
-
-def _count_impossible(source: SquadSource, split: str) -> tuple[int, int]:
-    """Returns the number of questions of a split without an answer, and of all its questions."""
-    labels = [example.label for example in source.examples(split)]
-    return sum(label is not None for label in labels), len(labels)
 
 
 def _score_files(
@@ -481,7 +526,7 @@ def _score_files(
     na_prob_thresh: float = 1.0,
 ) -> dict[str, float]:
     golds: dict[str, list[str]] = {}
-    for example in SquadSource({"gold": gold}, keep=False).examples("gold"):
+    for example in read_questions({"gold": gold}, keep=False).examples("gold"):
         if example.id in golds:
             raise ValueError(
                 f"{example.where}: an earlier question has the same id. Restore the official file."

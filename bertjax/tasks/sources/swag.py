@@ -1,47 +1,51 @@
 """The SWAG task: to select which of four endings continues a situation (Zellers et al. 2018)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief
 from bertjax.tasks.classification import ChoiceTask
+from bertjax.tasks.dataset import Dataset, Example
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.sources.official import DatasetRow, OfficialFiles, decode, official_source
-from bertjax.tasks.sources.tables import Table, row_name
-from bertjax.tasks.task import Example
+from bertjax.tasks.sources.data_files import row_name
+from bertjax.tasks.sources.official import DatasetRow, decode, find_files, official_dataset
+from bertjax.tasks.sources.tables import Table
 
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 COLUMNS = ("sent1", "sent2", *ENDINGS)
 
 
-class SwagSource(OfficialFiles):
-    """Reads the official CSV files of SWAG.
+FILES = {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)}
+
+
+def read_swag(data_dir: Path | str) -> Dataset:
+    """Reads the official CSV files of SWAG; raises FileNotFoundError if there are none.
 
     A row holds a sentence, the start of the next sentence, and four endings of the next sentence.
     The choices of an example are whole next sentences.
     """
+    _, files = find_files("swag", data_dir, ("swag", "SWAG"), FILES)
+    return Dataset.read("swag", files, lambda split, _: _examples(files[split]))
 
-    task, folders = "swag", ("swag", "SWAG")
-    names = {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)}
 
-    def parse(self, split: str) -> Iterator[Example]:
-        table = Table(self.path(split))
-        missing = [name for name in COLUMNS if name not in table.columns]
-        if missing:
+def _examples(path: Path) -> Iterator[Example]:
+    table = Table(path)
+    missing = [name for name in COLUMNS if name not in table.columns]
+    if missing:
+        raise ValueError(
+            f"{row_name(path, 1)} lacks the columns {', '.join(missing)} and has only "
+            f"{brief(', '.join(table.columns))}. Restore the official file."
+        )
+    for count, (number, row) in enumerate(table.rows()):
+        where, label = row_name(path, number), row.get("label", "")
+        if label not in ("", "0", "1", "2", "3"):
             raise ValueError(
-                f"{row_name(table.path, 1)} lacks the columns {', '.join(missing)} and has only "
-                f"{brief(', '.join(table.columns))}. Restore the official file."
+                f"{where}: label {brief(label, 60)!r} is none of the endings 0, 1, 2, 3. Restore "
+                "the official file."
             )
-        for count, (number, row) in enumerate(table.rows()):
-            where = row_name(table.path, number)
-            label = row.get("label", "")
-            if label not in ("", "0", "1", "2", "3"):
-                raise ValueError(
-                    f"{where}: label {brief(label, 60)!r} is none of the endings 0, 1, 2, 3. "
-                    "Restore the official file."
-                )
-            # The official files number their rows in a column without a name.
-            yield _example(row.get("", str(count)), where, row, int(label or -1))
+        # The official files number their rows in a column without a name.
+        yield _example(row.get("", str(count)), where, row, int(label or -1))
 
 
 def _example(id: str, where: str, row: Any, label: int) -> Example:
@@ -60,8 +64,8 @@ def read_dataset_row(row: DatasetRow) -> Example:
 
 
 def _make(options: TaskOptions) -> ChoiceTask:
-    source = official_source(options, SwagSource, "swag", read_dataset_row)
-    return ChoiceTask(name="swag", source=source, num_choices=4)
+    data = official_dataset(options, read_swag, "swag", read_dataset_row)
+    return ChoiceTask(name="swag", source=data, num_choices=4)
 
 
 SWAG_TASK = TaskDefinition(name="swag", kinds=(ChoiceTask,), make=_make)

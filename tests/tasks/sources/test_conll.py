@@ -4,13 +4,13 @@ import json
 import pytest
 
 from bertjax.inference.evaluation import from_file
+from bertjax.tasks.dataset import ChangeCounts
 from bertjax.tasks.definition import TaskOptions
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.conll import CONLL_LABELS, ConllSource, has_columns, read_conll
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.conll import CONLL_LABELS, has_columns, read_conll, read_conll2003
+from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagTask, order_tags, tag_scheme
-from bertjax.tasks.task import ChangeCounts
 
 IOB1 = """-DOCSTART- -X- O O
 
@@ -31,7 +31,7 @@ Blackburn NNP I-NP I-PER"""
 def test_words_come_first_tags_last_and_document_starts_never(tmp_path, end, separator):
     text = "\ufeff" + IOB1.replace(" ", separator).replace("\n", end)
     (tmp_path / "eng.testa").write_bytes(text.encode())
-    source = ConllSource(tmp_path)
+    source = read_conll2003(tmp_path)
     assert source.splits == ("dev",)
     first, second = source.examples("dev")
     assert first.words == ("EU", "rejects", "German", "British", "lamb\u00a0chops")
@@ -93,11 +93,11 @@ def test_a_row_of_other_columns_is_named(tmp_path):
 
 def test_an_absent_file_and_split_are_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No file of conll .*eng.train"):
-        ConllSource(tmp_path)
+        read_conll2003(tmp_path)
     (tmp_path / "conll2003").mkdir()
     (tmp_path / "conll2003" / "train.txt").write_text("EU B-ORG\n")
     with pytest.raises(ValueError, match="conll has no split 'dev'. There are: train."):
-        ConllSource(tmp_path).examples("dev")
+        read_conll2003(tmp_path).examples("dev")
 
 
 SENTENCES = [
@@ -157,16 +157,16 @@ def test_what_is_left_out_is_said_with_its_first_row(tmp_path):
     path = tmp_path / "train.conll"
     path.write_text("word\ttag\n" + COLUMN_FILES["a comment of other columns"])
     counts = ChangeCounts()
-    assert len([*read_conll(path, counts, "train")]) == 3
+    assert len([*read_conll(path, counts)]) == 3
     assert counts == {
-        "train: rows with the names of the columns, left out": 1,
-        "train: comment lines, left out": 3,
+        "rows with the names of the columns, left out": 1,
+        "comment lines, left out": 3,
     }
-    assert counts.first["train: comment lines, left out"].endswith("row 2")
+    assert counts.first["comment lines, left out"].endswith("row 2")
     path.write_text(COLUMN_FILES["Universal NER"])
     counts = ChangeCounts()
-    assert len([*read_conll(path, counts, "train")]) == 3
-    assert [*counts] == ["train: files of 5 columns, of which 2 and 3 are read"]
+    assert len([*read_conll(path, counts)]) == 3
+    assert [*counts] == ["files of 5 columns, of which 2 and 3 are read"]
 
 
 def test_a_number_sign_that_is_a_word_stays_a_word(tmp_path):
@@ -222,7 +222,7 @@ def test_several_columns_of_tags_are_refused_until_one_is_named(tmp_path, name):
     path.write_text(text)
     with pytest.raises(ValueError, match=f"row 1: which column .* {message}.*--label_column"):
         read(path)
-    source = TableSource("tag", train=path, columns=Columns(label=column))
+    source = read_tables("tag", train=path, columns=Columns(label=column))
     assert all(isinstance(example.label, tuple) for example in source.examples("train"))
 
 
@@ -288,7 +288,7 @@ def test_null_in_a_list_of_tags_is_a_word_without_a_label(tmp_path):
     path = tmp_path / "train.jsonl"
     rows = [{"words": ["Anna", "left"], "tags": ["B-PER", None]}, {"words": ["It"], "tags": ["O"]}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    examples = [*TableSource("tag", train=path).examples("train")]
+    examples = [*read_tables("tag", train=path).examples("train")]
     assert [example.label for example in examples] == [("B-PER", ""), ("O",)]
 
 
@@ -296,10 +296,10 @@ def test_null_in_a_list_of_tags_is_a_word_without_a_label(tmp_path):
 def test_a_tag_that_marks_no_entity_among_entities_is_refused_with_its_row(tmp_path, tag):
     path = tmp_path / "train.conll"
     path.write_text(f"Anna B-PER\nleft O\n\nBo B-PER\nran {tag}\n\nIt O\n")
-    source = TableSource("tag", train=path)
+    source = read_tables("tag", train=path)
     with pytest.raises(ValueError, match=f"row 4: the tag '{tag}' marks no entity.*-100"):
         list(source.examples("train"))
-    skipping = TableSource("tag", train=path, bad_rows="skip")
+    skipping = read_tables("tag", train=path, bad_rows="skip")
     assert [e.words for e in skipping.examples("train")] == [("Anna", "left"), ("It",)]
 
 
@@ -307,7 +307,7 @@ def test_a_placeholder_where_nothing_is_outside_is_refused(tmp_path):
     path = tmp_path / "train.conll"
     path.write_text("Anna B-PER\nleft -\n\nBo B-PER\nran -\n")
     with pytest.raises(ValueError, match="the tag '-' marks no entity.*write O"):
-        list(TableSource("tag", train=path).examples("train"))
+        list(read_tables("tag", train=path).examples("train"))
 
 
 def test_entity_scores_never_vanish_without_a_warning(tmp_path, capsys):
@@ -328,7 +328,7 @@ def test_entity_scores_never_vanish_without_a_warning(tmp_path, capsys):
 @pytest.mark.real
 @pytest.mark.parametrize("split, count", [("train", 14041), ("dev", 3250), ("test", 3453)])
 def test_conll_2003_has_its_sentences_and_tags(shared, split, count):
-    examples = list(ConllSource(shared).examples(split))
+    examples = list(read_conll2003(shared).examples(split))
     assert len(examples) == count
     tags = {tag for example in examples for tag in example.label or ()}
     assert tags == set(CONLL_LABELS)
@@ -337,9 +337,9 @@ def test_conll_2003_has_its_sentences_and_tags(shared, split, count):
 
 @pytest.mark.real
 def test_conll_2003_written_in_iob1_reads_the_same(shared, tmp_path):
-    expected = [e.label for e in ConllSource(shared).examples("dev")]
+    expected = [e.label for e in read_conll2003(shared).examples("dev")]
     with (tmp_path / "eng.testa").open("w") as file:
-        for example in ConllSource(shared).examples("dev"):
+        for example in read_conll2003(shared).examples("dev"):
             assert isinstance(example.label, tuple)
             previous = "O"
             for word, tag in zip(example.words, example.label, strict=True):
@@ -347,7 +347,7 @@ def test_conll_2003_written_in_iob1_reads_the_same(shared, tmp_path):
                 file.write(f"{word} {'I' + tag[1:] if begins else tag}\n")
                 previous = tag
             file.write("\n")
-    assert [e.label for e in ConllSource(tmp_path).examples("dev")] == expected
+    assert [e.label for e in read_conll2003(tmp_path).examples("dev")] == expected
 
 
 @pytest.mark.parametrize("tag_first", [False, True])

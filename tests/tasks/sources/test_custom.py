@@ -6,11 +6,11 @@ import pandas
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.dataset import KeptExamples
 from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import count_choices, read_tables, with_indices
 from bertjax.tasks.sources.tables import Table
-from bertjax.tasks.task import KeptExamples
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def write(tmp_path):
 
 
 def read(path, kind="classify", split="train", **options):
-    return list(TableSource(kind, **{split: path}, **options).examples(split))
+    data = read_tables(kind, **{split: path}, **options)
+    return list((with_indices(data) if kind == "choice" else data).examples(split))
 
 
 def test_csv_may_quote_line_ends_and_mix_them(write):
@@ -83,7 +84,7 @@ def test_json_lines_keep_what_is_in_them(write):
 )
 def test_columns_are_guessed_by_name_then_by_place_and_said(write, header, found):
     row = ",".join("abcdefgh"[: header.count(",") + 1])
-    source = TableSource("classify", train=write("t.csv", f"{header}\n{row}\n"))
+    source = read_tables("classify", train=write("t.csv", f"{header}\n{row}\n"))
     columns = source.columns
     assert (columns.text, columns.pair, columns.label, columns.id) == found
     assert source.note.startswith(f"t.csv: text from column '{found[0]}', ")
@@ -94,8 +95,8 @@ def test_a_second_column_of_texts_is_asked_about_and_not_dropped(write):
     rows = [f"the first text {i},another long text {i},{i % 2}\n" for i in range(20)]
     path = write("t.csv", "review,reply,label\n" + "".join(rows))
     with pytest.raises(ValueError, match="'review'; for pairs of both, add --pair_column 'reply'"):
-        TableSource("classify", train=path)
-    assert TableSource("classify", train=path, columns=Columns(text="review")).columns.pair is None
+        read_tables("classify", train=path)
+    assert read_tables("classify", train=path, columns=Columns(text="review")).columns.pair is None
     columns = Columns(text="review", pair="reply")
     assert read(path, "classify", columns=columns)[0].pair == "another long text 0"
 
@@ -105,18 +106,18 @@ def test_columns_that_are_given_are_not_guessed(write):
     given = Columns(text="sentence2", label="score")
     (example,) = read(path, "regress", columns=given)
     assert (example.text, example.pair, example.label) == ("b", None, 2.5)
-    assert TableSource("regress", train=path, columns=given).note == ""
+    assert read_tables("regress", train=path, columns=given).note == ""
     # A message names the flags of the columns that are guessed, and no others.
-    note = TableSource("regress", train=path, columns=Columns(text="sentence2")).note
+    note = read_tables("regress", train=path, columns=Columns(text="sentence2")).note
     assert note.startswith("t.csv: label from column") and note.endswith("give --label_column.")
     with pytest.raises(ValueError, match="t.csv has no column 'lable'. Did you mean 'label'"):
-        TableSource("classify", train=path, columns=Columns(label="lable"))
+        read_tables("classify", train=path, columns=Columns(label="lable"))
 
 
 def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
     train = write("train.csv", "text,label\na,x\nb,y\n")
     test = write("test.csv", "id,text\nq,c\n")
-    source = TableSource("classify", train=train, test=test)
+    source = read_tables("classify", train=train, test=test)
     assert source.splits == ("train", "test")
     (example,) = source.examples("test")
     assert (example.text, example.label) == ("c", None)
@@ -124,7 +125,7 @@ def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
         (example,) = read(write("test.csv", empty), split="test")
         assert example.label is None
     with pytest.raises(ValueError, match="test.csv has no column 'label'"):
-        TableSource("classify", train=train, dev=write("test.csv", "id,text\nq,c\n"))
+        read_tables("classify", train=train, dev=write("test.csv", "id,text\nq,c\n"))
     with pytest.raises(ValueError, match="has no split 'dev'"):
         source.examples("dev")
 
@@ -132,7 +133,7 @@ def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
 def test_plain_text_is_an_example_a_line(write):
     path = write("a.txt", "one, two\n\nthree\tfour\r\n")
     assert [e.text for e in read(path, split="test")] == ["one, two", "three\tfour"]
-    assert TableSource("classify", test=path).note == ""  # a text file has no columns to guess
+    assert read_tables("classify", test=path).note == ""  # a text file has no columns to guess
     with pytest.raises(ValueError, match="which column is the label"):
         read(path)
 
@@ -194,21 +195,21 @@ def test_an_absent_file_or_none_at_all_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"ticket.csv.* Did you mean 'tickets.csv'\?"):
         read(tmp_path / "ticket.csv")
     with pytest.raises(ValueError, match="give --train, --dev or --test"):
-        TableSource("regress")
+        read_tables("regress")
 
 
 def test_several_labels_are_lists_or_have_a_separator(write):
     rows = [{"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []}]
-    source = TableSource("classify", train=write("a.jsonl", rows))
+    source = read_tables("classify", train=write("a.jsonl", rows))
     assert source.multi_label
     assert [e.label for e in source.examples("train")] == [("x", "y"), ()]
     assert learn_labels(source) == ("x", "y")
     path = write("a.csv", "text,label\na,x | y\nb,\nc,z\n")
-    source = TableSource("classify", train=path, label_separator="|")
+    source = read_tables("classify", train=path, label_separator="|")
     assert [e.label for e in source.examples("train")] == [("x", "y"), (), ("z",)]
     assert learn_labels(source) == ("x", "y", "z")
     rows = [{"text": "a", "label": "x|y"}, {"text": "b", "label": None}]
-    source = TableSource("classify", train=write("c.jsonl", rows), label_separator="|")
+    source = read_tables("classify", train=write("c.jsonl", rows), label_separator="|")
     assert [e.label for e in source.examples("train")] == [("x", "y"), ()]
     rows = [{"text": "a", "labels": "x"}, {"text": "b", "labels": ["x", "y"]}]
     with pytest.raises(
@@ -221,11 +222,11 @@ def test_several_labels_are_lists_or_have_a_separator(write):
 def test_multi_hot_labels_are_refused(write, values):
     no, yes = values
     rows = [{"text": "a", "labels": [yes, no]}, {"text": "b", "labels": [yes, yes]}]
-    source = TableSource("classify", train=write("a.jsonl", rows))
+    source = read_tables("classify", train=write("a.jsonl", rows))
     with pytest.raises(ValueError, match="2 values, and all are 0 or 1: they seem to be multi-hot"):
         learn_labels(source)
     rows = [{"text": "a", "labels": [yes]}, {"text": "b", "labels": [yes, no]}]  # names 0 and 1
-    learn_labels(TableSource("classify", train=write("b.jsonl", rows)))
+    learn_labels(read_tables("classify", train=write("b.jsonl", rows)))
 
 
 def test_labels_of_several_classes_in_a_cell_are_warned_of(write, capsys):
@@ -241,8 +242,8 @@ def test_labels_of_several_classes_in_a_cell_are_warned_of(write, capsys):
 def test_the_number_of_choices_is_that_of_a_usable_row(write):
     rows = [{"text": "", "choices": ["a", "b", "c"]}, {"text": "x", "choices": ["a", "b", "c"]}]
     path = write("a.jsonl", rows)
-    source = TableSource("choice", test=path, bad_rows="report")
-    assert source.num_choices == 3
+    source = read_tables("choice", test=path, bad_rows="report")
+    assert count_choices(source) == 3
     assert [bool(e.problem) for e in source.examples("test")] == [True, False]
 
 
@@ -257,7 +258,7 @@ def test_regression_reads_numbers(write):
         with pytest.raises(ValueError, match=f'row 3: the label "{bad}" is not a number'):
             read(path, "regress")
         # To predict, the text is enough.
-        reported = TableSource("regress", test=path, bad_rows="report")
+        reported = read_tables("regress", test=path, bad_rows="report")
         _, example = reported.examples("test")
         assert (example.text, example.label) == ("b", None)
         assert f'row 3: the label "{bad}" is not a number' in example.problem
@@ -276,40 +277,40 @@ def test_rows_with_the_same_kind_of_problem_are_listed_together(write):
 def test_numbers_and_texts_are_no_classes(write):
     rows = "".join(f"text {i},{1000 + i}\n" for i in range(60))
     with pytest.raises(ValueError, match="60 different labels in 60 examples.*--task=regress"):
-        learn_labels(TableSource("classify", train=write("a.csv", "text,label\n" + rows)))
+        learn_labels(read_tables("classify", train=write("a.csv", "text,label\n" + rows)))
     decimals = "".join(f"text {i},{i % 30 / 4}\n" for i in range(600))
     with pytest.raises(ValueError, match="30 different labels in 600 examples.*--task=regress"):
-        learn_labels(TableSource("classify", train=write("d.csv", "text,label\n" + decimals)))
+        learn_labels(read_tables("classify", train=write("d.csv", "text,label\n" + decimals)))
     stars = "".join(f"text {i},{i % 10 / 2}\n" for i in range(600))
-    assert len(learn_labels(TableSource("classify", train=write("e.csv", "text,label\n" + stars))))
+    assert len(learn_labels(read_tables("classify", train=write("e.csv", "text,label\n" + stars))))
     # Few examples per class, and labels of which an example has several, are no mistake.
     pairs = "".join(f"text {i},intent {i // 2}\n" for i in range(60))
-    assert len(learn_labels(TableSource("classify", train=write("b.csv", "text,label\n" + pairs))))
+    assert len(learn_labels(read_tables("classify", train=write("b.csv", "text,label\n" + pairs))))
     tags = [{"text": f"text {i}", "label": [f"tag {i}", "all"]} for i in range(60)]
-    assert len(learn_labels(TableSource("classify", train=write("c.jsonl", tags)))) == 61
+    assert len(learn_labels(read_tables("classify", train=write("c.jsonl", tags)))) == 61
 
 
 def test_a_column_of_texts_is_the_text_and_another_one_is_asked_about(write):
     texts = ["the soup is cold today", "a man plays the piano", "we came by train again"]
     rows = "".join(f"R{i},{texts[i % 3]} {i % 25},{i % 2}\n" for i in range(60))
-    source = TableSource("classify", train=write("a.csv", "key,what,sentiment\n" + rows))
+    source = read_tables("classify", train=write("a.csv", "key,what,sentiment\n" + rows))
     assert source.columns == Columns(text="what", label="sentiment")
     for names in ("first sentence,second sentence", "q1,q2", "title,body"):
         rows = "".join(f"{texts[i % 3]} {i % 25},{texts[i % 2]} {i % 23},1\n" for i in range(60))
         with pytest.raises(ValueError, match="both hold texts: to use one, give --text_column"):
-            TableSource("regress", train=write("a.csv", f"{names},score\n{rows}"))
+            read_tables("regress", train=write("a.csv", f"{names},score\n{rows}"))
 
 
 def test_whole_numbers_are_the_same_classes_as_floats(write):
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2.0}, {"text": "c", "label": 1.0}]
-    source = TableSource("classify", train=write("a.jsonl", [*rows, {"text": "d", "label": 0.5}]))
+    source = read_tables("classify", train=write("a.jsonl", [*rows, {"text": "d", "label": 0.5}]))
     assert [example.label for example in source.examples("train")] == ["1", "2", "1", "0.5"]
 
 
 def test_the_label_of_pairs_is_found_by_its_name(write):
     path = write("a.csv", "qid,question1,question2,is_duplicate,similarity\n1,a b,c,1,4.5\n")
-    assert TableSource("classify", train=path).columns.label == "is_duplicate"
-    assert TableSource("regress", train=path).columns.label == "similarity"
+    assert read_tables("classify", train=path).columns.label == "is_duplicate"
+    assert read_tables("regress", train=path).columns.label == "similarity"
 
 
 def test_choices_are_columns_or_a_list(write):
@@ -322,7 +323,7 @@ def test_choices_are_columns_or_a_list(write):
     path = write("a.jsonl", rows)
     (example,) = read(path, "choice")
     assert (example.text, example.choices, example.label) == ("Why?", ("a b", "d", "c"), 1)
-    assert TableSource("choice", dev=path).num_choices == 3
+    assert count_choices(read_tables("choice", dev=path)) == 3
     path = write("b.csv", "question,A,B,C,label\nWhy?,x,y,z,C\n")
     (example,) = read(path, "choice")
     assert (example.choices, example.label) == (("x", "y", "z"), 2)
@@ -336,7 +337,7 @@ def test_a_column_of_dates_is_not_guessed_as_the_label(tmp_path):
     table = {"ticket": ["It is broken.", "Where is it?"], "kategorie": ["a", "b"]}
     when = pandas.to_datetime(["2026-01-01", "2026-01-02"])
     pandas.DataFrame({**table, "when": when}).to_parquet(path)
-    assert TableSource("classify", train=path).columns.label == "kategorie"
+    assert read_tables("classify", train=path).columns.label == "kategorie"
 
 
 CHOICES = "question,choice1,choice2,choice3,label\n"
@@ -379,9 +380,9 @@ def test_all_labels_tell_how_they_name_choices(labels, choices, expected, write)
             "x,y,z",
             r"row 2: the label '1' may name one choice or another \(indices, .*numbers\)",
         ),
-        ("A0", "x,y,z", r"several ways, 'A' \(.*row 2\), '0' \(.*row 3\): write indices"),
-        ("03", "x,y,z", r"several ways, '0' \(.*row 2\), '3' \(.*row 3\): write indices"),
-        ("0y", "x,y,z", r"several ways, '0' \(.*row 2\), 'y' \(.*row 3\): write indices"),
+        ("A0", "x,y,z", r"several ways, 'A' \(.*row 2\), '0' \(.*row 3\): write"),
+        ("03", "x,y,z", r"several ways, '0' \(.*row 2\), '3' \(.*row 3\): write"),
+        ("0y", "x,y,z", r"several ways, '0' \(.*row 2\), 'y' \(.*row 3\): write"),
         ("201", "2,1,0", r"row 2: the label '2' .*one choice or another \(indices, texts\)"),
     ],
 )
@@ -404,19 +405,19 @@ def test_the_labels_of_all_files_tell_how_they_name_choices(write):
 
 def test_predictions_have_no_labels_if_the_file_does_not_tell_which_choices_they_name(write):
     ambiguous = write("a.csv", CHOICES + "Why?,x,y,z,1\nWhy?,x,y,z,2\n")
-    source = TableSource("choice", test=ambiguous, bad_rows="report")
+    source = with_indices(read_tables("choice", test=ambiguous, bad_rows="report"))
     assert [x.label for x in source.examples("test")] == [None, None]
     assert "warning: " in source.note and "row 2: the label '1' may name" in source.note
     clear = write("a.csv", CHOICES + "Why?,x,y,z,1\nWhy?,x,y,z,3\nWhy?,x,y,z,\n")
-    source = TableSource("choice", test=clear, bad_rows="report", keep=False)
+    source = with_indices(read_tables("choice", test=clear, bad_rows="report", keep=False))
     assert [x.label for x in source.examples("test")] == [0, 2, None]
     assert "warning" not in source.note
 
 
 def test_a_choice_file_without_examples_is_refused(write):
-    source = TableSource("choice", train=write("a.csv", "question,A,B,label\n"))
+    source = read_tables("choice", train=write("a.csv", "question,A,B,label\n"))
     with pytest.raises(ValueError, match="a.csv has no examples"):
-        _ = source.num_choices
+        count_choices(source)
 
 
 def test_tagged_words_are_columns_or_lists(write):
@@ -427,7 +428,7 @@ def test_tagged_words_are_columns_or_lists(write):
     ]
     lists = write("a.jsonl", rows)
     for path in (columns, lists):
-        source = TableSource("tag", train=path)
+        source = read_tables("tag", train=path)
         assert [(e.words, e.label) for e in source.examples("train")] == [
             (("EU", "said"), ("B-ORG", "O")),
             (("Peter",), ("B-PER",)),
@@ -444,7 +445,7 @@ def test_tagged_words_are_columns_or_lists(write):
 def test_labels_are_sorted_numbers_as_numbers(write):
     def labels_of(*labels):
         rows = "".join(f"a,{label}\n" for label in labels)
-        return learn_labels(TableSource("classify", train=write("a.csv", f"text,label\n{rows}")))
+        return learn_labels(read_tables("classify", train=write("a.csv", f"text,label\n{rows}")))
 
     assert labels_of("b", "a", "10", "b") == ("10", "a", "b")
     assert labels_of("10", "9", "-1", "9") == ("-1", "9", "10")
@@ -473,7 +474,7 @@ def test_memory_does_not_grow_with_the_file(write, name, separator, monkeypatch)
 
     def peak(rows):
         lines = [f"text{separator}label"] + [f"{'word ' * 40}{separator}x"] * rows
-        source = TableSource("classify", train=write(name, "\n".join(lines)))
+        source = read_tables("classify", train=write(name, "\n".join(lines)))
         del lines
         tracemalloc.start()
         assert sum(1 for _ in source.examples("train")) == rows
@@ -497,18 +498,18 @@ def test_utf_16_is_named_with_its_remedy(tmp_path, mark, encoding, named):
     (tmp_path / "a.csv").write_bytes(f"{mark}text,label\na,x\n".encode(encoding))
     message = f"is {named}, but must be UTF-8: convert it with iconv -f {named} -t UTF-8"
     with pytest.raises(ValueError, match=message):
-        TableSource("classify", train=tmp_path / "a.csv")
+        read_tables("classify", train=tmp_path / "a.csv")
 
 
 def test_tsv_that_is_quoted_as_csv_is_warned_about(tmp_path):
     texts = ['she said "no"', '"quoted"', 'a ""b""']
     frame = pandas.DataFrame({"text": texts, "label": ["a", "b", "a"]})
     frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False)
-    note = TableSource("classify", train=tmp_path / "a.tsv").note
+    note = read_tables("classify", train=tmp_path / "a.tsv").note
     assert f"{tmp_path / 'a.tsv'}, row 2 seems to be quoted as in CSV" in note
     plain = "text\tlabel\n" + "".join(f"{text}\tx\n" for text in texts)
     (tmp_path / "a.tsv").write_text(plain)
-    assert "quoted" not in TableSource("classify", train=tmp_path / "a.tsv").note
+    assert "quoted" not in read_tables("classify", train=tmp_path / "a.tsv").note
 
 
 def test_labels_of_dev_that_are_equal_numbers_are_the_classes_of_train(write):
@@ -532,7 +533,7 @@ def test_classes_that_are_equal_as_numbers_stay_apart(write):
 @pytest.mark.parametrize("sign", ["\t", "|", ";"])
 def test_other_separators_of_csv_are_found(write, sign):
     content = f"text{sign}label\na good, long film{sign}yes\nbad{sign}no\n"
-    source = TableSource("classify", train=write("a.csv", content))
+    source = read_tables("classify", train=write("a.csv", content))
     examples = [(example.text, example.label) for example in source.examples("train")]
     assert examples == [("a good, long film", "yes"), ("bad", "no")]
 
@@ -568,7 +569,7 @@ def test_csv_with_semicolons_and_a_comma_in_a_name_has_its_rows(shared):
 
 def test_the_separator_may_be_named_in_a_line_of_its_own(write):
     path = write("a.csv", "\ufeffsep=;\r\ntext;label\r\na good, long film;yes\r\nbad;no;1\r\n")
-    source = TableSource("classify", train=path, bad_rows="report")
+    source = read_tables("classify", train=path, bad_rows="report")
     first, second = source.examples("train")
     assert (first.text, first.label, first.problem) == ("a good, long film", "yes", "")
     assert "row 4 has 3 fields" in second.problem
@@ -577,7 +578,7 @@ def test_the_separator_may_be_named_in_a_line_of_its_own(write):
 def test_a_name_of_two_columns_is_said(write):
     path = write("a.csv", "text,label,amount,amount\na,yes,1,2\nb,no,3,4\n")
     with pytest.raises(ValueError, match="'amount' occurs twice"):
-        TableSource("classify", train=path)
+        read_tables("classify", train=path)
 
 
 def test_last_columns_without_a_name_are_those_of_a_spreadsheet(write):
@@ -585,7 +586,7 @@ def test_last_columns_without_a_name_are_those_of_a_spreadsheet(write):
     assert [(e.text, e.label) for e in read(path)] == [("a film", "yes"), ("b film", "no")]
     for header in ("Sales of 2024;;;", "text;;label;more"):
         with pytest.raises(ValueError, match="in which column 2 has no name"):
-            TableSource("classify", train=write("b.csv", f"{header}\na;b;c;d\n"))
+            read_tables("classify", train=write("b.csv", f"{header}\na;b;c;d\n"))
 
 
 @pytest.mark.parametrize(
@@ -609,22 +610,22 @@ def test_points_that_may_separate_thousands_are_asked_about(write, targets, aske
 
 def test_tsv_without_tabs_is_refused(write):
     with pytest.raises(ValueError, match=r"row 1 has no tab, but ','.*name it .csv"):
-        TableSource("classify", train=write("a.tsv", "text,label\na,yes\nb,no\n"))
+        read_tables("classify", train=write("a.tsv", "text,label\na,yes\nb,no\n"))
 
 
 def test_a_spreadsheet_with_another_suffix_is_named(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"PK\x03\x04" + bytes(range(200)))
     with pytest.raises(ValueError, match=r"a.csv is a ZIP file, such as a spreadsheet"):
-        TableSource("classify", train=tmp_path / "a.csv")
+        read_tables("classify", train=tmp_path / "a.csv")
 
 
 def test_a_second_text_that_repeats_is_asked_about(write):
     rows = "\n".join(f"question {i} about it,What is a refund {i % 4} ?,no" for i in range(60))
     with pytest.raises(ValueError, match="'q_left' and 'q_right' both hold texts"):
-        TableSource("classify", train=write("a.csv", f"q_left,q_right,is_dup\n{rows}\n"))
+        read_tables("classify", train=write("a.csv", f"q_left,q_right,is_dup\n{rows}\n"))
     # Names of classes with several words are no texts.
     rows = "\n".join(f"the film {i} is good,very good film,yes" for i in range(60))
-    TableSource("classify", train=write("b.csv", f"text,opinion,label\n{rows}\n"))
+    read_tables("classify", train=write("b.csv", f"text,opinion,label\n{rows}\n"))
 
 
 def test_truth_values_are_one_class_however_they_are_written(write):
@@ -637,19 +638,19 @@ def test_truth_values_are_one_class_however_they_are_written(write):
 def test_texts_beside_tables_in_a_folder_are_no_data(tmp_path):
     (tmp_path / "a.csv").write_text("review,sentiment\na,yes\nb,no\n")
     (tmp_path / "README.txt").write_text("These are reviews.\n")
-    source = TableSource("classify", train=tmp_path)
+    source = read_tables("classify", train=tmp_path)
     assert len(list(source.examples("train"))) == 2 and "README.txt" in source.note
 
 
 def test_a_label_that_is_listed_twice_is_one_label(write):
     path = write("a.csv", "text,tags\na,x;y;x\nb,y;y\n")
-    source = TableSource("classify", train=path, label_separator=";")
+    source = read_tables("classify", train=path, label_separator=";")
     assert [example.label for example in source.examples("train")] == [("x", "y"), ("y",)]
 
 
 def test_a_column_of_numbers_is_no_text(write):
     rows = "".join(f"{i},kurz {i % 3},lang {i % 2},{i % 5}\n" for i in range(20))
-    source = TableSource("regress", train=write("a.csv", f"Nr,Satz,Rest,Ähnlichkeit\n{rows}"))
+    source = read_tables("regress", train=write("a.csv", f"Nr,Satz,Rest,Ähnlichkeit\n{rows}"))
     assert (source.columns.text, source.columns.label) == ("Satz", "Ähnlichkeit")
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.dataset import Fold
 from bertjax.tasks.sources.held_out import (
     BY_CLASS,
     BY_PASSAGE,
     BY_RAREST,
     BY_TARGET,
-    Fold,
     grouped_folds,
     spread_folds,
     stratified_folds,

@@ -17,9 +17,10 @@ import pytest
 
 from bertjax.tasks.definition import Fold, TaskOptions
 from bertjax.tasks.registry import make_task
-from bertjax.tasks.sources.own_files import TableSource, rows_as_files
-from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.tables import read_number, read_parquet
+from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.sources.squad import read_questions
+from bertjax.tasks.sources.tables import read_number
+from bertjax.tasks.sources.typed_rows import read_parquet, rows_as_files
 
 TEXTS = (
     'One, "two"\nthree.',
@@ -38,7 +39,7 @@ SIMPLE = [("a;b", "x"), ("c,d", "y")]
 
 
 def read(path, kind="classify", split="train", **options):
-    source = TableSource(kind, **{split: path}, **options)
+    source = read_tables(kind, **{split: path}, **options)
     return [(example.text, example.label) for example in source.examples(split)]
 
 
@@ -300,21 +301,21 @@ def test_words_that_show_nothing_are_named_by_their_place(tmp_path, word):
 def test_words_that_show_something_are_words(tmp_path, word):
     row = {"words": ["Anna", word, "left"], "tags": ["B-PER", "O", "O"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
-    (example,) = TableSource("tag", train=tmp_path / "a.jsonl").examples("train")
+    (example,) = read_tables("tag", train=tmp_path / "a.jsonl").examples("train")
     assert example.words == ("Anna", word, "left")
 
 
 @pytest.mark.parametrize("cell", [r"a\tb", r"a\nb", r"C:\\x", r"\N"])
 def test_escapes_of_sql_in_tsv_are_said(tmp_path, cell):
     (tmp_path / "a.tsv").write_text(f"text\tlabel\tnote\na\tx\tc\nb\ty\t{cell}\n")
-    note = TableSource("classify", train=tmp_path / "a.tsv").note
+    note = read_tables("classify", train=tmp_path / "a.tsv").note
     assert "row 3 holds" in note and "as MySQL and PostgreSQL escape texts" in note
 
 
 @pytest.mark.parametrize("cell", [r"C:\temp", r"\nabla", "a/b", "back\\slash"])
 def test_other_backslashes_in_tsv_are_not(tmp_path, cell):
     (tmp_path / "a.tsv").write_text(f"text\tlabel\na\tx\n{cell}\ty\n")
-    assert "escape" not in TableSource("classify", train=tmp_path / "a.tsv").note
+    assert "escape" not in read_tables("classify", train=tmp_path / "a.tsv").note
     assert read(tmp_path / "a.tsv") == [("a", "x"), (cell, "y")]
 
 
@@ -431,10 +432,9 @@ def test_labels_that_mark_missing_values_are_no_classes(tmp_path, label, classes
     kept = make(path, keep_labels=(label,))
     assert label in kept.labels and len([*kept.source.examples("dev")]) == 5
     # A model without this class has no label for it.
-    source = TableSource("classify", test=path)
+    source = read_tables("classify", test=path)
     for names, expected in ((classes, None), (kept.labels, label)):
-        source.use_classes(names)
-        assert [*source.examples("test")][2].label == expected
+        assert [*source.labelled(names).examples("test")][2].label == expected
 
 
 @pytest.mark.parametrize("labels", [("-1", "1"), ("+", "-"), ("-2", "-1", "0", "1")])
@@ -526,7 +526,7 @@ def test_answerable_questions_stay_answerable(tmp_path, said, suffix):
         frame.to_json(path, orient="records", lines=True)
     else:
         frame.to_parquet(path)
-    (example,) = SquadSource({"train": path}).examples("train")
+    (example,) = read_questions({"train": path}).examples("train")
     assert (example.label, example.answers) == (None, (("Anna", 0),))
 
 
@@ -534,7 +534,7 @@ def test_answerable_questions_stay_answerable(tmp_path, said, suffix):
 def test_questions_without_an_answer_are_impossible(tmp_path, said):
     row = QUESTION | {"answer": "", "answer_start": None, "is_impossible": said}
     pandas.DataFrame([row]).to_csv(tmp_path / "a.csv", index=False)
-    (example,) = SquadSource({"train": tmp_path / "a.csv"}).examples("train")
+    (example,) = read_questions({"train": tmp_path / "a.csv"}).examples("train")
     assert example.label == "impossible"
 
 
@@ -542,7 +542,7 @@ def test_questions_without_an_answer_are_impossible(tmp_path, said):
 def test_other_words_than_true_and_false_are_refused(tmp_path, said):
     pandas.DataFrame([QUESTION | {"is_impossible": said}]).to_csv(tmp_path / "a.csv")
     with pytest.raises(ValueError, match=f"row 2, question 0: is_impossible is '{said}'"):
-        list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
+        list(read_questions({"train": tmp_path / "a.csv"}).examples("train"))
 
 
 @pytest.mark.parametrize("said", [False, "false", "no", "0"])
@@ -552,12 +552,12 @@ def test_answerable_questions_need_an_answer_to_train(tmp_path, said):
     with pytest.raises(
         ValueError, match="row 2, question 0: is_impossible is .* there is no answer"
     ):
-        list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
+        list(read_questions({"train": tmp_path / "a.csv"}).examples("train"))
 
 
 @pytest.mark.parametrize("empty", ["", None])
 def test_of_two_columns_of_answers_the_one_that_is_filled_is_read(tmp_path, empty):
     row = QUESTION | {"answer": empty, "answer_text": "Anna"}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    (example,) = SquadSource({"train": tmp_path / "a.jsonl"}).examples("train")
+    (example,) = read_questions({"train": tmp_path / "a.jsonl"}).examples("train")
     assert (example.label, example.answers) == (None, (("Anna", 0),))

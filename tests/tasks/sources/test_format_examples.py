@@ -9,8 +9,8 @@ import pytest
 from bertjax import finetune
 from bertjax.tasks.definition import FORMATS, format_help
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.sources.squad import read_questions
 
 DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"
 
@@ -34,7 +34,7 @@ EXAMPLES = [(task, example) for task, text in FORMATS.items() for example in exa
 def test_an_example_is_read_and_documented(task, example, tmp_path):
     path = tmp_path / f"a{example.suffix}"
     path.write_text("\n".join(example.lines) + "\n", encoding="utf-8")
-    source = SquadSource({"train": path}) if task == "qa" else TableSource(task, train=path)
+    source = read_questions({"train": path}) if task == "qa" else read_tables(task, train=path)
     examples = list(source.examples("train"))
     assert examples and all(x.label is not None or x.answers or x.pair for x in examples)
     document = DOCUMENT.read_text(encoding="utf-8")

@@ -17,9 +17,10 @@ from bertjax.inference import evaluation
 from bertjax.inference.evaluation import from_file
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource, as_file, data_files, rows_as_files
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.own_files import data_files, read_tables
+from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import Table
+from bertjax.tasks.sources.typed_rows import as_file, rows_as_files
 from bertjax.tasks.tagging import TagTask
 
 ROWS = [
@@ -47,7 +48,7 @@ def content(suffix: str, rows) -> bytes:
 
 
 def found(path, kind="classify"):
-    source = TableSource(kind, train=path)
+    source = read_tables(kind, train=path)
     return [(example.text, example.label) for example in source.examples("train")]
 
 
@@ -120,7 +121,7 @@ def test_parquet_of_datasets_3_has_the_names_of_its_classes(shared):
     folder = shared / "strangers"
     expected = json.loads((folder / "expected.json").read_text())["26_datasets3.parquet"]
     path = folder / "26_datasets3.parquet"
-    source = TableSource("classify", train=path, columns=Columns(text="text", label="label"))
+    source = read_tables("classify", train=path, columns=Columns(text="text", label="label"))
     assert [example.label for example in source.examples("train")] == expected["labels"]
 
 
@@ -129,7 +130,7 @@ def test_a_folder_has_the_rows_of_its_files(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(content("jsonl", ROWS[:1]))
     (tmp_path / "README.md").write_text("no data")
     assert found(tmp_path) == EXPECTED
-    source = TableSource("classify", train=tmp_path)
+    source = read_tables("classify", train=tmp_path)
     assert [example.where for example in source.examples("train")] == [
         f"{tmp_path}/a.jsonl, row 1",
         f"{tmp_path}/b.csv, row 2",
@@ -147,7 +148,7 @@ def test_a_folder_has_the_rows_of_its_files(tmp_path):
 def test_a_folder_of_conll_files(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.conll").write_text(f"{name}nna B-PER\nleft O\n")
-    sentences = [x.words for x in TableSource("tag", train=tmp_path).examples("train")]
+    sentences = [x.words for x in read_tables("tag", train=tmp_path).examples("train")]
     assert sentences == [("anna", "left"), ("bnna", "left")]
 
 
@@ -175,7 +176,7 @@ def test_questions_with_their_passages_in_a_table(tmp_path, suffix):
     else:
         data = content(suffix.partition(".")[0], QUESTIONS)
         path.write_bytes(gzip.compress(data) if "gz" in suffix else data)
-    first, second = SquadSource({"train": path}).examples("train")
+    first, second = read_questions({"train": path}).examples("train")
     assert (first.id, first.text, first.pair) == ("1", "Who left?", "Anna left.")
     assert first.answers == (("Anna", 0),) and first.label is None
     assert second.label == "impossible"
@@ -185,7 +186,7 @@ def test_questions_with_their_passages_in_a_table(tmp_path, suffix):
 def test_a_folder_of_questions(tmp_path):
     for number, row in enumerate(QUESTIONS):
         (tmp_path / f"{number}.jsonl").write_text(json.dumps(row))
-    examples = list(SquadSource({"train": tmp_path}).examples("train"))
+    examples = list(read_questions({"train": tmp_path}).examples("train"))
     assert [example.id for example in examples] == ["1", "2"]
     assert examples[1].where == f"{tmp_path}/1.jsonl, row 1, question 2"
 
@@ -200,18 +201,18 @@ def test_a_folder_of_questions(tmp_path):
 def test_malformed_questions_in_a_table_are_named(tmp_path, row, message):
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     with pytest.raises(ValueError, match=message):
-        list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
+        list(read_questions({"train": tmp_path / "a.jsonl"}).examples("train"))
 
 
 def test_csv_holds_questions_without_answers(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('id,question,context\nq7,"Who, then?",Anna left.\n')
-    (example,) = SquadSource({"test": path}).examples("test")
+    (example,) = read_questions({"test": path}).examples("test")
     assert (example.id, example.text, example.pair) == ("q7", "Who, then?", "Anna left.")
     assert example.answers == () and example.label is None
     path.write_text("question,context,answers\n")
     with pytest.raises(ValueError, match="cannot hold lists of answers"):
-        list(SquadSource({"train": path}).examples("train"))
+        list(read_questions({"train": path}).examples("train"))
 
 
 def test_csv_holds_one_answer_per_question(tmp_path):
@@ -221,7 +222,7 @@ def test_csv_holds_one_answer_per_question(tmp_path):
             f"question,context,{column},answer_start\n"
             "Who?,Anna left Anna.,Anna,10\nWhere?,To Bonn!,Bonn,\nWhy?,Anna left.,,\n"
         )
-        second, only, none = SquadSource({"train": path}).examples("train")
+        second, only, none = read_questions({"train": path}).examples("train")
         assert second.answers == (("Anna", 10),) and only.answers == (("Bonn", 3),)
         assert none.label == "impossible"
 
@@ -237,7 +238,7 @@ def test_is_impossible_is_read_by_its_meaning(tmp_path, suffix):
     rows = [{**row, "is_impossible": value} for value in (*answerable, *impossible)]
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(content(suffix, rows))
-    examples = [*SquadSource({"train": path}).examples("train")]
+    examples = [*read_questions({"train": path}).examples("train")]
     for example in examples[: len(answerable)]:
         assert (example.label, example.answers) == (None, (("Anna", 0),))
     assert [x.label for x in examples[len(answerable) :]] == ["impossible"] * len(impossible)
@@ -245,7 +246,7 @@ def test_is_impossible_is_read_by_its_meaning(tmp_path, suffix):
         path.write_bytes(content(suffix, [{**row, "is_impossible": value}]))
         message = f"row [12], .* is_impossible is '{value}': write true if"
         with pytest.raises(ValueError, match=message):
-            list(SquadSource({"train": path}).examples("train"))
+            list(read_questions({"train": path}).examples("train"))
 
 
 def test_a_blank_is_impossible_is_as_good_as_none(tmp_path):
@@ -255,7 +256,7 @@ def test_a_blank_is_impossible_is_as_good_as_none(tmp_path):
         "question,context,answer,is_impossible\nWho?,Anna left.,Anna,\nWhen?,Anna left.,,\n"
     )
     for name in ("a.jsonl", "a.csv"):
-        examples = SquadSource({"train": tmp_path / name}).examples("train")
+        examples = read_questions({"train": tmp_path / name}).examples("train")
         assert [example.label for example in examples] == [None, "impossible"]
 
 
@@ -264,7 +265,7 @@ def test_the_text_false_in_is_impossible_keeps_the_answers(shared):
     folder = shared / "strangers"
     expected = json.loads((folder / "expected.json").read_text())["29_string_truth.jsonl"]
     path = folder / "29_string_truth.jsonl"
-    examples = [*SquadSource({"train": path}).examples("train")]
+    examples = [*read_questions({"train": path}).examples("train")]
     assert len(examples) == 6
     for example in examples:
         assert [[*answer] for answer in example.answers] == expected["answers"]
@@ -283,14 +284,14 @@ def test_an_answer_without_a_place_is_named(tmp_path, answer, message):
     path = tmp_path / "a.csv"
     path.write_text(f"question,context,answer,answer_start\nWho?,Anna left Anna.,{answer}\n")
     with pytest.raises(ValueError, match=message):
-        list(SquadSource({"train": path}).examples("train"))
+        list(read_questions({"train": path}).examples("train"))
 
 
 def test_to_score_predictions_the_text_of_an_answer_is_enough(tmp_path):
     path = tmp_path / "a.csv"
     rows = ["Who?,Anna left Anna.,Anna,", "Where?,To Bonn!,Rome,", "When?,At 5.,At 5,first"]
     path.write_text("\n".join(["question,context,answer,answer_start", *rows]))
-    examples = [*SquadSource({"test": path}, "report").examples("test")]
+    examples = [*read_questions({"test": path}, "report").examples("test")]
     assert [example.problem for example in examples] == ["", "", ""]
     assert [[text for text, _ in example.answers] for example in examples] == [
         ["Anna"],
@@ -348,18 +349,18 @@ TAGS = {"_type": "ClassLabel", "names": ["O", "B-PER", "I-PER"]}
 def test_ids_of_a_dataset_in_memory_become_the_names_of_their_classes(tmp_path):
     rows = Dataset([{"text": "a", "label": 0}, {"text": "b", "label": 1}], label=CLASSES)
     path = as_file(rows, tmp_path / "a.jsonl")
-    assert [e.label for e in TableSource("classify", train=path).examples("train")] == [
+    assert [e.label for e in read_tables("classify", train=path).examples("train")] == [
         "bad",
         "good",
     ]
     lists = {"_type": "List", "feature": TAGS}
     rows = Dataset([{"tokens": ["Anna", "left", "it"], "ner_tags": [1, 0, -1]}], ner_tags=lists)
     path = as_file(rows, tmp_path / "b.jsonl")
-    (example,) = TableSource("tag", train=path).examples("train")
+    (example,) = read_tables("tag", train=path).examples("train")
     assert example.label == ("B-PER", "O", "")
     rows = Dataset([{"text": "a", "label": -1}], label=CLASSES)
     with pytest.raises(ValueError, match="row 1 has no label"):
-        list(TableSource("classify", train=as_file(rows, tmp_path / "c.jsonl")).examples("train"))
+        list(read_tables("classify", train=as_file(rows, tmp_path / "c.jsonl")).examples("train"))
     rows = Dataset([{"text": "a", "label": 0}, {"text": "b", "label": 5}], label=CLASSES)
     with (
         pytest.raises(ValueError, match="^train: row 2: the class id 5 has no name"),
@@ -440,13 +441,13 @@ def test_datasets_in_memory_and_on_disk_equal_the_same_data_in_parquet(datasets,
     assert rows_in(tmp_path / "saved") == expected
     shard = tmp_path / "saved" / "data-00001-of-00002.arrow"
     assert rows_in(shard) == expected[2:]
-    source = TableSource("tag", train=tmp_path / "saved")
+    source = read_tables("tag", train=tmp_path / "saved")
     assert [e.label for e in source.examples("train")] == [("B-PER", "O"), ("B-PER", ""), ("O",)]
     assert "not read" not in source.note
     # Files that an earlier dataset in the folder left are not rows of this one.
     table.select([0]).save_to_disk(tmp_path / "saved")
     assert rows_in(tmp_path / "saved") == expected[:1]
-    assert "00001-of-00002.arrow" in TableSource("tag", train=tmp_path / "saved").note
+    assert "00001-of-00002.arrow" in read_tables("tag", train=tmp_path / "saved").note
     info = tmp_path / "saved" / "dataset_info.json"
     info.write_text(info.read_text().replace('"good"', '"fine"'))
     assert rows_in(tmp_path / "saved")[0]["label"] == "fine"
@@ -509,7 +510,7 @@ def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):
         rows_as_files(train=rows, dev=None, test=str(tmp_path / "a.csv")) as files,
     ):
         assert files["test"] == str(tmp_path / "a.csv") and set(files) == {"train", "test"}
-        list(TableSource("classify", train=files["train"]).examples("train"))
+        list(read_tables("classify", train=files["train"]).examples("train"))
     assert not Path(files["train"]).exists()
 
 
@@ -517,11 +518,11 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
     (tmp_path / "parts" / "sub").mkdir(parents=True)
     for name in ("a.csv", "part-00004", "sub/b.csv", ".hidden"):
         (tmp_path / "parts" / name).write_text("text,label\na,yes\nb,no\n")
-    source = TableSource("classify", train=tmp_path / "parts")
+    source = read_tables("classify", train=tmp_path / "parts")
     assert "not read in" in source.note and "part-00004, sub/." in source.note
     assert "hidden" not in source.note and len(list(source.examples("train"))) == 2
     row = {"question": "Who?", "context": "Anna left.", "answers": {"text": [], "answer_start": []}}
     (tmp_path / "parts" / "q.jsonl").write_text(json.dumps(row))
-    assert "a.csv" not in SquadSource({"train": tmp_path / "parts" / "q.jsonl"}).note
+    assert "a.csv" not in read_questions({"train": tmp_path / "parts" / "q.jsonl"}).note
     (tmp_path / "parts" / "a.csv").unlink()
-    assert "part-00004, sub/" in SquadSource({"train": tmp_path / "parts"}).note
+    assert "part-00004, sub/" in read_questions({"train": tmp_path / "parts"}).note

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.sources.glue import (
     GLUE,
-    GlueSource,
     add_to_submission_zip,
     format_glue_predictions,
+    read_glue,
     read_glue_predictions,
 )
 
@@ -17,11 +18,11 @@ QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 MSR = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
 
 
-def source(folder: Path, task: str, files: dict[str, str]) -> GlueSource:
+def source(folder: Path, task: str, files: dict[str, str]) -> Dataset:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_bytes(text.encode())
-    return GlueSource(GLUE[task], folder)
+    return read_glue(GLUE[task], folder)
 
 
 def read(folder, task, files, split):
@@ -61,11 +62,11 @@ def test_the_parent_folder_does_as_well(tmp_path):
     source(
         tmp_path / "diagnostic", "ax", {"diagnostic.tsv": "index\tsentence1\tsentence2\n0\ta\tb"}
     )
-    assert len(list(GlueSource(GLUE["cola"], tmp_path).examples("dev"))) == 2
-    (example,) = GlueSource(GLUE["ax"], tmp_path).examples("test")
+    assert len(list(read_glue(GLUE["cola"], tmp_path).examples("dev"))) == 2
+    (example,) = read_glue(GLUE["ax"], tmp_path).examples("test")
     assert (example.text, example.pair, example.label) == ("a", "b", None)
     with pytest.raises(FileNotFoundError, match="No file of rte .*is in"):
-        GlueSource(GLUE["rte"], tmp_path)
+        read_glue(GLUE["rte"], tmp_path)
 
 
 def test_mnli_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
@@ -76,7 +77,7 @@ def test_mnli_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
         (example,) = mnli.examples("train")
     assert (example.id, example.text, example.pair) == ("5", "He left.", "He went.")
     assert example.label == "entailment"
-    assert mnli.counts == {"train: rows without a gold label": 1}
+    assert mnli.rows["train"].counts == {"rows without a gold label": 1}
 
 
 def test_qqp_rows_with_missing_columns_are_left_out_and_counted(tmp_path):
@@ -87,7 +88,7 @@ def test_qqp_rows_with_missing_columns_are_left_out_and_counted(tmp_path):
         ("10", "Why?", "duplicate"),
         ("12", '"How?', "not_duplicate"),
     ]
-    assert qqp.counts == {"train: rows with missing fields": 1}
+    assert qqp.rows["train"].counts == {"rows with missing fields": 1}
     with pytest.raises(ValueError, match="test.tsv, row 3 has 4 fields instead of 6"):
         list(qqp.examples("test"))
 
@@ -146,7 +147,7 @@ def test_a_damaged_file_is_named_with_the_row(tmp_path, text, message):
 def test_bytes_that_are_not_utf8_are_named_with_the_row(tmp_path):
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9 au lait\t1\n")
     with pytest.raises(ValueError, match="dev.tsv, row 3 is not UTF-8: byte 0xe9 at character 4"):
-        list(GlueSource(GLUE["sst2"], tmp_path).examples("dev"))
+        list(read_glue(GLUE["sst2"], tmp_path).examples("dev"))
 
 
 def test_an_unknown_split_is_refused_with_the_nearest(tmp_path):
@@ -236,9 +237,9 @@ def test_a_submission_grows_task_by_task(tmp_path):
     ],
 )
 def test_the_official_files_have_the_official_counts(shared, task, split, count):
-    glue = GlueSource(GLUE[task], shared / "glue")
+    glue = read_glue(GLUE[task], shared / "glue")
     examples = list(glue.examples(split))
-    assert len(examples) == count and not glue.counts
+    assert len(examples) == count and not glue.change_notes()
     assert len({example.id for example in examples}) == count
     assert all(example.text.strip() for example in examples)
     assert all((example.label is None) == (split == "test") for example in examples)

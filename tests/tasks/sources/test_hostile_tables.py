@@ -6,9 +6,9 @@ import pytest
 
 from bertjax.inference.saved_task import saved_task
 from bertjax.tasks.registry import learn_labels
-from bertjax.tasks.sources import tables
-from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources import data_files
+from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import Table
 
 
@@ -23,7 +23,7 @@ def refusal(path, content, read):
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(tables, "MAX_LINE", 1000)
+    monkeypatch.setattr(data_files, "MAX_LINE", 1000)
     row = '{"text": "a", "label": "b"}' if suffix == ".jsonl" else "text\na"
     path = tmp_path / f"a{suffix}"
     message = refusal(path, f"{row}\n{'x' * 1001}\n", lambda p: list(Table(p).rows()))
@@ -39,20 +39,20 @@ def test_long_names_of_columns_make_short_messages(tmp_path, suffix):
     if suffix == ".jsonl":
         text = json.dumps(dict.fromkeys(names, None))
     path = tmp_path / f"a{suffix}"
-    refusal(path, text, lambda p: list(TableSource("regress", train=p).examples("train")))
-    refusal(path, text, lambda p: list(TableSource("choice", train=p).examples("train")))
+    refusal(path, text, lambda p: list(read_tables("regress", train=p).examples("train")))
+    refusal(path, text, lambda p: list(read_tables("choice", train=p).examples("train")))
 
 
 def test_a_single_label_names_the_file(tmp_path):
     path = tmp_path / "a.csv"
-    refusal(path, "text,label\nx,a\n", lambda p: learn_labels(TableSource("classify", train=p)))
+    refusal(path, "text,label\nx,a\n", lambda p: learn_labels(read_tables("classify", train=p)))
 
 
 def test_a_value_that_is_nested_deeply_is_no_text(tmp_path):
     nested = "[" * 900 + "]" * 900
     path = tmp_path / "a.jsonl"
     content = f'{{"text": "a", "label": "b"}}\n{{"text": {nested}, "label": "b"}}\n'
-    refusal(path, content, lambda p: list(TableSource("classify", train=p).examples("train")))
+    refusal(path, content, lambda p: list(read_tables("classify", train=p).examples("train")))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_value_that_is_nested_deeply_is_no_text(tmp_path):
 def test_squad_with_wrong_types_is_refused(tmp_path, change):
     question = {"id": "1", "question": "q?", "answers": []} | change
     data = {"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}
-    read = lambda path: list(SquadSource({"train": path}).examples("train"))  # noqa: E731
+    read = lambda path: list(read_questions({"train": path}).examples("train"))  # noqa: E731
     refusal(tmp_path / "a.json", json.dumps(data), read)
 
 

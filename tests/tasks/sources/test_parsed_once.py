@@ -10,11 +10,11 @@ import pytest
 from bertjax import finetune
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.dataset import Example, KeptExamples
 from bertjax.tasks.sources import tables
-from bertjax.tasks.sources.held_out import BY_PASSAGE, divide
-from bertjax.tasks.sources.own_files import TableSource
-from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.task import Example, KeptExamples
+from bertjax.tasks.sources.held_out import BY_PASSAGE
+from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.training_data import check_splits, write_training_data
 
 SPLITS = {"train": 60, "dev": 20, "test": 10}
@@ -60,8 +60,7 @@ def test_examples_do_not_need_their_files_again(kind, has_dev, tmp_path, tokeniz
     def made():
         task = make_task(kind, TaskOptions(**files, dev_fraction=0.2))
         write_training_data(task, tokenizer, 32, tmp_path / "train.array_record")
-        check_splits(task, tokenizer, 32)
-        return task.source
+        return check_splits(task, tokenizer, 32).source
 
     source, again = made(), made()
     expected = {split: list(again.examples(split)) for split in ("dev", "test")}
@@ -135,7 +134,7 @@ def test_a_fine_tuning_does_not_open_its_data_after_its_first_step(
 
 def test_predictions_begin_before_a_file_has_been_parsed(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\none,x\ntwo,"y')  # a quote that is not closed
-    examples = TableSource("classify", test=tmp_path / "a.csv", keep=False).examples("test")
+    examples = read_tables("classify", test=tmp_path / "a.csv", keep=False).examples("test")
     assert next(examples).text == "one"
     with pytest.raises(ValueError, match="is not a row of CSV"):
         list(examples)
@@ -160,8 +159,8 @@ def test_questions_of_one_file_can_be_held_out_and_left_out(tmp_path):
     rows = [{"question": "who?", "context": f"text {i}", "answer": "text"} for i in range(10)]
     rows[3]["question"] = ""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = SquadSource({"train": tmp_path / "a.jsonl"}, "skip")
-    divide(source, TaskOptions(dev_fraction=0.5), BY_PASSAGE, lambda example: example.pair)
+    source = read_questions({"train": tmp_path / "a.jsonl"}, "skip")
+    source = source.split(BY_PASSAGE, fraction=0.5)
     (tmp_path / "a.jsonl").unlink()
     ids = {split: {x.id for x in source.examples(split)} for split in ("train", "dev")}
     assert ids["train"] | ids["dev"] == {str(i) for i in range(10)} - {"3"}

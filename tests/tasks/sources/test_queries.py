@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import read_tables
 
 QUERIES = [f"who is {name}" for name in "anna bert carla dora emil fritz".split()]
 PAIRS = [
@@ -48,7 +48,7 @@ def made(tmp_path, rows, **options):
     ],
 )  # fmt: skip
 def test_columns_are_found_by_their_names(row, columns, tmp_path):
-    source = TableSource("rerank", train=write(tmp_path / "t.jsonl", [row]))
+    source = read_tables("rerank", train=write(tmp_path / "t.jsonl", [row]))
     assert source.columns == columns
     example = next(source.examples("train"))
     assert example.label == (2.0 if "relevance" in row else 1.0)
@@ -56,10 +56,10 @@ def test_columns_are_found_by_their_names(row, columns, tmp_path):
 
 def test_candidates_are_read_for_predictions_alone(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"query": "a", "candidates": ["b", "c"]}])
-    (example,) = TableSource("rerank", test=path).examples("test")
+    (example,) = read_tables("rerank", test=path).examples("test")
     assert (example.text, example.pair, example.choices) == ("a", None, ("b", "c"))
     with pytest.raises(ValueError, match="which column is the label and the passage"):
-        TableSource("rerank", train=path)
+        read_tables("rerank", train=path)
 
 
 def test_rows_of_a_query_are_held_out_together_and_splits_may_differ(tmp_path):

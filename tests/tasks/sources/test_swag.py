@@ -1,6 +1,6 @@
 import pytest
 
-from bertjax.tasks.sources.swag import SwagSource
+from bertjax.tasks.sources.swag import read_swag
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
@@ -9,7 +9,7 @@ def test_choices_are_the_beginning_with_each_ending(tmp_path):
     row = '17,v,3,He rides. He,He rides.,He,gold,"looks, ""up"".",b.,c.,d.'
     (tmp_path / "val.csv").write_text(f"{HEADER},label\r\n{row},2\r\n\r\n", newline="")
     (tmp_path / "test.csv").write_text(f"{HEADER}\n{row}")
-    swag = SwagSource(tmp_path)
+    swag = read_swag(tmp_path)
     assert swag.splits == ("dev", "test")
     (example,) = swag.examples("dev")
     assert (example.id, example.text, example.label) == ("17", "He rides.", 2)
@@ -23,15 +23,15 @@ def test_damaged_files_are_named_with_the_row(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text(f"{HEADER},label\n0,v,3,s,He rides.,He,gold,a,b,c,d,4\n")
     with pytest.raises(ValueError, match="train.csv, row 2: label '4' is none of the endings"):
-        list(SwagSource(tmp_path).examples("train"))
+        list(read_swag(tmp_path).examples("train"))
     path.write_text("sent1,sent2,ending0,ending1,ending2\n")
     with pytest.raises(ValueError, match="train.csv, row 1 lacks the columns ending3 and has"):
-        list(SwagSource(tmp_path).examples("train"))
+        list(read_swag(tmp_path).examples("train"))
 
 
 @pytest.mark.real
 def test_swag_has_its_rows(shared):
-    examples = list(SwagSource(shared).examples("dev"))
+    examples = list(read_swag(shared).examples("dev"))
     assert len(examples) == len({example.id for example in examples}) == 500
     assert {example.label for example in examples} == {0, 1, 2, 3}
     assert all(len(example.choices) == 4 and example.text for example in examples)

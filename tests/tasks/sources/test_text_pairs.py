@@ -8,7 +8,7 @@ import pytest
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import read_tables
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 TEXTS = [f"the {a} of {b}" for a in WORDS for b in WORDS[:3]]
@@ -42,7 +42,7 @@ def test_columns_are_found_by_their_names_or_as_the_only_texts(header, columns, 
     header = header.split(",")
     values = {"id": "7", "score": "0.5", "label": "3", "topic": "x"}
     rows = [[values.get(name, f"{t} {i}") for i, name in enumerate(header)] for t in TEXTS[:4]]
-    source = TableSource("embed", train=write(tmp_path / "t.csv", header, rows))
+    source = read_tables("embed", train=write(tmp_path / "t.csv", header, rows))
     found = source.columns
     assert (found.text, found.pair, found.label, found.negatives) == columns
     assert all(repr(name) in source.note for name in found.named())
@@ -72,19 +72,19 @@ def test_columns_that_cannot_be_found_are_asked_for(header, named, message, tmp_
     header = header.split(",")
     rows = [[f"{text} {name}" for name in header] for text in TEXTS[:4]]
     with pytest.raises(ValueError, match=message):
-        TableSource("embed", train=write(tmp_path / "t.csv", header, rows), columns=named)
+        read_tables("embed", train=write(tmp_path / "t.csv", header, rows), columns=named)
 
 
 def test_what_is_no_table_of_pairs_is_refused(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("a\nb\n")
     with pytest.raises(ValueError, match="one text per line, but the examples are pairs"):
-        TableSource("embed", train=str(path))
+        read_tables("embed", train=str(path))
     with pytest.raises(ValueError, match="give --train"):
         make_task("embed", TaskOptions(dev=str(path)))
     data = write(tmp_path / "t.csv", ["the cat sat there on the mat", "the dog sat"], [TEXTS[:2]])
     with pytest.raises(ValueError, match="is an example .* not the names of the columns"):
-        TableSource("embed", train=data)
+        read_tables("embed", train=data)
 
 
 def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
@@ -227,8 +227,8 @@ def test_bad_rows_are_named_or_left_out(tmp_path):
     rows = [(a, "" if i == 1 else "x", i) for i, a in enumerate(TEXTS)]
     path = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], rows)
     with pytest.raises(ValueError, match="row 3: the text in 'sentence2' is empty"):
-        list(TableSource("embed", train=path).examples("train"))
-    source = TableSource("embed", train=path, bad_rows="skip")
+        list(read_tables("embed", train=path).examples("train"))
+    source = read_tables("embed", train=path, bad_rows="skip")
     assert len(list(source.examples("train"))) == len(TEXTS) - 1
     ((split, problem),) = source.all_bad_rows()
     assert split == "train" and "row 3" in problem
@@ -238,13 +238,13 @@ def test_scores_of_a_teacher_belong_to_the_texts_of_their_row(tmp_path):
     """They are read from what `mine` writes, or from one column per text."""
     rows = [["q", f"{text} a", [f"{text} b", "c d"], [0.5, -1, 2.5]] for text in TEXTS]
     header = ["query", "positive", "negatives", "scores"]
-    source = TableSource("embed", train=write(tmp_path / "t.jsonl", header, rows))
+    source = read_tables("embed", train=write(tmp_path / "t.jsonl", header, rows))
     assert {example.scores for example in source.examples("train")} == {(0.5, -1.0, 2.5)}
     assert "scores of a teacher from 'scores'" in source.note
     table = write(tmp_path / "t.csv", "query,positive,negative,s1,s2".split(","), [
         ["how many", text, f"not {text}", 3, "4.5"] for text in TEXTS
     ])  # fmt: skip
-    source = TableSource("embed", train=table, columns=Columns(scores=("s1", "s2")))
+    source = read_tables("embed", train=table, columns=Columns(scores=("s1", "s2")))
     assert {example.scores for example in source.examples("train")} == {(3.0, 4.5)}
     for scores, message in (
         ([1, 2], "row 2 has 2 scores in 'scores', but 3 texts to compare"),
@@ -255,7 +255,7 @@ def test_scores_of_a_teacher_belong_to_the_texts_of_their_row(tmp_path):
         rows[1][3] = scores
         with pytest.raises(ValueError, match=message):
             list(
-                TableSource("embed", train=write(tmp_path / "t.jsonl", header, rows)).examples(
+                read_tables("embed", train=write(tmp_path / "t.jsonl", header, rows)).examples(
                     "train"
                 )
             )

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources.glue import GLUE, GlueSource
+from bertjax.tasks.sources.glue import GLUE, read_glue
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -166,7 +166,7 @@ def test_classes_and_scores_of_glue(prepared):
 def test_official_files_hold_the_same_examples(prepared, tmp_path, task, archive):
     with zipfile.ZipFile(serve(archive, tmp_path)) as opened:
         opened.extractall(tmp_path)
-    source = GlueSource(GLUE[task], tmp_path)
+    source = read_glue(GLUE[task], tmp_path)
     theirs = source_of(task, prepared)
     assert source.splits == theirs.splits
     for split in source.splits:
@@ -234,11 +234,11 @@ def test_train_questions_without_an_answer_in_the_passage_are_left_out_and_count
         prepare(("squad",), tmp_path)
         source = source_of("squad", tmp_path)
     assert [e.id for e in source.examples("train")] == ["q1"]
-    reason = "train: questions left out, because no answer occurs in the passage"
-    assert source.counts == {reason: 1}
+    reason = "questions left out, because no answer occurs in the passage"
+    assert source.rows["train"].counts == {reason: 1}
     # They still count when the model is scored.
     assert sorted(e.id for e in source.examples("dev")) == ["q1", "q3"]
-    assert len(list(source.examples("train"))) == source.counts[reason] == 1
+    assert len(list(source.examples("train"))) == source.rows["train"].counts[reason] == 1
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import pytest
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources import unused
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import TableSource
+from bertjax.tasks.sources.own_files import read_tables
 
 TEXTS = [f"the {word} is here today" for word in "cat dog cow hen owl fox bee ant elk yak".split()]
 LABELS = {
@@ -41,7 +41,7 @@ def table(path, kind, **columns):
 
 
 def read(path, kind, **columns):
-    return list(TableSource(kind, train=path, columns=Columns(**columns)).examples("train"))
+    return list(read_tables(kind, train=path, columns=Columns(**columns)).examples("train"))
 
 
 HARMLESS = [
@@ -80,7 +80,7 @@ def test_columns_that_may_say_which_rows_count_stop_a_task(kind, column, tmp_pat
         read(path, kind)
     assert len(read(path, kind, ignored=(name,))) == len(TEXTS)
     # A prediction is made for each row, whatever they are for.
-    assert len(list(TableSource(kind, test=path).examples("test"))) == len(TEXTS)
+    assert len(list(read_tables(kind, test=path).examples("test"))) == len(TEXTS)
 
 
 def test_a_value_after_many_rows_stops_a_task(tmp_path):
@@ -140,10 +140,10 @@ def test_a_second_column_that_may_be_the_label_stops_a_task(kind, columns, named
 def test_prodigys_and_label_studios_rows_that_are_not_meant_are_left_out(tmp_path):
     answers = ["accept", "reject", "ignore", "accept", "accept"]
     path = table(tmp_path / "t.jsonl", "classify", answer=answers)
-    source = TableSource("classify", train=path)
+    source = read_tables("classify", train=path)
     assert [x.id for x in source.examples("train")] == ["0", "3", "4", "5", "8", "9"]
-    assert source.counts.total() == 4 and "Prodigy" in next(iter(source.counts))
-    examples = list(TableSource("classify", test=path).examples("test"))
+    assert source.rows["train"].counts.total() == 4 and "Prodigy" in source.change_notes()[0]
+    examples = list(read_tables("classify", test=path).examples("test"))
     assert [x.label for x in examples[:3]] == ["good", None, None] and len(examples) == 10
     assert len(read(path, "classify", ignored=("answer",))) == 10
     path = table(tmp_path / "c.csv", "classify", was_cancelled=[False, True])
@@ -388,7 +388,7 @@ def test_negatives_that_are_their_positive_are_counted(kind, tmp_path):
     rows[4]["negative"] = rows[4]["positive"]
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    source = TableSource(kind, train=path)
+    source = read_tables(kind, train=path)
     assert len(list(source.examples("train"))) == 10
     (note,) = source.change_notes()
     assert note.startswith("train: rows with a hard negative that is their positive as well: 1")
@@ -481,7 +481,7 @@ def test_a_label_beside_one_that_is_named_by_the_training_file_is_in_doubt(other
     name, values = next(iter(other.items()))
     dev = [row | {name: values[i % 2]} for i, row in enumerate(rows)]
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, dev)))
-    source = TableSource("classify", train=train, dev=tmp_path / "d.jsonl")
+    source = read_tables("classify", train=train, dev=tmp_path / "d.jsonl")
     with pytest.raises(ValueError, match=f"'{name}' .* the label as well"):
         list(source.examples("dev"))
 
