@@ -50,9 +50,9 @@ from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
 from bertjax.data.records import Row
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import PRETRAINING
+from bertjax.tasks.dataset import Example
 from bertjax.tasks.question_answering import windows as library_windows
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.dataset import Example
 from bertjax.tokenization import extend
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import make_loss_fn
