@@ -14,9 +14,9 @@ def after_each_step(patch, function):
     """Calls `function(step)` after each step of a run, its evaluation and its checkpoint."""
     original = Saver.after
 
-    def after(self, step, state, segment):
-        original(self, step, state, segment)
-        function(step)
+    def after(self, state, segment):
+        original(self, state, segment)
+        function(self.run.step)
 
     patch.setattr(Saver, "after", after)
 

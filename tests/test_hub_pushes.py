@@ -14,6 +14,8 @@ from bertjax.base import addresses
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
+from bertjax.devices.activity import Clock
+from bertjax.record.events import StepDone
 from bertjax.record.hub_pushes import HubPushes
 from tests.hub_server import TOKEN, Repository, unique
 
@@ -166,15 +168,19 @@ def test_steps_that_could_not_be_pushed_are_pushed_later(hub, one_layer, tmp_pat
     name = unique("run")
     create_repository(name)
     hub.fail.update(branch=1000)
-    pushes = HubPushes(tmp_path, name)
-    for step in (2, 10):
-        shutil.copytree(one_layer, pushes.folder_of(step))
-        pushes.start()
+
+    def pushes_of_a_process():
+        copy = lambda state, step, folder: shutil.copytree(one_layer, folder)  # noqa: E731
+        return HubPushes(tmp_path, name, 2, copy, Clock())
+
+    pushes = pushes_of_a_process()
+    for step in (2, 3, 10):
+        pushes.read(StepDone(step, {}, None, 0, 0, 0.0))
     pushes.finish()
     assert "warning: step-2 is not pushed" in capsys.readouterr().out
     (tmp_path / "push" / "step-3.writing").mkdir()  # of a process that was killed
     hub.fail.clear()
-    HubPushes(tmp_path, name).finish()  # those of the process that resumes the run
+    pushes_of_a_process().finish()  # those of the process that resumes the run
     assert {*hub.repositories[f"models/{name}"].heads} - {"main"} == {"step-2", "step-10"}
     assert on_hub(hub, name, "step-10") == contents(one_layer)
     assert [path.name for path in (tmp_path / "push").iterdir()] == ["step-3.writing"]

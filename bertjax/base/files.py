@@ -241,6 +241,12 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
                 yield line
 
 
+def append_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Appends a line to a file of JSON objects."""
+    with naming_write_errors(path), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(content) + "\n")
+
+
 def _json_object(text: bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(text.decode())

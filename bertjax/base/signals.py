@@ -168,15 +168,15 @@ class StopSignal:
     `saved.saved_step` is the step of the newest complete checkpoint (0: none, None: it changes
     now). If it is the last step, a signal ends the run within seconds: by itself, or by
     `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later. `hosts` is the
-    `HostWatch` of the run.
+    `HostWatch` of the run, and `clock.step` the number of training steps that are done.
 
-    `received` is whether this process got a signal, `agreed` whether all hosts have agreed to stop,
-    and `step` the number of training steps that are done.
+    `received` is whether this process got a signal, and `agreed` whether all hosts have agreed to
+    stop.
     """
 
-    def __init__(self, saved: Any, hosts: Any) -> None:
+    def __init__(self, saved: Any, hosts: Any, clock: Any) -> None:
         self.received = self.agreed = False
-        self._saved, self._hosts, self.step = saved, hosts, 0
+        self._saved, self._hosts, self._clock = saved, hosts, clock
         self._is_alone = not hosts.is_watching
         self._unread: list[Any] = []
         self._over, self._is_overdue = threading.Event(), False
@@ -184,7 +184,7 @@ class StopSignal:
     @property
     def nothing_to_lose(self) -> bool:
         """Whether all finished training steps are saved in a checkpoint."""
-        return self._saved.saved_step == self.step
+        return self._saved.saved_step == self._clock.step
 
     def __call__(self, *, waits: bool = False) -> bool:
         """Returns whether to stop now.
@@ -215,8 +215,8 @@ class StopSignal:
 
     def _stopped_by(self, number: int) -> str:
         saved = "no training step was done yet, so there was nothing to save"
-        if self.step:
-            saved = f"everything up to step {self.step:,} is saved"
+        if self._clock.step:
+            saved = f"everything up to step {self._clock.step:,} is saved"
         return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:

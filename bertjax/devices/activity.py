@@ -1,7 +1,8 @@
 """What this process of a run is doing now, since when, and how long it has done each activity.
 
 The time of a process is divided among activities without gaps: at each moment, it belongs to the
-innermost `doing` block. The journal, the stall watch and the terminal use the clock.
+innermost `doing` block. The ledger, the stall watch and the terminal use the clock, which
+also knows how many training steps are done.
 """
 
 import contextlib
@@ -33,13 +34,14 @@ class Clock:
     """The activities of a process since `started` seconds before now.
 
     `start` is the beginning, in seconds since 1970, and `uptime` the same by `time.monotonic`;
-    `step` is the last training step that was started. `count` is the number of signs of progress,
-    such as finished steps, and `progress_at` the time of the last one, by `time.monotonic`.
+    `step` is the number of training steps that are done. `count` is the number of signs of
+    progress, such as a step, and `progress_at` the time of the last one, by `time.monotonic`.
     """
 
     _command_began: ClassVar[float | None] = None  # by `time.monotonic`; None: with the process
 
     def __init__(self, started: float = 0.0):
+        self.step = 0
         self.restart(started)
 
     @classmethod
@@ -57,7 +59,7 @@ class Clock:
     def restart(self, started: float = 0.0) -> None:
         """Begins anew, for another run of this process."""
         self.start = time.time() - started
-        self.step = self.count = 0
+        self.count = 0
         self.progress_at = time.monotonic()
         self._since = self.uptime = self.progress_at - started
         self._stack = [Doing(START_UP, START_UP, self._since)]
@@ -75,9 +77,14 @@ class Clock:
 
     def seconds(self) -> dict[str, float]:
         """Returns {activity: seconds} until now; their sum is the time since `start`."""
-        found = dict(self._seconds)
-        found[self.activity] += time.monotonic() - self._since
-        return found
+        seconds = dict(self._seconds)
+        seconds[self.activity] += time.monotonic() - self._since
+        return seconds
+
+    def seconds_of(self, *activities: str) -> float:
+        """Returns the seconds of several activities together until now."""
+        seconds = self.seconds()
+        return sum(seconds[name] for name in activities)
 
     @contextlib.contextmanager
     def doing(self, activity: str, what: str = "") -> Iterator[None]:
@@ -112,12 +119,15 @@ class Clock:
                     return
             yield item
 
-    def progressed(self, step: int | None = None) -> None:
-        """Notes a sign of progress, such as the start of training step `step`."""
+    def did_step(self) -> None:
+        """Notes that another training step is done."""
+        self.step += 1
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Notes a sign of progress, such as a step."""
         self.count += 1
         self.progress_at = time.monotonic()
-        if step is not None:
-            self.step = step
 
     def _charge(self) -> None:
         now = time.monotonic()

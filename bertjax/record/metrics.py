@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 from bertjax.base.files import in_json, json_lines, naming_write_errors, set_aside, write_bytes
 from bertjax.base.workdir_files import EVENT_FILES, METRICS
+from bertjax.devices import activity
+from bertjax.record.events import Began, Finished, Line, Reader, Stopped
 
 
 @contextlib.contextmanager
@@ -59,9 +61,21 @@ class Lines(NamedTuple):
 
 def read_lines(path: Path) -> Lines:
     """Reads the complete lines of metrics.jsonl; a missing file counts as an empty file."""
-    found = list(json_lines(path))
-    lines = [line for line in found if line and type(line.get("step")) is int]
-    return Lines(lines, len(lines) < len(found))
+    lines, damaged = [], False
+    for line in json_lines(path):
+        if line and type(line.get("step")) is int:
+            lines.append(line)
+        else:
+            damaged = True
+    return Lines(lines, damaged)
+
+
+def last_evaluation(path: Path) -> dict[str, Any] | None:
+    """Returns the last line of metrics.jsonl with metrics of an evaluation; None: there is none."""
+    for line in reversed(read_lines(path).lines):
+        if any(name.startswith("eval/") for name in line):
+            return line
+    return None
 
 
 def to_line(step: int, metrics: Mapping[str, Any]) -> str:
@@ -147,7 +161,7 @@ def _numbers_in(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-class MetricWriter:
+class MetricWriter(Reader):
     """Appends metrics to `metrics.jsonl` and to a TensorBoard event file in a directory.
 
     Each line is passed to the operating system without a buffer, so that a kill loses none; after
@@ -189,6 +203,15 @@ class MetricWriter:
             for line in lines:
                 if line["step"] >= first:
                     self._append_scalars(line["step"], line)
+
+    def read(self, event: Any) -> None:
+        match event:
+            case Line(step=step, metrics=metrics):
+                self.write(step, metrics)
+            case Began(activity.SAVING):
+                self.flush()
+            case Stopped() | Finished():
+                self.close()
 
     def _append_event(self, **fields: Any) -> None:
         event = Event(wall_time=time.time(), **fields)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty, write_text
+from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import (
     BAD_ROWS,
@@ -27,19 +27,17 @@ from bertjax.base.workdir_files import (
     PREDICTIONS,
     PRESENT,
     PROCESSES,
-    REPORT,
     ROLLBACKS,
     RUN_FILE,
     SCORES,
     SPARE_FILE,
 )
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
-from bertjax.devices import activity
 from bertjax.pages.templates import fill
-from bertjax.record import journal
-from bertjax.record.journal import FINISHED, read_processes
 from bertjax.record.labels import in_percent, label
+from bertjax.record.ledger import read_ledger, totals
 from bertjax.record.predictions import SUFFIX, split_prefix
+from bertjax.record.processes import FINISHED, read_processes
 from bertjax.tasks.metrics import higher_is_better
 
 # With four values per bucket, 9 curves of the longest runs take less than 1 MB in a page.
@@ -254,7 +252,7 @@ def state_of(
 
     Args:
         workdir: the local folder of the run.
-        processes: what `journal.read_processes` returns.
+        processes: what `read_processes` returns.
         ledger: the lines of the ledger, with the line of the present process.
         logged: the last step in metrics.jsonl.
         total: the number of steps of the run; None: unknown.
@@ -443,7 +441,7 @@ def run_data(
         config, notes = {}, ["run.json is missing, so the config of the run is not known."]
     except (OSError, ValueError) as error:
         config, notes = {}, [f"The config of the run is not known: {error}"]
-    ledger = [*journal.read_ledger(workdir), *_present(workdir)]
+    ledger = [*read_ledger(workdir), *_present(workdir)]
     phases = _phases(config)
     total = facts.get("num_steps") or (phases[-1]["end"] if phases else None)
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
@@ -478,7 +476,7 @@ def run_data(
         "notes": [*notes, *notes_of(workdir, metrics, processes, ledger, status)],
         "skipped": {"count": metrics.num_skipped, "rows": metrics.skipped},
         "ledger": {
-            "seconds": journal.totals(ledger),
+            "seconds": totals(ledger),
             "lost_steps": sum(line["lost_steps"] for line in ledger),
             "processes": len(ledger),
         }
@@ -618,55 +616,3 @@ def _flat(config: Any, prefix: str = "") -> dict[str, str]:
         return {prefix.removesuffix("."): json.dumps(config, ensure_ascii=False)}
     items = (_flat(value, f"{prefix}{key}.") for key, value in config.items())
     return {name: value for flat in items for name, value in flat.items()}
-
-
-# A page is written again at a log line if it is older than this number of seconds.
-REFRESH_SECONDS = 60.0
-
-
-class ReportWriter:
-    """Writes the report of a run, as a listener of its metrics.
-
-    `address` is what messages and the page call the workdir.
-    """
-
-    def __init__(self, workdir: Path, address: str, clock: activity.Clock):
-        self._workdir, self._address, self._clock = workdir, address, clock
-        self._metrics: RunMetrics | None = None
-        self._written = float("-inf")
-        self._has_failed = False
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Notes metrics that were written to metrics.jsonl; writes the report if that is due."""
-        with self.surviving():
-            is_due = self._metrics is None or time.monotonic() - self._written >= REFRESH_SECONDS
-            if self._metrics is None:
-                self._metrics = read_metrics(self._workdir / METRICS)
-            else:
-                self._metrics.add(step, metrics)
-            if is_due or any(name.startswith("eval/") for name in metrics):
-                self.show(RUNNING)
-
-    def show(self, state: str) -> None:
-        """Writes the report of a run that is "running", "finished" or "stopped"."""
-        with self.surviving(), self._clock.doing(activity.SAVING):
-            data = run_data(
-                self._workdir, metrics=self._metrics, state=state, address=self._address
-            )
-            write_text(self._workdir / REPORT, report_page([data]))
-            self._written = time.monotonic()
-
-    @contextlib.contextmanager
-    def surviving(self) -> Iterator[None]:
-        """Prints an error of the `with` block as a warning, the first time, and goes on."""
-        try:
-            yield
-        except Exception as error:  # a report is no part of the training, whatever it raises
-            if not self._has_failed:
-                print(
-                    f"warning: {self._workdir / REPORT} was not written "
-                    f"({type(error).__name__}: {error}). The run goes on; `python -m "
-                    f"bertjax.report {self._address}` writes it later.",
-                    flush=True,
-                )
-            self._has_failed = True

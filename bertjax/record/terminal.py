@@ -7,10 +7,12 @@ of a table. In a log file, each entry of the metrics is a line of text, with col
 import collections
 import contextlib
 import itertools
+import math
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,6 +21,17 @@ from rich.text import Text
 
 from bertjax.base import printable, progress
 from bertjax.devices import activity
+from bertjax.devices.activity import Clock
+from bertjax.record.events import (
+    Evaluated,
+    Finished,
+    Logged,
+    Reader,
+    Skipped,
+    Started,
+    StepDone,
+    Stopped,
+)
 from bertjax.record.labels import (
     Cell,
     cells,
@@ -34,7 +47,7 @@ LOG_WIDTH = 160
 # Activities that last less long are not shown; waiting for input is part of training for longer.
 SHOWN_SECONDS, INPUT_SECONDS = 0.5, 5.0
 # Seconds between the updates of the metrics in the live line before the first log line.
-VALUES_EVERY = 1.0
+PREVIEW_SECONDS = 1.0
 BAR_WIDTH, LEAST_BAR_WIDTH = 20, 8
 # The time left is estimated from so many of the last steps, and only after so many steps: the first
 # ones are slow, and a run that begins would seem to take hours.
@@ -43,34 +56,36 @@ STEPS_TIMED, FIRST_STEPS = 100, 10
 SLOW_STEP = 10.0
 
 
-class Terminal:
+class Terminal(Reader):
     """Shows a run on standard output.
 
     Args:
         name: the name of the run.
+        clock: what the run is doing, and its present step.
         num_steps: the number of steps of the run.
-        step: the step at which the run starts or resumes.
-        last_evaluation: the metrics of the last evaluation before, by name without "eval/".
-        quiet: whether nothing is shown; for hosts other than the first.
+        last_evaluation: the line of metrics.jsonl of the last evaluation before, if any.
+        preview: returns the training metrics, named without "train/", before they are logged.
+        quiet: whether nothing is shown.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        clock: activity.Clock,
+        clock: Clock,
         num_steps: int,
-        step: int,
         last_evaluation: Mapping[str, float] | None = None,
+        preview: Callable[[], Mapping[str, float]] = dict,
         quiet: bool = False,
     ):
-        self._name, self._num_steps, self._step = name, num_steps, step
-        self._evaluation = dict(last_evaluation or {})
+        self._name, self._clock, self._num_steps = name, clock, num_steps
+        self._evaluation = _without_kind(last_evaluation or {})
+        self._preview = preview
         self._header: list[str] = []
-        self._values: dict[str, float] = {}
+        self._values: Mapping[str, float] = {}
         self._values_at = time.monotonic()
-        self._has_line = False
-        self._activities, self._clock = clock, TimeLeft(clock)
+        self._has_log_line = False
+        self._time_left = TimeLeft(clock)
         self._console = printable.console(quiet=quiet)
         self._stack = contextlib.ExitStack()
         self._is_live = not quiet and progress.shows_bars(self._console)
@@ -86,105 +101,110 @@ class Terminal:
             self._stack.enter_context(live)
             printable.filter_above_live_display()
 
-    def close(self) -> None:
-        """Ends the live line."""
-        self._stack.close()
-
-    def did_step(self, step: int) -> None:
-        """Moves the live line to `step`."""
-        self._step = step
-        self._clock.did_step(step)
-
-    @property
-    def wants_values(self) -> bool:
-        """Whether the live line needs the metrics so far, because none have been logged yet."""
-        due = time.monotonic() - self._values_at >= VALUES_EVERY
-        return self._is_live and not self._has_line and due
-
-    def set_values(self, values: Mapping[str, float]) -> None:
-        """Sets the training metrics, named without "train/", of the live line."""
-        if values:
-            self._values, self._values_at = dict(values), time.monotonic()
-
-    def show(self, step: int, values: Mapping[str, float]) -> None:
-        """Shows metrics of a step; all names begin with "train/", "eval/" or "skipped/"."""
-        self._step = step
-        kind = next(iter(values), "").partition("/")[0]
-        metrics = {key.partition("/")[2]: value for key, value in values.items()}
-        if kind == "train":
-            self.set_values(metrics)
-            self._has_line = True
-            if not self._is_live:
-                share = f"{step / max(self._num_steps, 1):>4.0%}"
-                self._print("  ".join([self._at(step), share, *self._columns()]))
-        elif kind == "eval":
-            self._show_evaluation(step, metrics)
-        elif kind == "skipped":
-            self._print(_skipped(step, metrics))
-
-    def _show_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        found = cells(metrics, self._evaluation)
-        self._evaluation = dict(metrics)
-        if self._is_live:
-            self._print_row(step, found)
-            return
-        begin = f"{self._at(step).partition(' of ')[0]}  held-out "
-        texts = [f"{cell.label} {cell.value} {cell.change}".rstrip() for cell in found]
-        widths = [len(cell.label) + 1 + cell.width for cell in found]
-        for row in in_lines(widths, LOG_WIDTH - len(begin)):
-            self._print((begin + "  ".join(texts[n].ljust(widths[n]) for n in row)).rstrip())
-            begin = " " * len(begin)
-
-    def _print_row(self, step: int, row: list[Cell]) -> None:
-        first = max(len(f"{self._num_steps:,}"), len("step"))
-        widths = [max(len(cell.label), cell.width) for cell in row]
-        lines = in_lines(widths, self._console.width - first - 2)
-        if [cell.label for cell in row] != self._header:
-            if not self._header:
-                self._print("Held-out metrics, with the change since the last evaluation:")
-            self._header = [cell.label for cell in row]
-            for number_, line in enumerate(lines):
-                texts = (f"{row[n].label:<{widths[n]}}" for n in line)
-                begin = ("" if number_ else "step").rjust(first)
-                self._print("  ".join([begin, *texts]).rstrip(), "bold")
-        for number_, line in enumerate(lines):
-            texts = (f"{row[n].value} {row[n].change}".ljust(widths[n]) for n in line)
-            begin = ("" if number_ else f"{step:,}").rjust(first)
-            self._print("  ".join([begin, *texts]).rstrip())
+    def read(self, event: Any) -> None:
+        match event:
+            case Started():
+                self._time_left = TimeLeft(self._clock)
+            case StepDone(step=step):
+                self._time_left.did_step(step)
+                self._show_preview()
+            case Logged(step=step, metrics=metrics):
+                self._show_training(step, _without_kind(metrics))
+            case Evaluated(step=step, metrics=metrics):
+                self._show_evaluation(step, _without_kind(metrics))
+            case Skipped(step=step, metrics=metrics):
+                self._print(_skipped(step, _without_kind(metrics)))
+            case Stopped() | Finished():
+                self._stack.close()
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style), soft_wrap=True)
+        self._console.print(Text(text.rstrip(), style), soft_wrap=True)
 
-    def _at(self, step: int) -> str:
-        return f"step {step:>{len(f'{self._num_steps:,}')},} of {self._num_steps:,}"
+    def _show_preview(self) -> None:
+        """Shows the metrics before the first log line, which may take minutes, in the live line."""
+        now = time.monotonic()
+        if self._is_live and not self._has_log_line and now - self._values_at >= PREVIEW_SECONDS:
+            self._values, self._values_at = self._preview() or self._values, now
 
-    def _columns(self) -> list[str]:
-        values = self._values
-        accuracy = main_accuracy(values)
-        speed = values.get("tokens_per_second")
-        left = self._clock.seconds_left(self._num_steps)
-        columns = [f"loss {number(values.get('loss', float('nan'))):>7}"]
-        if accuracy is not None:
+    def _show_training(self, step: int, values: Mapping[str, float]) -> None:
+        self._values, self._has_log_line = values, True
+        if self._is_live:
+            return
+        total = f"{self._num_steps:,}"
+        columns = [
+            f"step {step:>{len(total)},} of {total}",
+            f"{step / max(self._num_steps, 1):>4.0%}",
+            f"loss {number(values.get('loss', math.nan)):>7}",
+        ]
+        if (accuracy := main_accuracy(values)) is not None:
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
         if "learning_rate" in values:
             columns.append(f"learning rate {values['learning_rate']:>8.2e}")
-        columns.append(f"{'-' if speed is None else f'{speed:,.0f}':>9} tokens/s")
-        if self._step < self._num_steps:
-            columns.append(f"{'-' if left is None else progress.duration(left):>8} left")
-        return columns
+        speed, left = "-", "-"
+        if "tokens_per_second" in values:
+            speed = f"{values['tokens_per_second']:,.0f}"
+        columns.append(f"{speed:>9} tokens/s")
+        if step < self._num_steps:
+            seconds = self._time_left.seconds_left(self._num_steps)
+            if seconds is not None:
+                left = progress.duration(seconds)
+            columns.append(f"{left:>8} left")
+        self._print("  ".join(columns))
+
+    def _show_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        row = cells(metrics, self._evaluation)
+        self._evaluation = dict(metrics)
+        if self._is_live:
+            self._show_row(step, row)
+            return
+        begin = f"step {step:>{len(f'{self._num_steps:,}')},}  held-out "
+        texts = [f"{cell.label} {cell.value} {cell.change}" for cell in row]
+        widths = [len(cell.label) + 1 + cell.width for cell in row]
+        self._print_in_lines(begin, texts, widths, LOG_WIDTH)
+
+    def _show_row(self, step: int, row: Sequence[Cell]) -> None:
+        """Shows an evaluation as a row of the table, after its header if that is another one."""
+        first = max(len(f"{self._num_steps:,}"), len("step"))
+        labels = [cell.label for cell in row]
+        widths = [max(len(cell.label), cell.width) for cell in row]
+        if labels != self._header:
+            if not self._header:
+                self._print("Held-out metrics, with the change since the last evaluation:")
+            self._header = labels
+            begin = f"{'step':>{first}}  "
+            self._print_in_lines(begin, labels, widths, self._console.width, "bold")
+        texts = [f"{cell.value} {cell.change}" for cell in row]
+        self._print_in_lines(f"{step:>{first},}  ", texts, widths, self._console.width)
+
+    def _print_in_lines(
+        self, begin: str, texts: Sequence[str], widths: Sequence[int], width: int, style: str = ""
+    ) -> None:
+        """Prints columns after `begin`, in as many lines of `width` characters as they need."""
+        for line in in_lines(widths, width - len(begin)):
+            columns = [texts[n].ljust(widths[n]) for n in line]
+            self._print(begin + "  ".join(columns), style)
+            begin = " " * len(begin)
 
     def _live_line(self) -> Table:
-        total = f"{self._num_steps:,}"
-        position = f"{self._step:>{len(total)},}/{total}"
+        step, total = self._clock.step, f"{self._num_steps:,}"
+        position = f"{step:>{len(total)},}/{total}"
         form, bar_width = _form_of(self._console.width, len(self._name) + 1, len(position))
-        is_named, names, is_short = form
-        texts = _live_texts(self._values, self._clock.seconds_left(self._num_steps), is_short)
-        shown = (texts[name] for name in names if name in texts)
-        text = _present_activity(self._activities) or "  ".join(shown)
+        text = _present_activity(self._clock)
+        if not text:
+            left = self._time_left.seconds_left(self._num_steps)
+            texts = _live_texts(self._values, left, is_short=form.is_short)
+            text = "  ".join(texts[name] for name in form.metrics if name in texts)
         if not bar_width:
-            return _line(Text.assemble((position, "bold"), f"  {text}"))
-        head = Text(f"{self._name} {position}" if is_named else position, "bold")
-        return _line(head, ProgressBar(self._num_steps, self._step, width=bar_width), Text(text))
+            return _grid(Text.assemble((position, "bold"), f"  {text}"))
+        if form.is_named:
+            position = f"{self._name} {position}"
+        bar = ProgressBar(self._num_steps, step, width=bar_width)
+        return _grid(Text(position, "bold"), bar, Text(text))
+
+
+def _without_kind(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics without "train/", "eval/" or "skipped/" in their names."""
+    return {name.partition("/")[2]: value for name, value in metrics.items()}
 
 
 # The width of the longest usual text of each metric of the live line: in full, and abbreviated.
@@ -193,38 +213,53 @@ _LIVE_WIDTHS = {
     "accuracy": (len("MLM accuracy 100.0%"), len("acc 100.0%")),
     "learning_rate": (len("learning rate 1.00e-04"), len("lr 1.0e-4")),
     "tokens_per_second": (len("999,999 tokens/s"), len("999k tok/s")),
-    "left": (len("00:00:00 left"),) * 2,
+    "left": (len("00:00:00 left"), len("00:00:00 left")),
 }
+
+
+class _Form(NamedTuple):
+    """What the live line shows: the name of the run, metrics, and whether they are abbreviated."""
+
+    is_named: bool
+    metrics: tuple[str, ...]
+    is_short: bool
+
+    def width(self, name_width: int) -> int:
+        """Returns the usual width of the line without its position and its bar."""
+        width = 2
+        if self.is_named:
+            width += name_width
+        for name in self.metrics:
+            width += _LIVE_WIDTHS[name][self.is_short] + 2
+        return width
+
+
 _EVERYTHING = tuple(_LIVE_WIDTHS)
-_NO_RATE = tuple(name for name in _EVERYTHING if name != "learning_rate")
-_NO_SPEED = tuple(name for name in _NO_RATE if name != "tokens_per_second")
-# What the live line shows, from the most text to the least: whether it names the run, the metrics
-# of `_LIVE_WIDTHS`, and whether these are abbreviated.
+_NO_RATE = ("loss", "accuracy", "tokens_per_second", "left")
+_NO_SPEED = ("loss", "accuracy", "left")
+# From the most text to the least.
 _FORMS = (
-    (True, _EVERYTHING, False),
-    (True, _EVERYTHING, True),
-    (True, _NO_RATE, True),
-    (False, _NO_RATE, True),
-    (False, _NO_SPEED, True),
+    _Form(True, _EVERYTHING, False),
+    _Form(True, _EVERYTHING, True),
+    _Form(True, _NO_RATE, True),
+    _Form(False, _NO_RATE, True),
+    _Form(False, _NO_SPEED, True),
 )
 
 
-def _form_of(
-    width: int, name_width: int, position_width: int
-) -> tuple[tuple[bool, tuple[str, ...], bool], int]:
+def _form_of(width: int, name_width: int, position_width: int) -> tuple[_Form, int]:
     """Returns the first of `_FORMS` for which a terminal has room, and the width of the bar or 0.
 
     The form depends on the width of the terminal alone, so that it never changes.
     """
-    for is_named, names, is_short in _FORMS:
-        texts = sum(_LIVE_WIDTHS[name][is_short] + 2 for name in names)
-        room = width - name_width * is_named - position_width - texts - 2
+    for form in _FORMS:
+        room = width - position_width - form.width(name_width)
         if room >= LEAST_BAR_WIDTH:
-            return (is_named, names, is_short), min(room, BAR_WIDTH)
+            return form, min(room, BAR_WIDTH)
     return _FORMS[-1], 0
 
 
-def _line(*parts: Text | ProgressBar) -> Table:
+def _grid(*parts: Text | ProgressBar) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in parts:
         grid.add_column(no_wrap=True, overflow="ellipsis")
@@ -235,62 +270,76 @@ def _line(*parts: Text | ProgressBar) -> Table:
 class TimeLeft:
     """Estimates the time left from the times of the last steps and of all evaluations and saves."""
 
-    def __init__(self, clock: activity.Clock):
+    def __init__(self, clock: Clock):
         self._clock = clock
-        self._steps: collections.deque[tuple[int, float]] = collections.deque(maxlen=STEPS_TIMED)
+        # The number of each of the last steps, and the seconds of training when it was done.
+        self._steps: collections.deque[int] = collections.deque(maxlen=STEPS_TIMED)
+        self._seconds: collections.deque[float] = collections.deque(maxlen=STEPS_TIMED)
         self._at = time.monotonic()
         # A run of the same process may have had other evaluations before.
-        self._before = clock.seconds()
+        self._trained_before, self._paused_before = self._trained(), self._paused()
+
+    def _trained(self) -> float:
+        return self._clock.seconds_of(activity.STEPPING, activity.INPUT)
+
+    def _paused(self) -> float:
+        return self._clock.seconds_of(activity.EVALUATING, activity.SAVING)
 
     def did_step(self, step: int) -> None:
         """Notes that the training step `step` is done."""
-        self._steps.append((step, self._seconds(activity.STEPPING, activity.INPUT)))
+        self._steps.append(step)
+        self._seconds.append(self._trained() - self._trained_before)
         self._at = time.monotonic()
-
-    def _seconds(self, *activities: str) -> float:
-        seconds = self._clock.seconds()
-        return sum(seconds[name] - self._before[name] for name in activities)
 
     def seconds_left(self, num_steps: int) -> float | None:
         """Returns the expected seconds until the end; None after too few steps."""
         if len(self._steps) < FIRST_STEPS:
             return None
-        steps = list(self._steps)
-        durations = [after[1] - before[1] for before, after in itertools.pairwise(steps)]
+        durations = [end - begin for begin, end in itertools.pairwise(self._seconds.copy())]
         longest = SLOW_STEP * statistics.median(durations)
-        step_seconds = statistics.fmean(seconds for seconds in durations if seconds <= longest)
-        last, end = steps[-1]
-        pauses = self._seconds(activity.EVALUATING, activity.SAVING) / end if end else 0.0
-        left = step_seconds * (num_steps - last) * (1 + pauses)
+        step_seconds = statistics.fmean(x for x in durations if x <= longest)
+        left = step_seconds * (num_steps - self._steps[-1])
+        if self._seconds[-1]:
+            left *= 1 + (self._paused() - self._paused_before) / self._seconds[-1]
         return max(left - (time.monotonic() - self._at), 0.0)
 
 
-def _present_activity(clock: activity.Clock) -> str:
+def _present_activity(clock: Clock) -> str:
     """Returns what the process does, such as "evaluating... 12 s"; "" while it trains."""
     doing = clock.activities[-1]
     seconds = time.monotonic() - doing.since
-    if doing.what in (activity.START_UP, activity.STEPPING):
+    least = SHOWN_SECONDS
+    if doing.activity == activity.INPUT:
+        least = INPUT_SECONDS
+    if doing.what in (activity.START_UP, activity.STEPPING) or seconds < least:
         return ""
-    least = INPUT_SECONDS if doing.activity == activity.INPUT else SHOWN_SECONDS
-    return f"{doing.what}... {seconds:.0f} s" if seconds >= least else ""
+    return f"{doing.what}... {seconds:.0f} s"
 
 
-def _live_texts(values: Mapping[str, float], left: float | None, is_short: bool) -> dict[str, str]:
-    texts = {}
+def _live_texts(
+    values: Mapping[str, float], left: float | None, *, is_short: bool
+) -> dict[str, str]:
+    """Returns {metric: its text} of those metrics of the live line that are known."""
+    texts = {}  # in full, and abbreviated
     if "loss" in values:
-        texts["loss"] = f"{'train' if is_short else 'training'} loss {number(values['loss'])}"
+        loss = number(values["loss"])
+        texts["loss"] = f"training loss {loss}", f"train loss {loss}"
     if (accuracy := main_accuracy(values)) is not None:
-        name = "acc" if is_short else label(accuracy)
-        texts["accuracy"] = f"{name} {value_text(accuracy, values[accuracy])}"
-    if (rate := values.get("learning_rate")) is not None:
-        short = f"lr {rate:.1e}".replace("e-0", "e-")
-        texts["learning_rate"] = short if is_short else f"learning rate {rate:.2e}"
-    if (speed := values.get("tokens_per_second")) is not None:
-        short = f"{speed / 1e3:,.0f}k tok/s" if speed >= 1e3 else f"{speed:,.0f} tok/s"
-        texts["tokens_per_second"] = short if is_short else f"{speed:,.0f} tokens/s"
+        value = value_text(accuracy, values[accuracy])
+        texts["accuracy"] = f"{label(accuracy)} {value}", f"acc {value}"
+    if "learning_rate" in values:
+        rate = values["learning_rate"]
+        texts["learning_rate"] = f"learning rate {rate:.2e}", f"lr {rate:.1e}".replace("e-0", "e-")
+    if "tokens_per_second" in values:
+        speed = values["tokens_per_second"]
+        short = f"{speed:,.0f} tok/s"
+        if speed >= 1e3:
+            short = f"{speed / 1e3:,.0f}k tok/s"
+        texts["tokens_per_second"] = f"{speed:,.0f} tokens/s", short
     if left:
-        texts["left"] = f"{progress.duration(left)} left"
-    return texts
+        text = f"{progress.duration(left)} left"
+        texts["left"] = text, text
+    return {name: text[is_short] for name, text in texts.items()}
 
 
 def _skipped(step: int, metrics: Mapping[str, float]) -> str:

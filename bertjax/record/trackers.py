@@ -28,6 +28,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.base.files import read_json_or_empty, set_aside, write_json
 from bertjax.base.workdir_files import METRICS, TRACKERS_FOLDER
 from bertjax.config import TrainingConfig
+from bertjax.record.events import Finished, Line, Reader, Stopped
 from bertjax.record.metrics import read_lines
 
 
@@ -45,21 +46,33 @@ class Start(NamedTuple):
     folder: Path
 
 
+class Entry(NamedTuple):
+    """The metrics of a step, {name: finite number}; a step may have several entries."""
+
+    step: int
+    metrics: dict[str, float]
+
+
 class Position(NamedTuple):
     """The last step of which a tracker has metrics, and their names; None: they are unknown."""
 
     step: int
     names: Sequence[str] | None
 
+    def lacks(self, entry: Entry) -> bool:
+        """Returns whether an entry comes after this position."""
+        if entry.step != self.step:
+            return entry.step > self.step
+        return self.names is not None and not entry.metrics.keys() <= set(self.names)
+
+    def after(self, entry: Entry) -> "Position":
+        """Returns the position of a tracker that got another entry."""
+        if entry.step == self.step:
+            return Position(self.step, [*(self.names or ()), *entry.metrics])
+        return Position(entry.step, list(entry.metrics))
+
 
 NOTHING = Position(-1, ())
-
-
-class Line(NamedTuple):
-    """The metrics of a step, {name: finite number}; a step may have several lines."""
-
-    step: int
-    metrics: dict[str, float]
 
 
 class Tracker(Protocol):
@@ -71,8 +84,8 @@ class Tracker(Protocol):
     run_id: str
     position: Position
 
-    def log(self, lines: Sequence[Line]) -> None:
-        """Sends lines, whose steps never decrease."""
+    def log(self, entries: Sequence[Entry]) -> None:
+        """Sends entries, whose steps never decrease."""
 
     def finish(self, complete: bool) -> None:
         """Ends this process's part of the run, which is `complete` or was stopped."""
@@ -81,17 +94,10 @@ class Tracker(Protocol):
 # Seconds for which a run that was stopped waits for a tracker.
 STOPPED_PATIENCE_SECONDS = 10.0
 # MLflow accepts at most 1,000 metrics per request.
-LINES_PER_REQUEST = 40
+ENTRIES_PER_REQUEST = 40
 
 
-class Listener(Protocol):
-    """What gets the metrics of a run, such as a tracker or the report."""
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Receives the metrics of a step, which are in metrics.jsonl already."""
-
-
-class Tracking:
+class Tracking(Reader):
     """Passes the lines of metrics.jsonl on to one tracker, in a thread.
 
     Args:
@@ -110,27 +116,37 @@ class Tracking:
         self._name, self._rollbacks = name, rollbacks
         folder = workdir / TRACKERS_FOLDER
         self._file = folder / f"{name}.json"
-        shown = f"{workdir.name}-rollback{rollbacks}" if rollbacks else workdir.name
+        shown = workdir.name
+        if rollbacks:
+            shown += f"-rollback{rollbacks}"
         self._start = Start(None, shown, project, config, folder)
-        self._lines: queue.SimpleQueue[Line | bool] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[Entry | bool] = queue.SimpleQueue()
         for line in read_lines(workdir / METRICS).lines:
             self.write(line.pop("step"), line)
         self._thread = threading.Thread(target=self._run, name=f"tracks {name}", daemon=True)
         self._thread.start()
 
+    def read(self, event: Any) -> None:
+        match event:
+            case Line(step=step, metrics=metrics):
+                self.write(step, metrics)
+            case Stopped():
+                self.close(complete=False)
+            case Finished():
+                self.close(complete=True)
+
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Sends the metrics of a step; texts and numbers that are not finite are left out."""
-        numbers = {
-            key: float(value)
-            for key, value in metrics.items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
+        numbers = {}
+        for key, value in metrics.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                numbers[key] = float(value)
         if numbers:
-            self._lines.put(Line(step, numbers))
+            self._entries.put(Entry(step, numbers))
 
     def close(self, *, complete: bool) -> None:
         """Waits until all lines have been sent, or less long for a run that is not complete."""
-        self._lines.put(complete)
+        self._entries.put(complete)
         self._thread.join(PATIENCE_SECONDS if complete else STOPPED_PATIENCE_SECONDS)
         if self._thread.is_alive():
             print(
@@ -159,27 +175,26 @@ class Tracking:
         if position.names is None and position.step == saved.get("step"):
             position = Position(position.step, saved.get("names", ()))
         self._save(tracker.run_id, position)
-        for lines in self._batches():
+        for entries in self._batches():
             new = []
-            for line in lines:
-                if _is_new(line, position):
-                    new.append(line)
-                    before = position.names or () if line.step == position.step else ()
-                    position = Position(line.step, [*before, *line.metrics])
+            for entry in entries:
+                if position.lacks(entry):
+                    new.append(entry)
+                    position = position.after(entry)
             if new:
                 tracker.log(new)
                 self._save(tracker.run_id, position)
         tracker.finish(self._complete)
 
-    def _batches(self) -> Iterator[list[Line]]:
-        """Yields lists of the lines that are waiting, until `close` is called."""
+    def _batches(self) -> Iterator[list[Entry]]:
+        """Yields lists of the entries that are waiting, until `close` is called."""
         while True:
-            batch, item = [], self._lines.get()
+            batch, item = [], self._entries.get()
             while not isinstance(item, bool):
                 batch.append(item)
-                if self._lines.empty() or len(batch) == LINES_PER_REQUEST:
+                if self._entries.empty() or len(batch) == ENTRIES_PER_REQUEST:
                     break
-                item = self._lines.get()
+                item = self._entries.get()
             yield batch
             if isinstance(item, bool):
                 self._complete = item
@@ -187,13 +202,18 @@ class Tracking:
 
     def _saved(self) -> dict[str, Any]:
         content = read_json_or_empty(self._file)
-        known = content.get("rollbacks") == self._rollbacks
-        return content if known else {}
+        if content.get("rollbacks") != self._rollbacks:
+            return {}
+        return content
 
     def _save(self, run_id: str, position: Position) -> None:
-        names = list(position.names or ())
-        content = {"id": run_id, "rollbacks": self._rollbacks, "step": position.step}
-        write_json(self._file, content | {"names": names})
+        content = {
+            "id": run_id,
+            "rollbacks": self._rollbacks,
+            "step": position.step,
+            "names": list(position.names or ()),
+        }
+        write_json(self._file, content)
 
 
 def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list[Tracking]:
@@ -204,13 +224,6 @@ def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list
         Tracking(name, workdir, config.track_project, content, rollbacks)
         for name in dict.fromkeys(config.track)
     ]
-
-
-def _is_new(line: Line, position: Position) -> bool:
-    """Whether a line is not among the lines up to `position`."""
-    if line.step != position.step:
-        return line.step > position.step
-    return position.names is not None and not line.metrics.keys() <= set(position.names)
 
 
 # Seconds for which the end of a run waits for a tracker that does not answer.
@@ -251,8 +264,8 @@ class WandbTracker(Tracker):
         resumed = self._run.resumed and self._run.starting_step
         self.position = Position(self._run.starting_step - 1, None) if resumed else NOTHING
 
-    def log(self, lines: Sequence[Line]) -> None:
-        for step, metrics in lines:
+    def log(self, entries: Sequence[Entry]) -> None:
+        for step, metrics in entries:
             self._run.log(metrics, step=step)
 
     def finish(self, complete: bool) -> None:
@@ -312,11 +325,11 @@ class MlflowTracker(Tracker):
         last = max((metric.step for metric in history), default=-1)
         return Position(last, [metric.key for metric in history if metric.step == last])
 
-    def log(self, lines: Sequence[Line]) -> None:
+    def log(self, entries: Sequence[Entry]) -> None:
         now = int(time.time() * 1000)
         metrics = [
             self._metric(key, value, now, step)
-            for step, values in lines
+            for step, values in entries
             for key, value in values.items()
         ]
         self._client.log_batch(self.run_id, metrics=metrics)

@@ -5,6 +5,7 @@ too many in a row, a run may return to an earlier checkpoint, and go on without 
 followed it, as PaLM was trained (Chowdhery et al. 2022, section 5.1).
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ from bertjax.base.checksums import steps_in
 from bertjax.base.files import read_json, write_json
 from bertjax.base.workdir_files import ROLLBACKS, ROLLED_BACK
 from bertjax.config import Phase, TrainingConfig
-from bertjax.devices import hosts
-from bertjax.record.logger import STEPS_AHEAD
+from bertjax.devices import activity, hosts
+from bertjax.record.events import STEPS_AHEAD, Began, Reader, Skipped, StepDone
 from bertjax.train.checkpoint import move_checkpoint
 
 
@@ -37,62 +38,81 @@ class NotFinite(ValueError):
         self.first_step, self.last_step = first_step, last_step
 
 
-class BadSteps:
-    """Reports skipped updates, and raises NotFinite after too many in a row.
+class BadSteps(Reader):
+    """Emits `Skipped` for each skipped update, and raises NotFinite after too many in a row.
 
     The metrics of a step are read up to `STEPS_AHEAD` steps later, when the device has computed it,
-    so that the device never waits for the host.
+    so that the device never waits for the host; before log lines, evaluations and checkpoints, all
+    of them are read.
 
     Args:
-        report: a function (step, {metric: value}) that logs the metrics of a step.
+        emit: takes the events.
         rows_of_batch: a function (phase, batch) -> (first row, last row), for messages.
         config: its `max_bad_steps` is the number of consecutive skipped updates that end the run;
-            0: none do. Skipped updates are reported before each log line (`log_every`).
+            0: none do. Its `log_every` is the number of steps between two log lines.
         progress: the JSON values in the checkpoint that the run resumes from.
+
+    Raises:
+        NotFinite: in `read`, `max_bad_steps` consecutive updates were skipped.
     """
+
+    on_all_hosts = True
 
     def __init__(
         self,
-        report: Callable[[int, dict[str, float]], None],
+        emit: Callable[[Any], None],
         rows_of_batch: Callable[[int, int], tuple[int, int]],
         config: TrainingConfig,
         progress: Mapping[str, Any],
     ):
-        self._report, self._rows_of_batch, self._config = report, rows_of_batch, config
-        self.in_a_row: int = progress.get("skipped_in_a_row", 0)
-        self._unread: list[tuple[int, dict[str, Any], int, int]] = []
+        self._emit, self._rows_of_batch, self._config = emit, rows_of_batch, config
+        self._in_a_row: int = progress.get("skipped_in_a_row", 0)
+        self._unread: list[StepDone] = []
 
-    def see(self, step: int, metrics: dict[str, Any], phase: int, batch: int) -> None:
-        """Notes the `metrics` of `step`, and reports the skipped updates among earlier steps.
+    def read(self, event: Any) -> None:
+        match event:
+            case StepDone():
+                # Only numbers are kept, since the state must not stay in memory.
+                names = ("skipped", "loss", "grad_norm")
+                numbers = {name: event.metrics[name] for name in names}
+                self._unread.append(dataclasses.replace(event, metrics=numbers, state=None))
+                if event.step % self._config.log_every:
+                    self._check(STEPS_AHEAD)
+                else:
+                    self._check()
+            case Began(activity.EVALUATING | activity.SAVING):
+                self._check()
 
-        The step trains on `batch` of `phase`, which messages name.
+    def remembered(self) -> dict[str, Any]:
+        return {"skipped_in_a_row": self._in_a_row}
 
-        Raises:
-            NotFinite: `max_bad_steps` consecutive updates were skipped.
-        """
-        names = ("skipped", "loss", "grad_norm")
-        self._unread.append((step, {name: metrics[name] for name in names}, phase, batch))
-        self.finish(STEPS_AHEAD if step % self._config.log_every else 0)
-
-    def finish(self, ahead: int = 0) -> None:
-        """Waits for all steps so far but the last `ahead`, and reports them; raises as `see`."""
+    def _check(self, ahead: int = 0) -> None:
+        """Waits for all steps so far but the last `ahead`, and checks whether they were skipped."""
         while len(self._unread) > ahead:
-            self._read(*self._unread.pop(0))
+            done = self._unread.pop(0)
+            if done.metrics["skipped"]:
+                self._report(done)
+            else:
+                self._in_a_row = 0
 
-    def _read(self, step: int, metrics: dict[str, Any], phase: int, batch: int) -> None:
-        if not metrics["skipped"]:
-            self.in_a_row = 0
-            return
-        self.in_a_row += 1
-        loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
-        first, last = self._rows_of_batch(phase, batch)
-        facts = {"in_a_row": self.in_a_row, "loss": loss, "grad_norm": grad_norm}
-        facts |= {"phase": phase, "first_row": first, "last_row": last}
-        self._report(step, {f"skipped/{name}": value for name, value in facts.items()})
-        if 0 < self._config.max_bad_steps <= self.in_a_row:
-            begin = step - self.in_a_row + 1
+    def _report(self, done: StepDone) -> None:
+        self._in_a_row += 1
+        step, phase = done.step, done.phase
+        loss, grad_norm = float(done.metrics["loss"]), float(done.metrics["grad_norm"])
+        first, last = self._rows_of_batch(phase, done.batch)
+        facts = {
+            "skipped/in_a_row": self._in_a_row,
+            "skipped/loss": loss,
+            "skipped/grad_norm": grad_norm,
+            "skipped/phase": phase,
+            "skipped/first_row": first,
+            "skipped/last_row": last,
+        }
+        self._emit(Skipped(step, facts))
+        if 0 < self._config.max_bad_steps <= self._in_a_row:
+            begin = step - self._in_a_row + 1
             raise NotFinite(
-                f"The last {self.in_a_row} updates, steps {begin} to {step}, were skipped. Step "
+                f"The last {self._in_a_row} updates, steps {begin} to {step}, were skipped. Step "
                 f"{step} had loss {loss:.4g}, gradient norm {grad_norm:.4g}, and used rows {first} "
                 f"to {last} of phase {phase}. Skipped updates do not change the model, so all "
                 "checkpoints are usable. Run the same command again if the machine may have been "

@@ -40,7 +40,6 @@ from bertjax.devices.activity import Clock
 from bertjax.inference.embedder import following
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.inference.saved_task import with_task
-from bertjax.record.logger import Session
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     best_run,
@@ -62,7 +61,7 @@ from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
-from bertjax.train.run import identity_of, opened_run, train
+from bertjax.train.run import Session, identity_of, opened_run, train
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel
 
@@ -289,15 +288,13 @@ def train_run(
             "--workdir or delete that folder."
         )
         return read_json(finished)
-    job, state = train(
+    scores = train(
         lambda: FinetuningJob(config, *inputs, workdir),
         workdir,
         session,
         overwrite=config.overwrite,
     )
-    scores = job.write_results(state)
     if name:  # The run is one of several; its checkpoints are not needed again.
-        session.end_run(workdir.path)
         hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
     return scores
 

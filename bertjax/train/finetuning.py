@@ -31,7 +31,8 @@ from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.inference.saved_task import check_class_ids
 from bertjax.model import HEADS
-from bertjax.record.labels import held_out_label
+from bertjax.record.early_stopping import EarlyStopping
+from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
     SUFFIX,
     ClassReport,
@@ -155,8 +156,6 @@ class FinetuningJob(Job):
         self.eval_every, self.save_every = every, every
         if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
             self.eval_every, self.save_every = 0, max(every, -(-self.num_steps // 10))
-        self.patience: dict[str, Any] = {"best": None, "stale": 0}  # of early stopping
-        self._has_said_stop = False
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
@@ -213,10 +212,16 @@ class FinetuningJob(Job):
         return first, min(first + size, (epoch + 1) * count) - 1
 
     def progress(self, index: int, next_batch: int) -> dict[str, Any]:
-        return {"batch": next_batch, "patience": self.patience}
+        return {"batch": next_batch}
 
-    def resume(self, progress: Mapping[str, Any]) -> None:
-        self.patience = dict(progress.get("patience") or self.patience)
+    def add_readers(self, run: EventStream, progress: Mapping[str, Any]) -> None:
+        run.add(
+            EarlyStopping,
+            self.best_metric,
+            higher_is_better=self.higher_is_better,
+            patience=self.config.patience,
+            progress=progress,
+        )
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         if not any(change.startswith(("num_epochs:", "max_steps:")) for change in changed):
@@ -226,17 +231,6 @@ class FinetuningJob(Job):
             "the learning rate decays over all steps, so a different number of steps would change "
             "the learning rates of the steps that are already done",
         ]
-
-    def stops_early(self) -> bool:
-        stale, patience = self.patience["stale"], self.config.patience
-        stops = 0 < patience <= stale
-        if stops and not self._has_said_stop:
-            self._has_said_stop = True
-            print(
-                f"training ends early: the {held_out_label(self.best_metric)} has not improved on "
-                f"its best value in {stale} evaluations (--patience {patience})"
-            )
-        return stops
 
     def evaluate(
         self, params: Any, phase: Phase | None = None, check: Callable[[], None] = never_stopped
@@ -253,12 +247,6 @@ class FinetuningJob(Job):
             for split, scores in self.dev_scores.items()
             for key, value in scores.items()
         }
-        if (value := evaluation.get(self.best_metric)) is not None:
-            best, sign = self.patience["best"], 1 if self.higher_is_better else -1
-            if best is None or sign * (value - best) > 0:
-                self.patience = {"best": value, "stale": 0}
-            else:
-                self.patience = {"best": best, "stale": self.patience["stale"] + 1}
         return evaluation
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from bertjax.data.batches.pretraining_batches import Rows, train_batches
 from bertjax.data.metadata import Metadata, row_sources
 from bertjax.data.mixture import rows_of_sources
 from bertjax.devices import hosts, sharding
-from bertjax.devices.activity import SAVING, Clock
+from bertjax.devices.activity import Clock
+from bertjax.record.events import EventStream
 from bertjax.record.hub_pushes import HubPushes
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.bad_steps import check_finite
@@ -123,16 +124,13 @@ class PretrainingJob(Job):
         self.identity = identity | {"distillation": teacher and identity["distillation"] | weights}
         self.data_fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
         self.eval_every, self.save_every = config.eval_every, config.save_every
-        self.evaluates_at_start, self.push_every = config.eval_at_start, config.push_every
+        self.evaluates_at_start = config.eval_at_start
         self.program: PretrainingProgram = program
         self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
         self._evaluation = HeldOutEvaluation(config, program, tokenizer, self._data, others)
-        self._pushes: HubPushes | None = None
-        if config.push_to_hub is not None and hosts.is_first():
-            self._pushes = HubPushes(workdir.path, config.push_to_hub)
         masking = make_masking(config, config.phases[0], tokenizer)
         if masking.segment is not None:
             self.identity["word_segmenter"] = "icu"
@@ -230,29 +228,18 @@ class PretrainingJob(Job):
         stage, row, _ = self.phases[index].stage_of(batch)
         return row, row + stage.batch_size - 1
 
-    def push(self, step: int, state: TrainState) -> None:
+    def add_readers(self, run: EventStream, progress: Mapping[str, Any]) -> None:
+        if (repository := self.config.push_to_hub) is not None:
+            every, write = self.config.push_every, self._write_model_of
+            run.add(HubPushes, self.workdir.path, repository, every, write, run.clock)
+
+    def write_results(self, state: TrainState) -> dict[str, float]:
+        self._write_model_of(state, self.num_steps, self.workdir.model)
+        return {}
+
+    def _write_model_of(self, state: TrainState, step: int, folder: Path) -> None:
         params = hosts.fetch(state.params, self.program.mesh)
-
-        def write() -> None:
-            assert self._pushes is not None
-            self._write_model(self._pushes.folder_of(step), params, step)
-            self._pushes.start()
-
-        hosts.on_first(write)
-
-    def write_model(self, state: TrainState) -> None:
-        """Writes the model directory of the finished run, and pushes it if that is asked for."""
-        params = hosts.fetch(state.params, self.program.mesh)
-        model, repository = self.workdir.model, self.config.push_to_hub
-        hosts.on_first(lambda: self._write_model(model, params, self.num_steps))
-
-        def push() -> None:
-            assert self._pushes is not None and repository is not None
-            self._pushes.finish()
-            push_folder(model, repository)
-
-        if repository is not None:
-            hosts.on_first_patiently(push)
+        hosts.on_first(lambda: self._write_model(folder, params, step))
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = map(dataclasses.asdict, self.config.phases)
@@ -331,11 +318,7 @@ def pretrain(config: PretrainConfig, clock: Clock | None = None) -> Path:
     """
     clock = clock or Clock()
     with opened_run(config, clock, direct=True) as (workdir, session):
-        job, state = train(
-            lambda: PretrainingJob(config, workdir), workdir, session, overwrite=config.overwrite
-        )
-        with clock.doing(SAVING):
-            job.write_model(state)
+        train(lambda: PretrainingJob(config, workdir), workdir, session, overwrite=config.overwrite)
     return place(workdir.address) / workdir.model.name
 
 

@@ -1,9 +1,10 @@
 """The story of a run, from top to bottom: where it stands, its phases, its steps, its end.
 
 `train` trains a `Job`, a pretraining or a fine-tuning, from the newest checkpoint (or from the
-start) to the last step, early stopping or a stop signal. Everything that a run does in time stands
-here in its order: after each step, `Saver` evaluates and saves where that is due, and `BadSteps`
-reports updates that were skipped. What differs between jobs stands first.
+start) to the last step, early stopping or a stop signal, and exports its model. Everything that a
+run does in time stands here in its order: after each step, `Saver` evaluates and saves where that
+is due. What happens is told as events to readers (`bertjax.record.events`), which show, log and
+check it. What differs between jobs stands first.
 """
 
 import abc
@@ -13,7 +14,8 @@ import glob
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 
@@ -35,11 +37,23 @@ from bertjax.devices.compilation import (
     use_deterministic_operations,
 )
 from bertjax.devices.flops import peak_flops
-from bertjax.record import journal
-from bertjax.record.logger import MetricLogger, Session
+from bertjax.devices.host_watch import HostWatch
+from bertjax.record.events import (
+    Evaluated,
+    EventStream,
+    Exported,
+    Finished,
+    Saved,
+    Started,
+    StepDone,
+)
+from bertjax.record.ledger import Ledger
+from bertjax.record.logger import MetricLogger
 from bertjax.record.metrics import MetricWriter
+from bertjax.record.processes import has_finished
+from bertjax.record.report_writer import ReportWriter
 from bertjax.record.terminal import Terminal
-from bertjax.record.trackers import Listener, check_installed, open_trackers
+from bertjax.record.trackers import check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
@@ -58,7 +72,6 @@ PER_HOST = (
     "reader_threads",
     "machine",
 )
-NOTHING = contextlib.nullcontext()
 
 
 class EvaluationStopped(Exception):
@@ -86,7 +99,6 @@ class Job(abc.ABC):
         eval_every: number of steps between evaluations; 0: only at the end of each phase.
         save_every: number of steps between checkpoints.
         evaluates_at_start: whether the state before the first step is evaluated.
-        push_every: number of steps between uploads of the model; 0: it is not uploaded.
     """
 
     name: str
@@ -99,7 +111,6 @@ class Job(abc.ABC):
     eval_every: int
     save_every: int
     evaluates_at_start: bool = False
-    push_every: int = 0
 
     def __init__(
         self,
@@ -157,8 +168,8 @@ class Job(abc.ABC):
     def claimed(self) -> None:  # noqa: B027
         """Is called on the first host when the workdir is locked, before the first step."""
 
-    def resume(self, progress: Mapping[str, Any]) -> None:  # noqa: B027
-        """Restores what `progress` returned; the step alone determines the position in the data."""
+    def add_readers(self, run: EventStream, progress: Mapping[str, Any]) -> None:  # noqa: B027
+        """Adds readers of this job alone, which remember their part of `progress`."""
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation of a phase, before its first step, if that is possible.
@@ -171,16 +182,13 @@ class Job(abc.ABC):
         """Returns the number of FLOP per update, to compute the MFU; 0 if the number is unknown."""
         return 0.0
 
-    def stops_early(self) -> bool:
-        """Returns whether training should end now, before the last step."""
-        return False
-
-    def push(self, step: int, state: TrainState) -> None:  # noqa: B027
-        """Uploads the model of `step`, every `push_every` steps."""
-
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state to export: the last `state`, or one of `checkpoints`."""
         return state
+
+    @abc.abstractmethod
+    def write_results(self, state: TrainState) -> dict[str, float]:
+        """Writes the model of the finished run and all of its results; returns its scores."""
 
     def new_state(self) -> TrainState:
         """Creates the training state before the first step, placed on the devices."""
@@ -241,6 +249,35 @@ def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, An
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
 
 
+class Session:
+    """What a process keeps while it trains one run or several, one after the other.
+
+    At the end of the `with` block, the ledger is closed and, unless an error has lost steps, its
+    table printed; and the last reports are written.
+
+    Args:
+        folder: the workdir, or the parent folder of several runs, whose report.html compares them.
+        clock: what this process is doing.
+        watch: tells the other hosts if this one ends.
+    """
+
+    def __init__(self, folder: Path, clock: Clock, watch: HostWatch):
+        self.clock, self.watch = clock, watch
+        self.ledger, self.report = Ledger(clock), ReportWriter(folder, clock)
+        watch.at_end.append(self.close)
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends ledger and report; `error` is why the process ends before its work is done."""
+        self.ledger.close(error)
+        self.report.close(error)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(error)
+
+
 @contextlib.contextmanager
 def opened_run(
     config: TrainingConfig, clock: Clock, *, direct: bool
@@ -283,13 +320,10 @@ def opened_run(
         yield workdir, session
 
 
-SomeJob = TypeVar("SomeJob", bound=Job)
-
-
 def train(
-    make_job: Callable[[], SomeJob], workdir: Workdir, session: Session, *, overwrite: bool = False
-) -> tuple[SomeJob, TrainState]:
-    """Trains a job in `workdir` to its end; returns the job and the state to export.
+    make_job: Callable[[], Job], workdir: Workdir, session: Session, *, overwrite: bool = False
+) -> dict[str, float]:
+    """Trains a job in `workdir` to its end, and exports its model; returns the scores of the job.
 
     Args:
         make_job: makes the job; it is called again after each rollback.
@@ -306,18 +340,24 @@ def train(
             differ in code, config or data.
     """
     while True:
+        run = EventStream(session.clock)
         try:
             hosts.on_first(lambda: put_in_order(workdir, overwrite=overwrite))
             job = hosts.on_all(make_job)
             claim(job, workdir)
             try:
-                return job, _train(job, workdir, session)
+                state = _train(job, workdir, session, run)
             except NotFinite as bad:
                 steps = job.settings.rollback_steps
                 if not Rollbacks(workdir.path).roll_back(
                     workdir.checkpoints, job.phases, bad, steps
                 ):
                     raise
+            else:
+                with session.clock.doing(activity.SAVING):
+                    scores = job.write_results(state)
+                run.emit(Exported())
+                return scores
         finally:
             workdir.release()
         hosts.on_first(workdir.publish)
@@ -374,8 +414,9 @@ def claim(job: Job, workdir: Workdir) -> None:
     job.run_id = workdir.read()["run_id"]
 
 
-def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
+def _train(job: Job, workdir: Workdir, session: Session, run: EventStream) -> TrainState:
     clock = session.clock
+    clock.step = 0
     checkpointer = Checkpointer(
         workdir.checkpoints,
         clock=clock,
@@ -384,76 +425,84 @@ def _train(job: Job, workdir: Workdir, session: Session) -> TrainState:
         metric=job.best_metric,
         higher_is_better=job.higher_is_better,
     )
-    # Trackers may wait for a server, so that the last checkpoint is finished before.
-    with contextlib.ExitStack() as trackers, checkpointer as checkpoints:
-        with StopSignal(checkpoints, session.watch) as stop:
+    # Readers are told of the end when the last checkpoint is complete, since trackers may wait for
+    # a server then.
+    with run, checkpointer as checkpoints:
+        with StopSignal(checkpoints, session.watch, clock) as stop:
             # 1. Where does the run stand?
             progress: Mapping[str, Any] = {}
             if checkpoints.latest_step is None:
                 # The step is not read from the state, because that would wait for its computation.
-                state, step = job.new_state(), 0
+                state = job.new_state()
             else:
                 with clock.doing(activity.RESTORING):
                     state, progress = checkpoints.restore(job.program.state_shapes)
                     checkpoints.delete_superseded()
-                    step = int(state.step)
-            stop.step = step
-            job.resume(progress)
+                    clock.step = int(state.step)
             rollbacks = Rollbacks(workdir.path)
-            recording = _record(job, workdir, session, step, progress, rollbacks.count, trackers)
-            with contextlib.closing(recording) as record:
-                bad = BadSteps(record.report, job.rows_of_batch, job.settings, progress)
-                save = Saver(job, checkpoints, record, bad, stop, session, progress)
-                if save.evaluation_due:  # a signal had cut it off
-                    done = [s for s in segments(job.phases, rollbacks, 0) if s.first < step]
-                    save.finish_due_evaluation(step, state, done[-1])
-                # 2. The phases, in segments of one batch size
-                segment, phase = None, -1
-                for segment in segments(job.phases, rollbacks, step):
-                    if save.evaluation_due or job.stops_early() or stop(waits=True):
+            _open_readers(run, job, workdir, session, progress, rollbacks.count)
+            save = Saver(job, checkpoints, run, stop, is_due=bool(progress.get("evaluation_due")))
+            if save.evaluation_due:  # a signal had cut it off
+                done = [s for s in segments(job.phases, rollbacks, 0) if s.first < run.step]
+                save.finish_due_evaluation(state, done[-1])
+            # 2. The phases, in segments of one batch size
+            segment, phase = None, -1
+            for segment in segments(job.phases, rollbacks, run.step):
+                if save.evaluation_due or run.should_stop() or stop(waits=True):
+                    break
+                if segment.phase_index != phase:
+                    phase = segment.phase_index
+                    save.compile_evaluation(state, segment)  # while everything is saved
+                    evaluates = run.step == 0 and job.evaluates_at_start
+                    if evaluates and save.evaluate(state, segment) is None:
                         break
-                    if segment.phase_index != phase:
-                        phase = segment.phase_index
-                        save.compile_evaluation(state, segment)  # while everything is saved
-                        evaluates = step == 0 and job.evaluates_at_start
-                        if evaluates and save.evaluate(0, state, segment) is None:
-                            break
-                    flops = job.flops_per_step(segment.stage)
-                    record.start_phase(flops, flops and peak_flops(job.settings.peak_tflops))
-                    train_step = job.program.seeded_step(segment.stage)
-                    # 3. The steps
-                    with clock.doing(activity.STEPPING):
-                        batches = job.batches(segment.phase_index, segment.first_batch)
-                        for batch in clock.waiting_for(batches):
-                            is_first = step == segment.first
-                            with clock.compiling("the training step") if is_first else NOTHING:
-                                state, metrics = train_step(state, batch)
-                            stop.step = step = step + 1
-                            clock.progressed(step)
-                            bad.see(
-                                step, metrics, segment.phase_index, segment.batch_after(step - 1)
-                            )
-                            record(step, metrics)
-                            session.did_step(step)
-                            save.after(step, state, segment)
-                            if job.push_every and step % job.push_every == 0:
-                                with clock.doing(activity.SAVING):
-                                    job.push(step, state)
-                            if step == segment.last or stop() or job.stops_early():
-                                break
-                # 4. The end
-                if stop.agreed and segment is not None:
-                    save.stopped(step, state, segment)
-                is_done = step == job.num_steps or job.stops_early()
-                is_done = is_done and not save.evaluation_due
+                with run.doing(activity.STEPPING):
+                    state = _train_segment(job, state, segment, run, save, stop)
+            # 4. The end
+            if stop.agreed and segment is not None:
+                save.stopped(state, segment)
             # A signal after the last step stops what follows, such as other folds.
-            is_done = not stop(waits=True) and is_done
-        if not is_done:
+            is_stopped = stop(waits=True)
+        is_done = run.step == job.num_steps or run.should_stop()
+        if is_stopped or not is_done or save.evaluation_due:
             checkpoints.close()
-            saved = "which is saved" if step else "so that there was nothing to save"
-            message = f"stopped after step {step} of {job.num_steps}, {saved}"
+            saved = "so that there was nothing to save"
+            if run.step:
+                saved = "which is saved"
+            message = f"stopped after step {run.step} of {job.num_steps}, {saved}"
             raise Interrupted(message, on_all_hosts=True)
+        checkpoints.wait()
+        run.emit(Finished())
         return job.choose_state(checkpoints, state)
+
+
+def _train_segment(
+    job: Job,
+    state: TrainState,
+    segment: Segment,
+    run: EventStream,
+    save: "Saver",
+    stop: StopSignal,
+) -> TrainState:
+    # 3. The steps
+    train_step = job.program.seeded_step(segment.stage)
+    peak_seconds = 0.0
+    if flops := job.flops_per_step(segment.stage):
+        peak_seconds = flops / peak_flops(job.settings.peak_tflops)
+    batches = job.batches(segment.phase_index, segment.first_batch)
+    for batch in run.clock.waiting_for(batches):
+        compiling = contextlib.nullcontext()
+        if run.step == segment.first:
+            compiling = run.clock.compiling("the training step")
+        with compiling:
+            state, metrics = train_step(state, batch)
+        number = segment.batch_after(run.step)
+        run.clock.did_step()
+        run.emit(StepDone(run.step, metrics, state, segment.phase_index, number, peak_seconds))
+        save.after(state, segment)
+        if run.step == segment.last or stop() or run.should_stop():
+            break
+    return state
 
 
 class Saver:
@@ -471,11 +520,9 @@ class Saver:
     Args:
         job: what is trained.
         checkpoints: writes the checkpoints.
-        record: logs the metrics; its training time excludes evaluations and saves.
-        bad: the skipped updates, which are reported before a checkpoint is saved.
+        run: where the run stands, and who is told of evaluations and saves.
         stop: the stop signal.
-        session: its clock counts the time of evaluations and saves.
-        progress: the JSON values in the checkpoint that the run resumes from.
+        is_due: whether the evaluation of the step at which the run resumes was not completed.
 
     Attributes:
         evaluation_due: whether an evaluation was due at the last step but was not completed,
@@ -486,16 +533,13 @@ class Saver:
         self,
         job: Job,
         checkpoints: Checkpointer,
-        record: MetricLogger,
-        bad: BadSteps,
+        run: EventStream,
         stop: StopSignal,
-        session: Session,
-        progress: Mapping[str, Any],
+        *,
+        is_due: bool,
     ):
-        self.job, self._checkpoints, self._record = job, checkpoints, record
-        self._bad, self._stop, self._session = bad, stop, session
-        self._clock = session.clock
-        self.evaluation_due = bool(progress.get("evaluation_due"))
+        self.job, self._checkpoints = job, checkpoints
+        self.run, self._stop, self.evaluation_due = run, stop, is_due
         self._compiled = -1  # the last phase whose evaluation is compiled
 
     def compile_evaluation(self, state: TrainState, segment: Segment) -> None:
@@ -505,37 +549,35 @@ class Saver:
         the process at once, even during compilation, without loss.
         """
         self._checkpoints.wait()
-        with self._clock.compiling("the evaluation"):
+        with self.run.clock.compiling("the evaluation"):
             if self.job.compile_evaluation(state.params, segment.phase):
                 self._compiled = segment.phase_index
 
-    def after(self, step: int, state: TrainState, segment: Segment) -> None:
-        """Evaluates and saves `state` if that is due after `step`."""
-        last, every = step == segment.end, self.job.eval_every
-        evaluates = last or bool(every and step % every == 0)
-        saves = last or step % self.job.save_every == 0
-        if not evaluates and not saves:
-            return
-        self._bad.finish()
-        with self._record.paused():
-            if evaluates and saves and self._compiled != segment.phase_index:
-                self.evaluation_due = True
-                self._save(step, state, segment)
-                self._checkpoints.wait()
-                self.finish_due_evaluation(step, state, segment)
-                return
-            metrics = self.evaluate(step, state, segment) if evaluates else None
-            if self.evaluation_due:
+    def after(self, state: TrainState, segment: Segment) -> None:
+        """Evaluates and saves the state after a step, where that is due."""
+        step, every = self.run.step, self.job.eval_every
+        saves = step == segment.end or step % self.job.save_every == 0
+        evaluates = step == segment.end or (every > 0 and step % every == 0)
+        if not evaluates:
+            if saves:
+                self._save(state, segment)
+        elif saves and self._compiled != segment.phase_index:
+            self.evaluation_due = True
+            self._save(state, segment)
+            self._checkpoints.wait()
+            self.finish_due_evaluation(state, segment)
+        else:
+            metrics = self.evaluate(state, segment)
+            if metrics is None:
                 return  # the run stops after this step, which `stopped` saves
-            of_phase = metrics and {**metrics, "phase": segment.phase_index}
-            if saves or (of_phase and self._checkpoints.would_be_best(of_phase)):
-                self._save(step, state, segment, metrics)
+            if saves or self._checkpoints.would_be_best(_of_phase(metrics, segment)):
+                self._save(state, segment, metrics)
 
-    def evaluate(self, step: int, state: TrainState, segment: Segment) -> dict[str, float] | None:
-        """Evaluates `state`; logs and returns the metrics, or returns None after a stop signal."""
+    def evaluate(self, state: TrainState, segment: Segment) -> dict[str, float] | None:
+        """Evaluates `state`; returns the metrics, or None after a stop signal."""
 
         def check() -> None:  # all hosts must call it equally often
-            self._clock.progressed()
+            self.run.clock.progressed()
             if self._stop():
                 raise EvaluationStopped
 
@@ -543,111 +585,122 @@ class Saver:
         if self._stop():
             return None
         try:
-            with self._clock.doing(activity.EVALUATING):
+            with self.run.doing(activity.EVALUATING):
                 params = self.job.program.final_params(state)
                 metrics = self.job.evaluate(params, segment.phase, check)
         except EvaluationStopped:
             return None
         self.evaluation_due = False
         if metrics:
-            self._record.report(step, metrics)
+            self.run.emit(Evaluated(self.run.step, metrics))
         return metrics
 
-    def finish_due_evaluation(self, step: int, state: TrainState, segment: Segment) -> None:
-        """Evaluates the state of `step`, whose checkpoint was saved without an evaluation.
+    def finish_due_evaluation(self, state: TrainState, segment: Segment) -> None:
+        """Evaluates the state of the newest checkpoint, which was saved without an evaluation.
 
         Afterwards, the checkpoint is replaced by one that also stores the metrics.
         """
-        metrics = self.evaluate(step, state, segment)
+        metrics = self.evaluate(state, segment)
         if metrics is not None:
             self._compiled = segment.phase_index
-            self._save(step, state, segment, metrics, replaces=True)
+            self._save(state, segment, metrics, replaces=True)
 
-    def stopped(self, step: int, state: TrainState, segment: Segment) -> None:
-        """Saves a checkpoint of `state` after a stop signal, unless `step` is saved already."""
-        self._bad.finish()
+    def stopped(self, state: TrainState, segment: Segment) -> None:
+        """Saves a checkpoint of `state` after a stop signal, unless it is saved already."""
         self._checkpoints.wait()
-        if self._checkpoints.saved_step != step:
-            with self._record.paused():
-                self._save(step, state, segment)
+        if self._checkpoints.saved_step != self.run.step:
+            self._save(state, segment)
 
     def _save(
         self,
-        step: int,
         state: TrainState,
         segment: Segment,
         metrics: dict[str, float] | None = None,
         *,
         replaces: bool = False,
     ) -> None:
-        progress = {
-            **self.job.progress(segment.phase_index, segment.batch_after(step)),
-            "pending": self._record.pending,
-            "skipped_in_a_row": self._bad.in_a_row,
-            "evaluation_due": self.evaluation_due,
-            "run_id": self.job.run_id,
-        }
-        kept = {**metrics, "phase": segment.phase_index} if metrics else {}
-        with self._clock.doing(activity.SAVING, "saving a checkpoint"):
+        step = self.run.step
+        kept = _of_phase(metrics or {}, segment)
+        with self.run.doing(activity.SAVING, "saving a checkpoint"):
+            progress = {
+                **self.job.progress(segment.phase_index, segment.batch_after(step)),
+                **self.run.remembered(),
+                "evaluation_due": self.evaluation_due,
+                "run_id": self.job.run_id,
+            }
             if replaces:
-                return self._checkpoints.replace(step, state, progress, kept)
-            check_finite(state, f"The checkpoint of step {step}")
-            self._record.flush()
-            self._checkpoints.save(step, state, progress, kept)
-        self._session.saved(step)
+                self._checkpoints.replace(step, state, progress, kept)
+            else:
+                check_finite(state, f"The checkpoint of step {step}")
+                self._checkpoints.save(step, state, progress, kept)
+        self.run.emit(Saved(step))
 
 
-def _record(
+def _of_phase(metrics: dict[str, float], segment: Segment) -> dict[str, float]:
+    """Returns metrics as a checkpoint stores them; {} if there are none."""
+    if not metrics:
+        return {}
+    return {**metrics, "phase": segment.phase_index}
+
+
+def _open_readers(
+    run: EventStream,
     job: Job,
     workdir: Workdir,
     session: Session,
-    step: int,
     progress: Mapping[str, Any],
     rollbacks: int,
-    trackers: contextlib.ExitStack,
-) -> MetricLogger:
-    """Opens the files, terminal, trackers, report and ledger of a run that goes on from `step`."""
-    due = bool(progress.get("evaluation_due"))
+) -> None:
+    """Opens the readers of a run that starts, or goes on from a checkpoint with `progress`.
+
+    Each is told of an event after those before it: skipped updates stand in the metric files before
+    the log line of their step, and everything is written when the report looks at it.
+    """
+    step, settings = run.step, job.settings
+    is_due = bool(progress.get("evaluation_due"))
+    run.add(BadSteps, run.emit, job.rows_of_batch, settings, progress)
+    job.add_readers(run, progress)
+    is_done = not is_due and (step == job.num_steps or run.should_stop())
     # A finished run, with its model and scores, writes no report and no ledger line.
-    is_done = not due and (step == job.num_steps or job.stops_early())
-    is_done = is_done and hosts.is_first() and journal.has_finished(workdir.path)
-    if is_done:
+    is_finished = is_done and hosts.is_first() and has_finished(workdir.path)
+    if is_finished:
         hosts.say(
             f"The run in {workdir.address} is finished (step {step:,} of {job.num_steps:,}): "
-            "nothing is left to train. To train again, choose another --workdir or delete that "
-            "folder."
+            "nothing is left to train. To train again, choose another --workdir."
         )
     else:
-        session.begin_run(workdir.path, step)
         hosts.say(first_line(job, step))
-    writer, listeners, last = None, list[Listener](), None
-    if hosts.is_first():
-        writer = MetricWriter(
-            workdir.path,
-            step,
-            # Without a checkpoint, an evaluation before the first step is repeated.
-            evaluation_due=due or step == 0,
-            publish=workdir.publish_if_possible,
-        )
-        for tracker in open_trackers(job.settings, workdir.path, rollbacks):
-            listeners.append(tracker)
-            trackers.push(lambda kind, *_, tracker=tracker: tracker.close(complete=kind is None))
-        if not is_done:
-            facts = facts_of(job, step) | {"rollbacks": rollbacks}
-            listeners.append(session.report(workdir.path, workdir.address, facts))
-        logged = workdir.last_evaluation() or {}
-        last = {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
-    position = {"num_steps": job.num_steps, "step": step, "last_evaluation": last}
-    terminal = Terminal(job.name, clock=session.clock, quiet=writer is None, **position)
-    return MetricLogger(
-        writer,
-        terminal,
-        trackers=listeners,
-        every=job.settings.log_every,
+    logger = MetricLogger(
+        run.emit,
+        run.clock,
+        every=settings.log_every,
         num_steps=job.num_steps,
         pending=progress.get("pending"),
         loss_weights=job.program.objective.loss_weights,
     )
+    run.add(
+        MetricWriter,
+        workdir.path,
+        step,
+        # Without a checkpoint, an evaluation before the first step is repeated.
+        evaluation_due=is_due or step == 0,
+        publish=workdir.publish_if_possible,
+    )
+    run.add(
+        Terminal,
+        job.name,
+        clock=run.clock,
+        num_steps=job.num_steps,
+        last_evaluation=workdir.last_evaluation(),
+        preview=logger.means_so_far,
+    )
+    run.readers.append(logger)
+    if hosts.is_first():
+        run.readers += open_trackers(settings, workdir.path, rollbacks)
+        if not is_finished:
+            run.readers = [session.ledger, *run.readers, session.report]
+    facts = facts_of(job, step) | {"rollbacks": rollbacks}
+    run.emit(Started(workdir.path, workdir.address, step, facts))
 
 
 def facts_of(job: Job, step: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from bertjax.config import PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products, peak_flops
-from bertjax.record.logger import STEPS_AHEAD
+from bertjax.record.events import STEPS_AHEAD
 from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.program import PretrainingProgram, max_predictions, random_rows, with_head
 

@@ -55,7 +55,7 @@ from bertjax.cloud.mirror import LIST_FILE, Mirror, mirror_folder
 from bertjax.config import differences
 from bertjax.devices import hosts
 from bertjax.devices.host_watch import HostWatch
-from bertjax.record.metrics import read_lines
+from bertjax.record.metrics import last_evaluation
 
 # Config fields that may differ when a run is resumed, since no update depends on them. Data files
 # and a teacher may have moved, because hashes of their content identify them.
@@ -103,8 +103,7 @@ class Workdir:
 
     def last_evaluation(self) -> dict[str, Any] | None:
         """Returns the logged metrics of the last evaluation; None if there was no evaluation."""
-        lines = reversed(read_lines(self.metrics).lines)
-        return next((line for line in lines if any(k.startswith("eval/") for k in line)), None)
+        return last_evaluation(self.metrics)
 
     @property
     def newest_step(self) -> int:

@@ -226,7 +226,7 @@ def test_a_signal_that_was_ignored_before_remains_ignored(number):
     try:
         with (
             signals_raise(trains=True),
-            StopSignal(SimpleNamespace(saved_step=0), HostWatch(Clock())) as stop,
+            StopSignal(SimpleNamespace(saved_step=0), HostWatch(Clock()), Clock()) as stop,
             signals_deferred(),
         ):
             os.kill(os.getpid(), number)

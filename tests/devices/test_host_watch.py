@@ -18,7 +18,8 @@ def state(count, doing=activity.STEPPING, step=7, beat=0):
 def stalled(monkeypatch):
     """A record whose last progress is 30 s ago, and a clock that can be moved."""
     record = activity.Clock()
-    record.progressed(12)
+    record.step = 12
+    record.progressed()
     now = time.monotonic() + 30
     clock = type(
         "Clock", (), {"monotonic": staticmethod(lambda: clock.now), "now": now, "process": record}
@@ -74,7 +75,8 @@ def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
 
 def test_states_are_described():
     clock = activity.Clock()
-    clock.progressed(3)
+    clock.step = 3
+    clock.progressed()
     assert host_watch.described(host_watch.state(clock, 1)) == "start-up, after step 3"
     assert host_watch.described("x") == "starting"
 

@@ -290,8 +290,8 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
 SLOW_PARTS = {
     "stepping": """
 from bertjax.train.bad_steps import BadSteps
-see = BadSteps.see
-BadSteps.see = lambda self, *args: (time.sleep(0.5), see(self, *args))[1]
+read = BadSteps.read
+BadSteps.read = lambda self, event: (time.sleep(0.5), read(self, event))[1]
 """,
     "evaluating": """
 from bertjax.train.held_out_evaluation import HeldOutEvaluation

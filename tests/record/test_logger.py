@@ -3,51 +3,38 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from bertjax.devices.activity import Clock
+from bertjax.devices.activity import STEPPING, Clock
 from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
-from bertjax.record import logger as hooks
+from bertjax.record.events import Ended, StepDone
+from bertjax.record.logger import MetricLogger
 from bertjax.train.held_out_evaluation import evaluation_sums
 from bertjax.train.run import device_text
 
 
-class Lines:
-    """A writer that keeps what it is given."""
-
-    def __init__(self):
-        self.values = []
-
-    def write(self, step, values):
-        self.values.append(values)
-
-    def close(self):
-        pass
-
-
 def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch):
-    clock = iter(np.arange(0.0, 100.0, 1.0))
-    monkeypatch.setattr(hooks.time, "perf_counter", lambda: next(clock))
-    lines = Lines()
-    terminal = hooks.Terminal("pretraining", clock=Clock(), num_steps=6, step=0)
-    logger = hooks.MetricLogger(lines, terminal, every=6, num_steps=6)
+    lines, clock = [], Clock()
+    logger = MetricLogger(lines.append, clock, every=6, num_steps=6)
     metrics = {
         "sums": {"loss": (jnp.ones(()), jnp.ones(()))},
         "tokens": jnp.ones(()),
         "learning_rate": jnp.ones(()),
         "grad_norm": jnp.ones(()),
     }
-    logger.start_phase(10.0, 100.0)
-    for step in (1, 2, 3):
-        logger(step, metrics)
-    logger.start_phase(40.0, 100.0)
-    for step in (4, 5, 6):
-        logger(step, metrics)
-    logger.close()
-    (values,) = lines.values
-    # The first step of each phase compiles and is not timed: two steps of 10 and two of 40 FLOP.
-    # The clock advances by a second per reading: one is measured in each phase.
-    assert values["train/mfu"] == (2 * 10 + 2 * 40) / 2.0 / 100.0
+    seconds = 0.0
+    monkeypatch.setattr(clock, "seconds_of", lambda *_: seconds)
+    for step in range(1, 7):
+        seconds += 100.0 if step in (1, 4) else 1.0  # the first step of each phase compiles
+        logger.read(StepDone(step, metrics, None, step // 4, 0, 0.1 if step < 4 else 0.4))
+        if step == 3:
+            logger.read(Ended(STEPPING))
+    (line,) = lines
+    # Two steps of a second are timed in each phase, which take .1 and .4 seconds at the peak.
+    assert line.step == 6
+    assert line.metrics["train/mfu"] == pytest.approx((2 * 0.1 + 2 * 0.4) / 4.0)
+    assert line.metrics["train/tokens_per_second"] == pytest.approx(1.0)
 
 
 def test_evaluation_reads_the_device_once_and_adds_up_all_batches(monkeypatch):

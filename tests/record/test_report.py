@@ -22,21 +22,22 @@ from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
 from bertjax.inference.texts import from_text
-from bertjax.record import journal
-from bertjax.record.logger import Session
+from bertjax.record import processes
+from bertjax.record.events import Evaluated, Line, Started
+from bertjax.record.ledger import read_ledger
 from bertjax.record.metrics import to_line
 from bertjax.record.predictions import MOST_POINTS, PredictionSummary, best_in_words
 from bertjax.record.report import (
     MOST_BUCKETS,
     RESUMING,
     Curve,
-    ReportWriter,
     RunMetrics,
     hints_of,
     read_metrics,
     report_page,
     run_data,
 )
+from bertjax.record.report_writer import ReportWriter
 from bertjax.tasks import Example, make_task
 from bertjax.tasks.classification import (
     ChoiceTask,
@@ -47,6 +48,7 @@ from bertjax.tasks.classification import (
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.train.experiments import task_options
+from bertjax.train.run import Session
 from tests.browser import data_of
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
@@ -241,12 +243,12 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
     )
     (workdir / PRESENT).unlink()
     (workdir / LEDGER).write_text(json.dumps(ledger_line(now - 9000, now - 8000, 40)) + "\n")
-    journal.started(workdir, {"step": 0, "num_steps": 60})
-    journal.ended(workdir, "stopped", "NotFinite: the loss is NaN.")
+    processes.started(workdir, {"step": 0, "num_steps": 60})
+    processes.ended(workdir, "stopped", "NotFinite: the loss is NaN.")
     assert sentence().startswith("Stopped after step 40 of 60 (67 %): NotFinite: the loss is NaN.")
-    journal.started(workdir, {"step": 30, "num_steps": 60})
-    journal.started(workdir, {"step": 20, "num_steps": 60, "rollbacks": 1})
-    journal.ended(workdir, "finished")
+    processes.started(workdir, {"step": 30, "num_steps": 60})
+    processes.started(workdir, {"step": 20, "num_steps": 60, "rollbacks": 1})
+    processes.ended(workdir, "finished")
     data = run_data(workdir)
     assert data["status"]["state"] == "finished" and "step 40 of 60" in sentence()
     events = [(event["kind"], event["step"]) for event in data["events"]]
@@ -262,20 +264,20 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
 
 def test_every_stop_and_only_steps_that_were_lost_are_said(workdir, monkeypatch):
     clock = iter(range(1000, 9000, 10))
-    monkeypatch.setattr(journal, "time", SimpleNamespace(time=lambda: float(next(clock))))
-    journal.started(workdir, {"step": 0, "num_steps": 60})  # at 1000
-    journal.ended(workdir, "stopped", "stopped by Ctrl-C (everything up to step 34 is saved)")
+    monkeypatch.setattr(processes, "time", SimpleNamespace(time=lambda: float(next(clock))))
+    processes.started(workdir, {"step": 0, "num_steps": 60})  # at 1000
+    processes.ended(workdir, "stopped", "stopped by Ctrl-C (everything up to step 34 is saved)")
     lines = [ledger_line(995, 1009, 34)]
     (workdir / LEDGER).write_text(json.dumps(lines[0]) + "\n")
     data = run_data(workdir)
     said = data["status"]["sentence"]
     assert said.endswith("(67 %): Ctrl-C (everything up to step 34 is saved). " + RESUMING)
     assert data["notes"] == [said]  # a stopped run is not called uninterrupted
-    journal.started(workdir, {"step": 34, "num_steps": 60})  # at 1020, is killed
-    journal.started(workdir, {"step": 40, "num_steps": 60})  # at 1030
-    journal.ended(workdir, "finished")
-    journal.started(workdir, {"step": 60, "num_steps": 60})  # finds that nothing is to be done
-    journal.ended(workdir, "finished")
+    processes.started(workdir, {"step": 34, "num_steps": 60})  # at 1020, is killed
+    processes.started(workdir, {"step": 40, "num_steps": 60})  # at 1030
+    processes.ended(workdir, "finished")
+    processes.started(workdir, {"step": 60, "num_steps": 60})  # finds that nothing is to be done
+    processes.ended(workdir, "finished")
     lines += [ledger_line(1015, 1025, 57) | {"lost_steps": 17}, ledger_line(1028, 1039, 60)]
     (workdir / LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = run_data(workdir)
@@ -284,7 +286,7 @@ def test_every_stop_and_only_steps_that_were_lost_are_said(workdir, monkeypatch)
     assert "resumed at step 34" in first and "Ctrl-C" in first and "again" not in first
     assert "resumed at step 40" in second and "was killed" in second
     assert "17 steps that it had done after its last checkpoint were computed again" in second
-    journal.started(workdir, {"step": 60, "num_steps": 90})
+    processes.started(workdir, {"step": 60, "num_steps": 90})
     assert run_data(workdir)["events"][-1]["kind"] == "extended"
 
 
@@ -343,10 +345,11 @@ def test_runs_are_compared_and_found_in_a_parent_folder(tmp_path, workdir, capsy
 
 def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
     (workdir / "report.html").mkdir()  # cannot be replaced by a file
-    with host_watch.watching(clock := Clock()) as watch, Session(workdir, clock, watch) as session:
-        writer = session.report(workdir, "the workdir", {"step": 0})
-        for step in (45, 50):
-            writer.write(step, {"eval/mlm_loss": 1.0})
+    writer = ReportWriter(workdir, Clock())
+    writer.read(Started(workdir, "the workdir", 0, {"step": 0}))
+    for step in (45, 50):
+        writer.read(Evaluated(step, {"eval/mlm_loss": 1.0}))
+    writer.close()
     printed = capsys.readouterr().out
     assert printed.count("warning:") == 1 and "The run goes on" in printed
 
@@ -360,30 +363,32 @@ def test_a_run_that_ends_because_another_host_has_ended_does_not_seem_to_run(
     watch = host_watch.HostWatch(clock := Clock())
     watch.over = SimpleNamespace(wait=lambda seconds: False)
     session = Session(workdir, clock, watch)
-    session.begin_run(workdir, 40)
-    session.report(workdir, "the workdir", {"step": 40, "num_steps": 60})
+    started = Started(workdir, "the workdir", 40, {"step": 40, "num_steps": 60})
+    for reader in (session.ledger, session.report):
+        reader.read(started)
     said = f"process 1 ended: {message}"
     watch._end_with(said, is_stop=is_stop)
     assert statuses == [STOPPED if is_stop else 1]
     sentence = data_of((workdir / "report.html").read_text())["runs"][0]["status"]["sentence"]
     assert sentence == f"Stopped after step 40 of 60 (67 %): {said}. {RESUMING}"
-    assert not (workdir / PRESENT).exists() and journal.read_ledger(workdir)
+    assert not (workdir / PRESENT).exists() and read_ledger(workdir)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
     log = workdir / "metrics.jsonl"
-    writer = ReportWriter(workdir, str(workdir), Clock())
+    writer = ReportWriter(workdir, Clock())
+    writer.read(Started(workdir, str(workdir), 40, {}))
     lines = [(step, {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}) for step in (45, 50, 60)]
     skipped = {"in_a_row": 1, "loss": bad, "grad_norm": bad, "phase": 0}
     lines.insert(1, (47, {f"skipped/{name}": value for name, value in skipped.items()}))
     with log.open("a") as file:
         file.write(to_line(*lines[0]))
-    writer.write(*lines[0])
+    writer.read(Line(*lines[0]))
     aside = log.rename(workdir / "aside")
     for step, line in lines[1:]:
-        writer.write(step, line)
-    writer.show("finished")
+        writer.read(Line(step, line))
+    writer.close()
     with aside.open("a") as file:
         file.writelines(to_line(step, line) for step, line in lines[1:])
     aside.rename(log)
@@ -401,7 +406,7 @@ def test_no_number_of_a_run_keeps_its_report_from_being_written(workdir, bad):
     (workdir / "predictions").mkdir(exist_ok=True)
     scores = {"pearson": bad, "mse": 0.25}
     (workdir / "predictions" / "dev.summary.json").write_text(json.dumps({"scores": scores}))
-    journal.started(workdir, {"step": 40, "num_steps": 60, "parameters": bad})
+    processes.started(workdir, {"step": 40, "num_steps": 60, "parameters": bad})
     data = data_of(report_page([run_data(workdir)]))["runs"][0]
     assert data["scores"] == {"dev/f1": None, "dev/accuracy": 0.5}
     assert data["splits"][0]["scores"] == {"pearson": None, "mse": 0.25}

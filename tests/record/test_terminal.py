@@ -14,6 +14,14 @@ from rich.console import Console
 from bertjax.devices import activity
 from bertjax.record import labels as metric_labels
 from bertjax.record import terminal
+from bertjax.record.events import (
+    Evaluated,
+    Finished,
+    Logged,
+    Skipped,
+    StepDone,
+    Stopped,
+)
 from bertjax.record.terminal import Terminal
 from tests.pseudo_terminal import shown_on_terminal
 
@@ -53,13 +61,18 @@ def without_codes(text: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
+def line_of(step, values):
+    kind = next(iter(values), "train/").partition("/")[0]
+    return {"train": Logged, "eval": Evaluated, "skipped": Skipped}[kind](step, values)
+
+
 def shown_in_a_log(console, entries, **settings) -> list[str]:
     file = console(False)
-    log = Terminal("pretraining", clock=activity.Clock(), num_steps=2000, step=0, **settings)
+    log = Terminal("pretraining", clock=activity.Clock(), num_steps=2000, **settings)
     for step, values in entries:
-        log.did_step(step)
-        log.show(step, values)
-    log.close()
+        log.read(StepDone(step, {}, None, 0, 0, 0.0))
+        log.read(line_of(step, values))
+    log.read(Finished())
     return file.getvalue().splitlines()
 
 
@@ -90,12 +103,12 @@ def test_the_lines_of_a_log_align_and_have_no_control_characters(console):
 
 def test_a_resumed_run_compares_with_the_evaluation_before(console):
     (line,) = shown_in_a_log(
-        console, [(500, {"eval/mlm_loss": 4.903})], last_evaluation={"mlm_loss": 4.985}
+        console, [(500, {"eval/mlm_loss": 4.903})], last_evaluation={"eval/mlm_loss": 4.985}
     )
     assert line.endswith("MLM loss  4.903 (-0.082)")
     # NaN is null in metrics.jsonl.
     (line,) = shown_in_a_log(
-        console, [(500, {"eval/mlm_loss": 4.903})], last_evaluation={"mlm_loss": None}
+        console, [(500, {"eval/mlm_loss": 4.903})], last_evaluation={"eval/mlm_loss": None}
     )
     assert line.endswith("MLM loss  4.903")
 
@@ -123,11 +136,11 @@ def test_long_evaluations_are_continued_on_aligned_lines(console):
 @pytest.mark.parametrize("width", (60, 100))
 def test_the_table_has_one_header_until_the_columns_change(console, width):
     file = console(True, width)
-    table = Terminal("pretraining", clock=activity.Clock(), num_steps=2000, step=0)
+    table = Terminal("pretraining", clock=activity.Clock(), num_steps=2000)
     later = {**EVAL, "eval/mlm_loss": 4.903, "eval/nsp_loss": 0.7}
     for step, values in ((100, EVAL), (200, later), (300, {"eval/mlm_loss": 4.8})):
-        table.show(step, values)
-    table.close()
+        table.read(line_of(step, values))
+    table.read(Stopped())
     text = without_codes(file.getvalue())
     assert text.count("MLM loss") == 2 and text.count("NSP accuracy") == 1
     lines = text.replace("\r", "\n").splitlines()
@@ -142,12 +155,13 @@ def test_the_table_has_one_header_until_the_columns_change(console, width):
 def live_line(width: int, values, *, name="pretraining", step=500) -> str:
     """The live line at a step of 2,000, after steps of 2 ms, on a terminal of a width."""
     clock = activity.Clock()
-    shown = Terminal(name, clock=clock, num_steps=2000, step=0, quiet=True)
-    shown.set_values(values)
+    shown = Terminal(name, clock=clock, num_steps=2000, quiet=True)
+    shown.read(Logged(0, {f"train/{key}": value for key, value in values.items()}))
     with clock.doing(activity.STEPPING):
         for number in range(max(step - terminal.FIRST_STEPS, 0), step + 1):
             time.sleep(0.002)
-            shown.did_step(number)
+            clock.step = number
+            shown.read(StepDone(number, {}, None, 0, 0, 0.0))
     file = io.StringIO()
     shown._console = Console(file=file, width=width)
     shown._console.print(shown._live_line())
@@ -200,7 +214,7 @@ def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
 def test_the_live_line_says_what_else_the_process_does(monkeypatch):
     monkeypatch.setattr(terminal, "SHOWN_SECONDS", 0.0)
     clock = activity.Clock()
-    shown = Terminal("pretraining", clock=clock, num_steps=2000, step=0, quiet=True)
+    shown = Terminal("pretraining", clock=clock, num_steps=2000, quiet=True)
 
     def line() -> str:
         file = io.StringIO()

@@ -68,7 +68,7 @@ import os
 import sys
 import time
 
-LOGGER = "bertjax.record.logger"
+LEDGER = "bertjax.record.ledger"
 known = [{}, float("-inf")]
 
 
@@ -102,7 +102,7 @@ for name in ("fsync", "pwrite", "rename", "replace", "mkdir", "unlink"):
 
 class Paced(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != LOGGER:
+        if name != LEDGER:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -110,13 +110,14 @@ class Paced(importlib.abc.MetaPathFinder):
 
         def load_paced(module):
             load(module)
-            did_step = module.Session.did_step
+            read = module.Ledger.read
 
-            def paced(self, step):
-                time.sleep(fault("pace"))
-                did_step(self, step)
+            def paced(self, event):
+                if isinstance(event, module.StepDone):
+                    time.sleep(fault("pace"))
+                read(self, event)
 
-            module.Session.did_step = paced
+            module.Ledger.read = paced
 
         spec.loader.exec_module = load_paced
         return spec
@@ -591,7 +592,7 @@ def _two_days(output, folder, minutes, seed, names, quiet, place) -> dict[str, A
 
 
 def _summary(output, runs, seconds, facts) -> dict[str, Any]:
-    from bertjax.record.journal import read_ledger, totals
+    from bertjax.record.ledger import read_ledger, totals
 
     events = [json.loads(line) for line in (output / "timeline.jsonl").read_text().splitlines()]
     faults = [event for event in events if "fault" in event]

@@ -22,7 +22,8 @@ from bertjax.base.signals import STOPPED, Interrupted, StopSignal, signal_name
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.record.journal import read_ledger, read_processes
+from bertjax.record.ledger import read_ledger
+from bertjax.record.processes import read_processes
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
@@ -259,7 +260,8 @@ from pathlib import Path
 from bertjax.base import signals
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.record.logger import Session
+from bertjax.record.events import Started
+from bertjax.train.run import Session
 
 class Saved:  # a save is in progress, for a second
     pass
@@ -270,11 +272,11 @@ def run():
     Saved.saved_step = property(lambda _: step if time.monotonic() > begin + 1 else None)
     with (
         Session(workdir, clock, watch) as session,
-        signals.StopSignal(saved, watch) as signal,
+        signals.StopSignal(saved, watch, clock),
     ):
-        session.begin_run(workdir, step)
-        session.report(workdir, "run", {"step": step})
-        signal.step = step
+        for reader in (session.ledger, session.report):
+            reader.read(Started(workdir, "run", step, {"step": step}))
+        clock.step = step
         print("ready", flush=True)
         # Like a compilation, the first one handles no signal; like a program in Python, the second.
         {work}
@@ -325,8 +327,9 @@ def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
 
 
 def test_a_second_signal_ends_a_run_without_saving():
-    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(Clock())) as stop:
-        stop.step = 3
+    clock = Clock()
+    with StopSignal(SimpleNamespace(saved_step=2), HostWatch(clock), clock) as stop:
+        clock.step = 3
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop() and stop.agreed
         with pytest.raises(Interrupted, match="second signal"):

@@ -360,4 +360,4 @@ def test_a_generator_that_is_not_that_of_the_discriminator_is_refused(
     other = written(tmp_path / "relu", relu, "masked_lm", tokenizer)
     refused(other, "is no generator of --init .*: they differ in hidden_act: 'gelu' -> 'relu'")
     generator = written(tmp_path / "g", small, "masked_lm", tokenizer, seed=1)
-    refused(generator, "have other embeddings, .*: --rtd.sharing gdes")
+    refused(generator, "have other embeddings, .*--rtd.sharing gdes")

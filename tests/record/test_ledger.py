@@ -13,9 +13,10 @@ import pytest
 
 from bertjax.base.signals import Interrupted
 from bertjax.devices import activity, host_watch
-from bertjax.record import journal
-from bertjax.record.journal import IDLE, LOST, Ledger, read_ledger, totals
-from bertjax.record.logger import Session
+from bertjax.record import ledger as ledgers
+from bertjax.record.events import Saved, Started, StepDone
+from bertjax.record.ledger import IDLE, LOST, Ledger, read_ledger, totals
+from bertjax.train.run import Session
 
 # A step takes long enough for kills to hit different steps.
 PROGRAM = """
@@ -78,27 +79,34 @@ def test_start_up_begins_with_the_command_in_a_process_of_several(clock, monkeyp
     assert activity.Clock.of_process().seconds()[activity.START_UP] == 2
 
 
+def opened(folder, step, clock) -> Ledger:
+    """The ledger of a process that starts or resumes at a step."""
+    ledger = Ledger(clock)
+    ledger.read(Started(folder, "run", step, {}))
+    return ledger
+
+
 def steps(clock, ledger, first, last, *, save_every=4):
     with clock.activities.doing(activity.STEPPING):
         for step in range(first, last + 1):
             clock.now += 2
-            ledger.did_step(step)
+            ledger.read(StepDone(step, {}, None, 0, step - 1, 0.0))
             if step % save_every == 0:
                 with clock.activities.doing(activity.SAVING):
                     clock.now += 1
-                ledger.saved(step)
+                ledger.read(Saved(step))
 
 
 def test_steps_after_the_last_checkpoint_of_a_killed_process_are_lost(clock, tmp_path):
     clock.activities.restart()
     clock.now += 3
-    killed = Ledger(tmp_path, 0, clock.activities)
+    killed = opened(tmp_path, 0, clock.activities)
     steps(clock, killed, 1, 10)  # 20 s of stepping, checkpoints of 4 and 8
-    killed._ended.set()  # as if it were killed
+    killed._is_closed.set()  # as if it were killed
     clock.now += 50
     clock.activities.restart()
     clock.now += 1
-    ledger = Ledger(tmp_path, 8, clock.activities)
+    ledger = opened(tmp_path, 8, clock.activities)
     steps(clock, ledger, 9, 12)
     ledger.close()
     first, second = read_ledger(tmp_path)
@@ -113,16 +121,16 @@ def test_steps_after_the_last_checkpoint_of_a_killed_process_are_lost(clock, tmp
         IDLE: 50,
     }
     assert sum(found.values()) == clock.now - 1000.0
-    assert not (tmp_path / journal.PRESENT).exists()
+    assert not (tmp_path / ledgers.PRESENT).exists()
 
 
 def test_a_process_that_goes_back_loses_steps_itself(clock, tmp_path):
     with host_watch.watching(clock.activities) as watch:
         with Session(tmp_path, clock.activities, watch) as session:
-            session.begin_run(tmp_path, 0)
-            steps(clock, session, 1, 11)
-            session.begin_run(tmp_path, 4)  # a rollback
-            steps(clock, session, 5, 6)
+            session.ledger.read(Started(tmp_path, "run", 0, {}))
+            steps(clock, session.ledger, 1, 11)
+            session.ledger.read(Started(tmp_path, "run", 4, {}))  # a rollback
+            steps(clock, session.ledger, 5, 6)
     (line,) = read_ledger(tmp_path)
     assert (line["lost_steps"], line["lost_seconds"], line["last_step"]) == (7, 14, 6)
 
@@ -132,10 +140,9 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
 ):
     for first in (0, 4):
         clock.activities.restart()
-        ledger = Ledger(tmp_path, first, clock.activities)
+        ledger = opened(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
-        journal.print_table(tmp_path)
     one, several = capsys.readouterr().out.split("Where the time went:")[1:]
     assert "training" in one and activity.STEPPING not in one and "process" not in one
     assert several.startswith(" 18 s in 2 processes")
@@ -144,23 +151,22 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
 def test_the_table_names_lost_steps_even_if_they_took_little_time(clock, tmp_path, capsys):
     clock.activities.restart()
     clock.now += 10_000
-    killed = Ledger(tmp_path, 0, clock.activities)
+    killed = opened(tmp_path, 0, clock.activities)
     steps(clock, killed, 1, 5)
-    killed._ended.set()
+    killed._is_closed.set()
     clock.activities.restart()
-    Ledger(tmp_path, 4, clock.activities).close()
-    journal.print_table(tmp_path)
+    opened(tmp_path, 4, clock.activities).close()
     out = capsys.readouterr().out
     assert "lost steps (1 steps)" in out and "saving" not in out
 
 
 def test_damaged_lines_are_left_out(clock, tmp_path, capsys):
-    (tmp_path / journal.PRESENT).write_bytes(b"\0" * 100)
+    (tmp_path / ledgers.PRESENT).write_bytes(b"\0" * 100)
     clock.activities.restart()
-    ledger = Ledger(tmp_path, 0, clock.activities)
+    ledger = opened(tmp_path, 0, clock.activities)
     ledger.close()
     assert "is damaged and left out" in capsys.readouterr().out
-    with (tmp_path / journal.LEDGER).open("a") as file:
+    with (tmp_path / ledgers.LEDGER).open("a") as file:
         file.write('{"start": 1}\nnonsense\n')
     assert len(read_ledger(tmp_path)) == 1
     assert read_ledger(tmp_path / "nothing") == [] and sum(totals([]).values()) == 0
@@ -169,7 +175,7 @@ def test_damaged_lines_are_left_out(clock, tmp_path, capsys):
 def test_a_clock_that_is_set_back_adds_no_idle_time(clock, tmp_path):
     for first, moved in ((0, -86_400.0), (4, 10.0), (8, 0.0)):
         clock.activities.restart()
-        ledger = Ledger(tmp_path, first, clock.activities)
+        ledger = opened(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
         clock.now += moved
@@ -187,14 +193,14 @@ def test_steps_after_the_last_checkpoint_of_a_process_with_an_error_are_lost(clo
         with contextlib.suppress(BaseException):
             with host_watch.watching(clock.activities) as watch:
                 with Session(folder, clock.activities, watch) as session:
-                    session.begin_run(folder, 0)
-                    steps(clock, session, 1, last)
+                    session.ledger.read(Started(folder, "run", 0, {}))
+                    steps(clock, session.ledger, 1, last)
                     if error is not None:
                         raise error
         clock.now += 5
         clock.activities.restart()
         resumed = 4 if str(error) == "while saving" else 8
-        Ledger(folder, resumed, clock.activities).close()
+        opened(folder, resumed, clock.activities).close()
         lines = read_ledger(folder)
         lost = last - resumed if error is not None else 0
         assert [line["lost_steps"] for line in lines] == [lost, 0]
@@ -211,9 +217,9 @@ def test_a_clock_that_is_set_changes_nothing_on_one_machine(
         moved = next(shift)
         monkeypatch.setattr(clock, "time", lambda moved=moved: clock.now + moved)
         if not same_boot:
-            monkeypatch.setattr(journal, "_boot", lambda first=first: str(first))
+            monkeypatch.setattr(ledgers, "_boot", lambda first=first: str(first))
         clock.activities.restart()
-        ledger = Ledger(tmp_path, first, clock.activities)
+        ledger = opened(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
         clock.now += 10
@@ -226,11 +232,11 @@ def test_a_clock_that_is_set_changes_nothing_on_one_machine(
 def test_lines_of_versions_without_uptime_are_read(clock, tmp_path, missing):
     for first in (0, 4):
         clock.activities.restart()
-        ledger = Ledger(tmp_path, first, clock.activities)
+        ledger = opened(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
         clock.now += 10
-    file = tmp_path / journal.LEDGER
+    file = tmp_path / ledgers.LEDGER
     first, second = map(json.loads, file.read_text().splitlines())
     for name in missing:
         del first[name]
@@ -251,14 +257,14 @@ def test_lines_of_versions_without_uptime_are_read(clock, tmp_path, missing):
 def test_activities_of_other_versions_are_counted(clock, tmp_path, capsys, change, count):
     for first in (0, 4):
         clock.activities.restart()
-        ledger = Ledger(tmp_path, first, clock.activities)
+        ledger = opened(tmp_path, first, clock.activities)
         steps(clock, ledger, first + 1, first + 4)
         ledger.close()
-    file = tmp_path / journal.LEDGER
+    file = tmp_path / ledgers.LEDGER
     first, second = map(json.loads, file.read_text().splitlines())
     first["seconds"] |= change
     file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    journal.print_table(tmp_path)
+    ledgers.print_table(tmp_path)
     assert len(read_ledger(tmp_path)) == count
     assert ("dreaming" in capsys.readouterr().out) == (count == 2)
 

@@ -1,0 +1,249 @@
+"""Where the time of a run went, over all of its processes: `goodput.jsonl` in the workdir.
+
+Each line is one process of the run: its start and end (seconds since 1970), the steps it began and
+ended at, the seconds of each activity (`bertjax.devices.activity`), and the steps that a later
+process had to compute again, because no checkpoint held them. The process that runs now keeps its
+line in `.goodput.json`, which it writes after every step, so that nothing is lost if it is killed.
+Of a run on several hosts, the ledger describes the first one.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.base import printable
+from bertjax.base.files import append_json, brief, json_lines, naming_write_errors
+from bertjax.base.signals import Interrupted
+from bertjax.base.workdir_files import LEDGER, PRESENT
+from bertjax.devices import activity
+from bertjax.devices.activity import Clock
+from bertjax.record.events import Reader, Saved, Started, StepDone
+
+# The interval at which the present line is written when no step ends, in seconds.
+WRITE_SECONDS = 1.0
+# The present line is padded to a multiple of this number of bytes, and overwritten in place.
+BLOCK = 2048
+# The number of checkpoints whose steps are remembered, to know what a kill has lost.
+MARKS = 16
+IDLE, LOST = "idle between processes", "lost steps"
+# What the table calls an activity, whose name in the files is another one.
+_SHOWN = {activity.STEPPING: "training"}
+
+
+class Ledger(Reader):
+    """Keeps the ledgers of the runs that this process trains, one after the other.
+
+    Raises:
+        OSError: the workdir cannot be written.
+    """
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._workdir: Path | None = None
+        self._line: dict[str, Any] = {}
+        self._file, self._busy = -1, threading.Lock()
+        self._is_closed = threading.Event()
+        self._is_closed.set()
+
+    def read(self, event: Any) -> None:
+        match event:
+            case Started(workdir=workdir, step=step) if workdir == self._workdir:
+                self._return_to(step)
+            case Started(workdir=workdir, step=step):
+                if self._workdir is not None:
+                    self._close_line()
+                    self._clock.restart()
+                self._open_line(workdir, step)
+            case StepDone(step=step):
+                self._line["last_step"] = step
+                self.write()
+            case Saved(step=step):
+                self._mark(step)
+
+    def _open_line(self, workdir: Path, step: int) -> None:
+        _close_killed_line(workdir, step)
+        self._workdir = workdir
+        self._line = {
+            "start": self._clock.start,
+            "uptime": self._clock.uptime,
+            "boot": _boot(),
+            "first_step": step,
+            "last_step": step,
+            "lost_steps": 0,
+            "lost_seconds": 0.0,
+            "marks": [],  # [step, seconds of stepping when its checkpoint was begun]
+        }
+        self._mark(step)
+        with naming_write_errors(workdir / PRESENT):
+            self._file = os.open(workdir / PRESENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._is_closed = threading.Event()
+        self.write()
+        write = self._write_until
+        threading.Thread(target=write, args=(self._is_closed,), daemon=True).start()
+
+    def _mark(self, step: int) -> None:
+        mark = [step, round(self._clock.seconds_of(activity.STEPPING), 4)]
+        with self._busy:
+            self._line["marks"] = [*self._line["marks"], mark][-MARKS:]
+
+    def _return_to(self, step: int) -> None:
+        """Notes that this process goes on from the earlier checkpoint of `step`."""
+        with self._busy:
+            steps, seconds = _lost(self._present(), step)
+            self._line["lost_steps"] += steps
+            self._line["lost_seconds"] += seconds
+            self._line["last_step"] = step
+        self._mark(step)
+
+    def write(self) -> None:
+        """Writes the present line in place, without waiting for the disk."""
+        with self._busy:
+            if not self._is_closed.is_set():
+                text = json.dumps(self._present()).encode()
+                size = -(-len(text) // BLOCK) * BLOCK
+                with contextlib.suppress(OSError):  # a full disk must not end the run here
+                    os.pwrite(self._file, text.ljust(size), 0)
+
+    def _write_until(self, is_closed: threading.Event) -> None:
+        while not is_closed.wait(WRITE_SECONDS):
+            self.write()
+
+    def _present(self) -> dict[str, Any]:
+        seconds = {name: round(value, 4) for name, value in self._clock.seconds().items()}
+        return {**self._line, "end": self._clock.start + sum(seconds.values()), "seconds": seconds}
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends the line of this process, and prints where the time of the run went.
+
+        If steps may not be saved, because the process ends with `error`, the next process ends the
+        line, and adds the steps that were lost.
+        """
+        if self._workdir is not None and self._close_line(error):
+            print_table(self._workdir)
+
+    def _close_line(self, error: BaseException | None = None) -> bool:
+        """Moves the line of this process to the ledger; returns whether it did."""
+        self.write()
+        with self._busy:
+            if self._workdir is None or self._is_closed.is_set():
+                return False
+            self._is_closed.set()
+            os.close(self._file)
+            is_saved = self._line["marks"][-1][0] == self._line["last_step"]
+            if error is not None and not (is_saved and isinstance(error, Interrupted)):
+                return False
+            _append(self._workdir, self._present())
+            return True
+
+
+def _boot() -> str:
+    """Returns what identifies the machine since it was started; "" where nothing does."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return ""
+
+
+def _close_killed_line(workdir: Path, step: int) -> None:
+    """Moves the line of a process that was killed to the ledger; the run goes on from `step`."""
+    try:
+        line = json.loads((workdir / PRESENT).read_bytes())
+        steps, seconds = _lost(line, step)
+        line["lost_steps"] += steps
+        line["lost_seconds"] = round(line["lost_seconds"] + seconds, 4)
+        _append(workdir, line)
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        print(
+            f"warning: {workdir / PRESENT} is damaged and left out of {LEDGER}: {error}", flush=True
+        )
+        (workdir / PRESENT).unlink(missing_ok=True)
+
+
+def _lost(line: Mapping[str, Any], step: int) -> tuple[int, float]:
+    """Returns (steps, seconds of stepping) of a process that were done after `step`."""
+    steps = max(0, line["last_step"] - max(step, line["first_step"]))
+    if not steps:
+        return 0, 0.0
+    seconds = line["seconds"][activity.STEPPING]
+    if step in (marks := dict(line["marks"])):
+        return steps, seconds - marks[step]
+    done = line["last_step"] - line["first_step"]
+    return steps, seconds * min(1.0, steps / done)
+
+
+def _append(workdir: Path, line: Mapping[str, Any]) -> None:
+    """Moves the present line to the ledger."""
+    append_json(workdir / LEDGER, {name: x for name, x in line.items() if name != "marks"})
+    (workdir / PRESENT).unlink(missing_ok=True)
+
+
+def read_ledger(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a run's ended processes, one after the other, without damaged ones.
+
+    The order is that of the file, since a clock may have been set back. The keys of a line are
+    "start", "end", "first_step", "last_step", "lost_steps", "lost_seconds", "seconds" {activity:
+    seconds} and, since they were introduced, "uptime", the start by the clock of the machine that
+    nobody sets, and "boot", which says since when that counts.
+    """
+    lines = []
+    for line in filter(None, json_lines(workdir / LEDGER)):
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            numbers = line["lost_seconds"] + line["lost_steps"] + line.setdefault("uptime", 0.0)
+            sum(line["seconds"].values(), numbers)
+            if line["end"] >= line["start"] and line["seconds"].keys() >= set(activity.ACTIVITIES):
+                lines.append(line)
+    return lines
+
+
+def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns {activity: seconds} of all processes of a run.
+
+    Their sum is the time from the start of the first process to the end of the last one. Steps that
+    were computed again are `LOST`, not stepping; the time without a process is `IDLE`,
+    to which a clock that was set in between adds nothing if both processes ran on one machine.
+    """
+    total: dict[str, float] = dict.fromkeys((*activity.ACTIVITIES, LOST, IDLE), 0.0)
+    for line in lines:
+        for name, seconds in line["seconds"].items():
+            total[name] = total.get(name, 0.0) + seconds  # also of a later version
+        total[LOST] += line["lost_seconds"]
+        total[activity.STEPPING] -= line["lost_seconds"]
+    for before, after in itertools.pairwise(lines):
+        clock = "start"
+        if before.get("boot") and before["boot"] == after.get("boot"):
+            clock = "uptime"
+        idle = after[clock] - before[clock] - (before["end"] - before["start"])
+        total[IDLE] += max(0.0, idle)
+    return total
+
+
+def print_table(workdir: Path) -> None:
+    """Prints where the time of all processes of a run went."""
+    from rich.table import Column, Table
+
+    lines = read_ledger(workdir)
+    seconds = totals(lines)
+    whole = sum(seconds.values())
+    if not whole:
+        return
+    lost = sum(line["lost_steps"] for line in lines)
+    table = Table("activity", Column("seconds", justify="right"), Column("share", justify="right"))
+    for name, value in seconds.items():
+        label = _SHOWN.get(name, brief(name, 40))
+        if name == LOST and lost:
+            label = f"{name} ({lost} steps)"
+        elif name != activity.STEPPING and value < 0.005 * whole:
+            continue
+        table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
+    title = f"Where the time went: {whole:,.0f} s"
+    if len(lines) > 1:
+        title += f" in {len(lines)} processes, one after the other"
+    console = printable.console()
+    console.print(title, highlight=False)
+    console.print(table)
