@@ -8,7 +8,6 @@ confidence, and keeps the most confident mistakes with their texts. The result i
 import csv
 import dataclasses
 import heapq
-import math
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from bertjax.base import printable
@@ -35,8 +35,9 @@ _badness = operator.itemgetter(0, 1)
 
 def splits_of(task: Task, kind: str) -> list[str]:
     """Returns the names of all dev splits (`kind` "dev") or test splits ("test") of a task."""
-    splits = task.source.splits if task.source else ()
-    return [split for split in splits if split.split("_")[0] == kind]
+    if task.source is None:
+        return []
+    return [split for split in task.source.splits if split.split("_")[0] == kind]
 
 
 def split_prefix(split: str) -> str:
@@ -50,7 +51,10 @@ def split_prefix(split: str) -> str:
 def split_label(split: str) -> str:
     """Returns what printed tables call a split: "held-out", "held-out (mismatched)" or "test"."""
     kind, _, name = split.partition("_")
-    return {"dev": "held-out"}.get(kind, kind) + (f" ({name})" if name else "")
+    label = "held-out" if kind == "dev" else kind
+    if name:
+        label += f" ({name})"
+    return label
 
 
 def score_label(key: str) -> str:
@@ -62,7 +66,9 @@ def score_label(key: str) -> str:
 def best_metric(task: Task) -> str:
     """Returns the dev metric that selects the best checkpoint, such as "matched_accuracy"."""
     dev = splits_of(task, "dev")
-    return (split_prefix(dev[0]) if dev else "") + task.best_metric
+    if not dev:
+        return task.best_metric
+    return split_prefix(dev[0]) + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
@@ -106,22 +112,24 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
 
     For several runs, it has means and standard deviations, and the name of the `best` one follows.
     """
-    names = sorted({key for run in scores.values() for key in run})
+    names = sorted(set().union(*scores.values()))
     if not names:
         return
     if len(scores) == 1:
         table = Table("metric", "score", title=task.name)
-        for key in names:
-            table.add_row(score_label(key), *(_shown(key, run[key]) for run in scores.values()))
+        for run in scores.values():
+            for key in names:
+                table.add_row(score_label(key), _shown(key, run[key]))
         printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
+    values = []
     for name, run in scores.items():
-        table.add_row(name, *(_shown(key, run[key]) for key in names))
-    every = np.array([[run[key] for key in names] for run in scores.values()])
+        values.append([run[key] for key in names])
+        table.add_row(name, *map(_shown, names, values[-1]))
     table.add_section()
-    for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
-        table.add_row(name, *map(_shown, names, row))
+    table.add_row("mean", *map(_shown, names, np.mean(values, axis=0)))
+    table.add_row("std", *map(_shown, names, np.std(values, axis=0, ddof=1)))
     printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
     if metric is not None and metric in names and best is not None:
@@ -131,7 +139,9 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
 def _shown(key: str, value: float) -> str:
     if is_fraction(key):
         return f"{100 * value:.2f} %"
-    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}"
 
 
 def model_facts(
@@ -157,7 +167,8 @@ def model_facts(
 
 def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
     """Says which checkpoint is the best, and how many of {step: value} are as good as its own."""
-    name, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
+    name = held_out_label(metric)
+    count = sum(1 for value in values.values() if value == values.get(step))
     if count < 2:
         return f"the one of step {step}, which has the best {name}"
     return f"the one of step {step}, the last of {count} evaluations with the best {name}"
@@ -201,17 +212,22 @@ class ClassReport:
         self, pairs: Iterable[tuple[Example, Prediction]]
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; counts those with a labelled example."""
-        tagging = self._task if isinstance(self._task, TagTask) else None
         for example, prediction in pairs:
-            if isinstance(example.label, tuple) and tagging and tagging.marks_entities:
-                gold, answer = tagging.scored_tags(example, prediction)
-                self._count(entities(gold), entities(answer), example.cut)
-            elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
-                self._count([(x,) for x in example.label], [(x,) for x in prediction["labels"]])
-            elif example.label is not None and self._task.label_kind == "classes":
-                self.confusion[str(example.label), prediction["label"]] += 1
-                self._count([(str(example.label),)], [(prediction["label"],)])
+            if example.label is not None:
+                self._see(example, prediction)
             yield example, prediction
+
+    def _see(self, example: Example, prediction: Prediction) -> None:
+        label: Any = example.label
+        kind = self._task.label_kind
+        if kind == "classes":
+            self.confusion[str(label), prediction["label"]] += 1
+            self._count([(str(label),)], [(prediction["label"],)])
+        elif kind == "multi_label":
+            self._count([(name,) for name in label], [(name,) for name in prediction["labels"]])
+        elif isinstance(self._task, TagTask) and self._task.marks_entities:
+            gold, answer = self._task.scored_tags(example, prediction)
+            self._count(entities(gold), entities(answer), example.cut)
 
     def _count(
         self, labels: list[tuple], predicted: list[tuple], cut: Collection[int] = ()
@@ -227,20 +243,17 @@ class ClassReport:
 
     def scores(self) -> list[ClassScores]:
         """Returns the scores of the classes in the task's order, or of entity types by name."""
-        has_classes = self._task.label_kind in ("classes", "multi_label")
-        names = [name for name in self._task.labels if has_classes]
+        names: list[str] = []
+        if self._task.label_kind in ("classes", "multi_label"):
+            names = list(self._task.labels)
         names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
-        counts = ((x, self._right[x], self._labels[x], self._predicted[x]) for x in names)
-        return [
-            ClassScores(
-                name,
-                right / max(predicted, 1),
-                right / max(labels, 1),
-                2 * right / max(labels + predicted, 1),
-                labels,
-            )
-            for name, right, labels, predicted in counts
-        ]
+        rows = []
+        for name in names:
+            right, support, predicted = self._right[name], self._labels[name], self._predicted[name]
+            precision, recall = right / max(predicted, 1), right / max(support, 1)
+            f1 = 2 * right / max(support + predicted, 1)
+            rows.append(ClassScores(name, precision, recall, f1, support))
+        return rows
 
     def print(self, title: str) -> None:
         """Prints the scores and, for classes, the confusion matrix.
@@ -250,35 +263,44 @@ class ClassReport:
         rows, console = self.scores(), printable.console(width=WIDTH)
         kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
         table = _table((kind,), ("precision", "recall", "F1", "support"), title)
-        table.caption = _rest(len(rows), MOST_CLASSES)
-        shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
-        for row in shown[:MOST_CLASSES]:
+        if len(rows) > MOST_CLASSES:
+            table.caption = _rest(len(rows) - MOST_CLASSES)
+            rows = sorted(rows, key=lambda row: -row.support)[:MOST_CLASSES]
+        for row in rows:
             scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
             if not row.support and not self._predicted[row.name]:
-                scores = ["-"] * 3  # the class is no part of the macro average
+                scores = ["-", "-", "-"]  # the class is no part of the macro average
             table.add_row(_name(row.name), *scores, f"{row.support:,}")
         console.print(table)
         if self.confusion:
-            shown = self._matrix(title) or self._confusions(title)
-            console.print(shown if shown.row_count else f"{title}: no wrong prediction")
+            self._print_confusion(console, title)
+
+    def _print_confusion(self, console: Console, title: str) -> None:
+        table = self._matrix(title) or self._confusions(title)
+        if table.row_count:
+            console.print(table)
+        else:
+            console.print(f"{title}: no wrong prediction")
 
     def _matrix(self, title: str) -> Table | None:
         """Returns the confusion matrix; None if it is wider than `WIDTH` characters."""
         names = self._task.labels
-        cells = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
-        columns = zip(names, *cells, strict=True)
-        widths = [max(map(len, column)) + 3 for column in columns]
-        if sum(widths) + max(max(map(len, names)), len("label, predicted:")) + 4 > WIDTH:
+        rows = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
+        width = max(len(name) for name in (*names, "label, predicted:")) + 4
+        for column in zip(names, *rows, strict=True):
+            width += max(map(len, column)) + 3
+        if width > WIDTH:
             return None
         table = Table("label, predicted:", *map(_name, names), title=title)
-        for name, row in zip(names, cells, strict=True):
+        for name, row in zip(names, rows, strict=True):
             table.add_row(_name(name), *row)
         return table
 
     def _confusions(self, title: str) -> Table:
         wrong = [(pair, n) for pair, n in self.confusion.most_common() if pair[0] != pair[1]]
         table = _table(("label", "predicted"), ("examples",), f"{title}: confusions")
-        table.caption = _rest(len(wrong), PRINTED_CONFUSIONS)
+        if len(wrong) > PRINTED_CONFUSIONS:
+            table.caption = _rest(len(wrong) - PRINTED_CONFUSIONS)
         for (gold, answer), count in wrong[:PRINTED_CONFUSIONS]:
             table.add_row(_name(gold), _name(answer), f"{count:,}")
         return table
@@ -295,10 +317,17 @@ class ClassReport:
         names = self._task.labels
         path = folder / f"{split}.confusion.csv"
         with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
-            cells = [x if x.lstrip("+-").isdecimal() else without_formula(x) for x in names]
-            rows = ([self.confusion[gold, name] for name in names] for gold in names)
-            named = zip(["label", *cells], [cells, *rows], strict=True)
-            csv.writer(file).writerows([name, *row] for name, row in named)
+            cells = [_cell(name) for name in names]
+            writer = csv.writer(file)
+            writer.writerow(["label", *cells])
+            for gold, cell in zip(names, cells, strict=True):
+                writer.writerow([cell, *(self.confusion[gold, name] for name in names)])
+
+
+def _cell(name: str) -> str:
+    if name.lstrip("+-").isdecimal():
+        return name
+    return without_formula(name)
 
 
 def _name(label: str) -> str:
@@ -314,8 +343,8 @@ def _table(texts: Sequence[str], numbers: Sequence[str], title: str) -> Table:
     return table
 
 
-def _rest(count: int, shown: int) -> str | None:
-    return f"and {count - shown} more in the files of the predictions" if count > shown else None
+def _rest(count: int) -> str:
+    return f"and {count} more in the files of the predictions"
 
 
 SUFFIX = ".summary.json"
@@ -402,10 +431,12 @@ class PredictionSummary:
             entry[2] += decision.is_right
             if not decision.is_right:
                 self._wrong += 1
-                probability = decision.probability
-                fields: dict[str, Any] = {"gold": decision.gold, "predicted": decision.predicted}
-                fields["probability"] = probability
-                self._keep(probability, example, fields, decision.word)
+                fields = {
+                    "gold": decision.gold,
+                    "predicted": decision.predicted,
+                    "probability": decision.probability,
+                }
+                self._keep(decision.probability, example, fields, decision.word)
 
     def _see_number(self, example: Example, prediction: Prediction) -> None:
         gold = float(example.label)  # type: ignore[arg-type]
@@ -422,22 +453,24 @@ class PredictionSummary:
         self, badness: float, example: Example, fields: dict[str, Any], word: int | None = None
     ) -> None:
         order = -(self._decisions or self.examples)
-        full = len(self._mistakes) >= MOST_MISTAKES
-        if full and (badness, order) <= self._mistakes[0][:2]:
+        is_full = len(self._mistakes) >= MOST_MISTAKES
+        if is_full and (badness, order) <= self._mistakes[0][:2]:
             return
-        # Orders are unique, so that the dictionaries are never compared.
         where = {"id": example.id, "place": _place(example.where)}
-        entry = (badness, order, {**where, **_texts(example, word), **fields})
-        (heapq.heappushpop if full else heapq.heappush)(self._mistakes, entry)
+        # Orders are unique, so that the dictionaries are never compared.
+        heapq.heappush(self._mistakes, (badness, order, where | _texts(example, word) | fields))
+        if is_full:
+            heapq.heappop(self._mistakes)
 
     def content(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """Returns the summary of the predictions that `observe` has seen, as JSON values.
 
         `scores` is {metric: value} of the split.
         """
-        kind, classes = self._task.label_kind, self.classes
-        kind = "regression" if kind in NUMBER_KINDS else kind
-        found: dict[str, Any] = {
+        kind = self._task.label_kind
+        if kind in NUMBER_KINDS:
+            kind = "regression"
+        content: dict[str, Any] = {
             "label_kind": kind,
             "examples": self.examples,
             "scores": dict(scores),
@@ -447,15 +480,13 @@ class PredictionSummary:
             "mistakes": [entry for *_, entry in sorted(self._mistakes, key=_badness, reverse=True)],
         }
         if kind == "regression":
-            return found | {"points": self._points, "every": self._stride}
-        if classes:
-            found |= {
-                "class_kind": CLASS_KINDS[kind],
-                "classes": [row._asdict() for row in classes.scores()],
-            }
-        if classes.confusion:
-            found |= confusion_of(self._task.labels, classes.confusion)
-        return found | {"calibration": self._calibration(UNITS[kind])}
+            return content | {"points": self._points, "every": self._stride}
+        if self.classes:
+            content["class_kind"] = CLASS_KINDS[kind]
+            content["classes"] = [row._asdict() for row in self.classes.scores()]
+        if self.classes.confusion:
+            content |= confusion_of(self._task.labels, self.classes.confusion)
+        return content | {"calibration": self._calibration(UNITS[kind])}
 
     def _calibration(self, unit: str) -> dict[str, Any]:
         """Returns the reliability diagram and the expected calibration error (Guo et al. 2017).
@@ -463,12 +494,14 @@ class PredictionSummary:
         The error is the mean difference of confidence and accuracy in a bin, weighted by the number
         of decisions in the bin; it is None if there was no decision.
         """
-        bins = [
-            {"count": n, "confidence": total / n, "accuracy": right / n} if n else {"count": 0}
-            for n, total, right in self._bins
-        ]
-        error = sum(abs(total - right) for _, total, right in self._bins)
-        ece = error / self._decisions if self._decisions else None
+        bins, error, ece = [], 0.0, None
+        for count, total, right in self._bins:
+            bins.append({"count": count})
+            if count:
+                bins[-1] |= {"confidence": total / count, "accuracy": right / count}
+            error += abs(total - right)
+        if self._decisions:
+            ece = error / self._decisions
         return {"unit": unit, "ece": ece, "bins": bins}
 
     def write(self, folder: Path, split: str, scores: Mapping[str, float]) -> None:
@@ -500,10 +533,14 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
         yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
     elif task.label_kind == "multi_label":
         for name, p in prediction["probabilities"].items():
-            gold = name if name in label else f"not {name}"
-            is_there = name in prediction["labels"]
-            answer = name if is_there else f"not {name}"
-            yield Decision(gold, answer, p if is_there else 1 - p, gold == answer)
+            gold, answer = f"not {name}", f"not {name}"
+            if name in label:
+                gold = name
+            if name in prediction["labels"]:
+                answer = name
+            else:
+                p = 1 - p
+            yield Decision(gold, answer, p, gold == answer)
     elif task.label_kind == "tokens":
         triples = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
         for word, (gold, tag, p) in enumerate(triples):
@@ -523,22 +560,30 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
 
 def _place(where: str) -> str:
     """Returns "row 100 of a.csv" for "folder/a.csv, row 100"; rows are counted as in messages."""
-    path, comma, row = where.rpartition(", row ")
-    return f"row {row} of {Path(path).name}" if comma and row.isdigit() else where
+    path, _, row = where.rpartition(", row ")
+    if row.isdigit() and path:
+        return f"row {row} of {Path(path).name}"
+    return where
 
 
 def _texts(example: Example, word: int | None) -> dict[str, Any]:
     """Returns the text of an example; "marked" is the (start, end) of a word in it, if any."""
+    if not example.words or word is None:
+        texts = {"text": _cut(example.text or " ".join(example.words))}
+        if example.pair:
+            texts["pair"] = _cut(example.pair)
+        return texts
     text = example.text or " ".join(example.words)
-    if example.words and word is not None:
+    if example.offsets:
+        start = example.offsets[word][0]
+    else:
         start = len(" ".join([*example.words[:word], ""]))
-        start = example.offsets[word][0] if example.offsets else start
-        first = max(0, start - TEXT_CHARACTERS // 2)
-        end = start - first + len(example.words[word])
-        return {"text": _cut(text[first:]), "marked": [start - first, end]}
-    texts = {"text": _cut(text)}
-    return texts | ({"pair": _cut(example.pair)} if example.pair else {})
+    first = max(0, start - TEXT_CHARACTERS // 2)
+    marked = [start - first, start - first + len(example.words[word])]
+    return {"text": _cut(text[first:]), "marked": marked}
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CHARACTERS else f"{text[: TEXT_CHARACTERS - 1]}…"
+    if len(text) <= TEXT_CHARACTERS:
+        return text
+    return f"{text[: TEXT_CHARACTERS - 1]}…"

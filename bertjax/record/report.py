@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty
 from bertjax.base.run_file import holds_run, read_run
 from bertjax.base.workdir_files import (
@@ -106,20 +108,24 @@ class RunMetrics:
         """
         self.lines += 1
         self.last_step = max(self.last_step, step)
-        kinds: dict[str, dict[str, float | None]] = {"train": {}, "eval": {}, "skipped": {}}
+        evaluation, skipped = {}, {}
         for key, value in values.items():
-            kind = key.partition("/")[0]
-            if kind in kinds and (value is None or isinstance(value, int | float)):
-                is_finite = value is not None and math.isfinite(value)
-                kinds[kind][key] = value if is_finite else None
-        for key, value in kinds["train"].items():
-            self.train.setdefault(key, Curve()).add(step, value)
-        if kinds["eval"]:
-            self.evals.append((step, kinds["eval"]))
-        if kinds["skipped"]:
+            if value is not None and not isinstance(value, int | float):
+                continue
+            if value is not None and not math.isfinite(value):
+                value = None
+            kind, _, name = key.partition("/")
+            if kind == "train":
+                self.train.setdefault(key, Curve()).add(step, value)
+            elif kind == "eval":
+                evaluation[key] = value
+            elif kind == "skipped":
+                skipped[name] = value
+        if evaluation:
+            self.evals.append((step, evaluation))
+        if skipped:
             self.num_skipped += 1
             if len(self.skipped) < MOST_SKIPPED:
-                skipped = {k.removeprefix("skipped/"): v for k, v in kinds["skipped"].items()}
                 self.skipped.append({"step": step, **skipped})
 
     def eval_names(self) -> list[str]:
@@ -128,8 +134,11 @@ class RunMetrics:
 
     def values_by_step(self, name: str) -> dict[int, float]:
         """Returns {step: value} of the evaluations that have the metric `name`."""
-        pairs = ((step, row.get(name)) for step, row in self.evals)
-        return {step: value for step, value in pairs if value is not None}
+        values = {}
+        for step, row in self.evals:
+            if (value := row.get(name)) is not None:
+                values[step] = value
+        return values
 
 
 def read_metrics(path: Path) -> RunMetrics:
@@ -160,24 +169,26 @@ def hints_of(
         first_step: the step after which the last phase begins; evaluations of earlier phases have
             rows of another length, whose losses cannot be compared.
     """
-    hints = (_memorised(metrics, first_step), _unigrams(metrics), *map(_majority, splits))
-    return list(filter(None, hints))
+    hints = [_memorised(metrics, first_step), _unigrams(metrics)]
+    for split in splits:
+        hints.append(_majority(split))
+    return [hint for hint in hints if hint]
 
 
 def _memorised(metrics: RunMetrics, first_step: int) -> str:
     """Says that the held-out loss has risen while the training loss fell."""
     for held_out, train in LOSSES:
-        values = metrics.values_by_step(held_out).items()
-        losses = {step: loss for step, loss in values if step > first_step}
-        points = metrics.train[train].points() if train in metrics.train else []
-        if len(losses) < 3 or not points:
+        losses = metrics.values_by_step(held_out)
+        losses = {step: loss for step, loss in losses.items() if step > first_step}
+        if len(losses) < 3 or train not in metrics.train:
             continue
+        points = metrics.train[train].points()
         lowest, last = min(losses, key=losses.__getitem__), max(losses)
         # A log line is the mean of the steps before it, so that the next one belongs to the lowest.
-        before = next((loss for step, loss in points if step >= lowest), points[-1][1])
-        now = points[-1][1]
-        has_risen = losses[last] > max(RISE_FACTOR * losses[lowest], losses[lowest] + RISE)
-        if has_risen and now < before:
+        later = [loss for step, loss in points if step >= lowest] or [points[-1][1]]
+        before, now = later[0], later[-1]
+        limit = max(RISE_FACTOR * losses[lowest], losses[lowest] + RISE)
+        if losses[last] > limit and now < before:
             return (
                 f"The held-out loss was lowest at step {lowest:,} ({losses[lowest]:.3g}) and rose "
                 f"to {losses[last]:.3g} at step {last:,}, while the training loss fell from "
@@ -208,27 +219,24 @@ def _majority(split: Mapping[str, Any]) -> str:
     confusion = split.get("confusion")
     if not confusion or split.get("label_kind", "classes") != "classes":
         return ""
-    counts: Sequence[Sequence[int]] = confusion["counts"]
-    golds = [sum(row) for row in counts]
-    answers = [sum(column) for column in zip(*counts, strict=True)]
-    total, right = sum(golds), sum(row[n] for n, row in enumerate(counts))
-    if sum(map(bool, golds)) < 2 or right > max(golds):
+    labels, counts = confusion["labels"], np.array(confusion["counts"])
+    golds, answers = counts.sum(axis=1), counts.sum(axis=0)
+    right, most, total = counts.trace(), golds.max(), counts.sum()
+    if np.count_nonzero(golds) < 2 or right > most:
         return ""
-    most = confusion["labels"][golds.index(max(golds))]
-    share = f"{100 * max(golds) / total:.2f} %"
     said = f"{100 * right / total:.2f} % of the {total:,} predictions of {split['split']} are right"
     # With weighted classes, a model may be good and have this accuracy.
     advice = "By accuracy, the model is no better than that; the scores of each class say more."
-    if sum(map(bool, answers)) == 1:
-        only = confusion["labels"][answers.index(max(answers))]
+    if np.count_nonzero(answers) == 1:
+        only = labels[answers.argmax()]
         said = f"All {total:,} predictions of {split['split']} are {only!r}, and {said}"
         advice = (
             "The model has not learned to tell the classes apart: more epochs, more examples or "
             "another learning rate may help."
         )
     return (
-        f"{said}; always answering {most!r}, the most frequent class, would be right in {share}. "
-        f"{advice}"
+        f"{said}; always answering {labels[golds.argmax()]!r}, the most frequent class, would be "
+        f"right in {100 * most / total:.2f} %. {advice}"
     )
 
 
@@ -258,40 +266,49 @@ def state_of(
         total: the number of steps of the run; None: unknown.
         state: "running", "finished" or "stopped"; None: it is found out.
     """
-    step = max(logged, ledger[-1]["last_step"] if ledger else 0)
+    step = logged
+    if ledger:
+        step = max(step, ledger[-1]["last_step"])
     ended = processes[-1]["ended"] if processes else None
-    is_silent = False
-    if state is None:
-        if ended is not None:
-            state = ended.get("state", STOPPED)
-        elif (workdir / PRESENT).is_file() and ledger:
-            is_silent = time.time() - ledger[-1]["end"] > ALIVE_SECONDS
-            state = STOPPED if is_silent else RUNNING
-        else:
-            is_complete = (workdir / MODEL / "config.json").is_file()
-            is_complete &= (workdir / SCORES).is_file() or step == total
-            state = FINISHED if is_complete else STOPPED
-    of = f" of {total:,}" if total else ""
-    share = f" ({100 * step / total:.0f} %)" if total and step < total else ""
+    reason = _reason(ended)
+    if state is None and ended is not None:
+        state = ended.get("state", STOPPED)
+    elif state is None and ledger and (workdir / PRESENT).is_file():
+        state = RUNNING
+        if time.time() - ledger[-1]["end"] > ALIVE_SECONDS:
+            state, reason = STOPPED, KILLED
+    elif state is None:
+        state = STOPPED
+        if (workdir / MODEL / "config.json").is_file():
+            if step == total or (workdir / SCORES).is_file():
+                state = FINISHED
+    position, early = f"step {step:,}", ""
+    if total:
+        position += f" of {total:,}"
+        if step < total and state == FINISHED:
+            early = ": the dev score had stopped improving"
+        elif step < total:
+            position += f" ({100 * step / total:.0f} %)"
     if state == RUNNING:
-        sentence = f"Running: step {step:,}{of}{share}."
+        sentence = f"Running: {position}."
     elif state == FINISHED:
-        early = ": the dev score had stopped improving" if total and step < total else ""
-        sentence = f"Finished after step {step:,}{of}{early}."
+        sentence = f"Finished after {position}{early}."
+    elif reason:
+        sentence = f"Stopped after {position}: {reason}. {RESUMING}"
     else:
-        reason = KILLED if is_silent else _reason(ended)
-        colon = f": {reason}." if reason else "."
-        sentence = f"Stopped after step {step:,}{of}{share}{colon} {RESUMING}"
+        sentence = f"Stopped after {position}. {RESUMING}"
     return {"state": state, "step": step, "num_steps": total, "sentence": sentence}
 
 
 def _reason(ended: Mapping[str, Any] | None) -> str:
     """Returns why a process stopped, without a full stop; "" if that is not known."""
-    reason = str((ended or {}).get("reason", ""))[:REASON_CHARACTERS].rstrip(".")
+    if ended is None:
+        return ""
+    reason = str(ended.get("reason", ""))[:REASON_CHARACTERS].rstrip(".")
     # Without "stopped", because the sentence says this already.
     if reason.startswith("stopped after step"):
         return "it was told to stop"
-    return reason.removeprefix("stopped by ") if reason.startswith("stopped by ") else reason
+    return reason.removeprefix("stopped by ")
 
 
 def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -302,19 +319,26 @@ def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     before, and "reason" why that process had ended ("" for an extended run).
     """
     events = []
-    for before, process in zip(processes, processes[1:], strict=False):
-        ended = before["ended"] or {}
-        is_rollback = process.get("rollbacks", 0) > before.get("rollbacks", 0)
-        again = "resumed" if process.get("step") else "started again"
-        kind, reason = ("rolled back" if is_rollback else again), _reason(ended)
-        if ended.get("state") == FINISHED:
+    for before, process in itertools.pairwise(processes):
+        ended, reason = before["ended"], _reason(before["ended"])
+        kind = "resumed" if process.get("step") else "started again"
+        if process.get("rollbacks", 0) > before.get("rollbacks", 0):
+            kind = "rolled back"
+        elif ended is None:
+            reason = KILLED
+        if ended is not None and ended.get("state") == FINISHED:
             if process.get("num_steps") == before.get("num_steps"):
                 continue
             kind = "extended"
-        elif not ended and not is_rollback:
-            reason = KILLED
-        event = {"kind": kind, "step": process.get("step", 0), "time": process["start"]}
-        events.append(event | {"reason": reason, "since": before["start"]})
+        events.append(
+            {
+                "kind": kind,
+                "step": process.get("step", 0),
+                "time": process["start"],
+                "reason": reason,
+                "since": before["start"],
+            }
+        )
     return events
 
 
@@ -331,17 +355,19 @@ def notes_of(
             f"{metrics.damaged:,} lines of {METRICS} are damaged and left out; the "
             f"{metrics.lines:,} readable lines are shown."
         )
-    yield from filter(None, (_continued(event, ledger) for event in events_of(processes)))
+    for event in events_of(processes):
+        if note := _continued(event, ledger):
+            yield note
     if status["state"] == STOPPED:
         yield status["sentence"]
     if (workdir / ROLLBACKS).is_file():
         try:
-            yield from [
-                f"The run was rolled back from step {record['from_step']:,} to step "
-                f"{record['to_step']:,}; {record['batches']:,} batches of phase "
-                f"{record['phase'] + 1} are left out."
-                for record in read_json(workdir / ROLLBACKS)["rollbacks"]
-            ]
+            for record in read_json(workdir / ROLLBACKS)["rollbacks"]:
+                yield (
+                    f"The run was rolled back from step {record['from_step']:,} to step "
+                    f"{record['to_step']:,}; {record['batches']:,} batches of phase "
+                    f"{record['phase'] + 1} are left out."
+                )
         except (OSError, ValueError, KeyError, TypeError):
             yield f"{ROLLBACKS} is damaged and left out."
     if metrics.num_skipped:
@@ -366,19 +392,22 @@ def notes_of(
 
 
 def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> str:
-    step, reason = f"{event['step']:,}", event["reason"]
-    why = f" The process before had stopped: {reason}." if reason else ""
+    step, why = f"{event['step']:,}", ""
+    if event["reason"]:
+        why = f" The process before had stopped: {event['reason']}."
     if event["kind"] == "extended":
         return f"The finished run was continued at step {step} with another number of steps."
     if event["kind"] == "started again":
         return f"The run was started again from step 0, because it had no checkpoint.{why}"
-    if event["kind"] != "resumed":
+    if event["kind"] == "rolled back":
         return ""
-    lost = sum(
-        line["lost_steps"] for line in ledger if event["since"] < line["end"] <= event["time"]
-    )
-    again = f" {lost:,} steps that it had done after its last checkpoint were computed again."
-    return f"The run was resumed at step {step}.{why}{again if lost else ''}"
+    lost = 0
+    for line in ledger:
+        if event["since"] < line["end"] <= event["time"]:
+            lost += line["lost_steps"]
+    if lost:
+        why += f" {lost:,} steps that it had done after its last checkpoint were computed again."
+    return f"The run was resumed at step {step}.{why}"
 
 
 # The metrics that select the best checkpoint in runs that do not say it, the first one that exists.
@@ -394,18 +423,22 @@ def files_of_report(names: Iterable[str]) -> list[str]:
     """Returns those files of a workdir, in a bucket, that its report reads."""
     files = {METRICS, RUN_FILE, SPARE_FILE, PROCESSES, LEDGER, PRESENT, ROLLBACKS, SCORES}
     endings = (SUFFIX, f"/{BAD_ROWS}", "model/config.json")
-    return [
-        name
-        for name in names
-        if Path(name).name in files or f"/{name}".endswith(endings) and "checkpoints/" not in name
-    ]
+    read = []
+    for name in names:
+        is_other = f"/{name}".endswith(endings) and "checkpoints/" not in name
+        if is_other or Path(name).name in files:
+            read.append(name)
+    return read
 
 
 def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """Returns the report of runs (`run_data`) as one HTML page."""
-    logged = ((*run["train"], *run["eval"]["values"], *run["scores"]) for run in runs)
-    names = {key.partition("/")[2] for key in itertools.chain.from_iterable(logged)}
-    names |= {name for run in runs for split in run["splits"] for name in split.get("scores", ())}
+    names = set()
+    for run in runs:
+        for key in (*run["train"], *run["eval"]["values"], *run["scores"]):
+            names.add(key.partition("/")[2])
+        for split in run["splits"]:
+            names.update(split.get("scores", ()))
     data = {
         "written": time.time(),
         "runs": runs,
@@ -432,26 +465,30 @@ def run_data(
         name: the name of the run in the page; None: the name of the folder.
         address: the --workdir of the run; None: `workdir`.
     """
-    metrics = metrics or read_metrics(workdir / METRICS)
+    if metrics is None:
+        metrics = read_metrics(workdir / METRICS)
     processes = read_processes(workdir)
     facts = processes[-1] if processes else {}
+    config, notes = {}, []
     try:
-        config, notes = read_run(workdir)["config"], []
+        config = read_run(workdir)["config"]
     except FileNotFoundError:
-        config, notes = {}, ["run.json is missing, so the config of the run is not known."]
+        notes.append("run.json is missing, so the config of the run is not known.")
     except (OSError, ValueError) as error:
-        config, notes = {}, [f"The config of the run is not known: {error}"]
+        notes.append(f"The config of the run is not known: {error}")
     ledger = [*read_ledger(workdir), *_present(workdir)]
     phases = _phases(config)
-    total = facts.get("num_steps") or (phases[-1]["end"] if phases else None)
+    total = facts.get("num_steps")
+    if phases and not total:
+        total = phases[-1]["end"]
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
+    notes += notes_of(workdir, metrics, processes, ledger, status)
     splits = _splits(workdir, metrics)
     curves = {key: _curve(curve) for key, curve in metrics.train.items() if curve.count}
-    # The step after which the last evaluated phase begins: rows of other lengths, in other phases,
-    # have other losses.
-    last = metrics.evals[-1][0] if metrics.evals else 0
-    start = max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
-    rows = [row for _, row in metrics.evals]
+    values = {}
+    for key in metrics.eval_names():
+        values[key] = [row.get(key) for _, row in metrics.evals]
+    start = _start_of_last_phase(phases, metrics)
     return {
         "name": name or workdir.resolve().name,
         "address": address or str(workdir),
@@ -463,34 +500,54 @@ def run_data(
         "train": curves,
         "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
-        "eval": {
-            "steps": [step for step, _ in metrics.evals],
-            "values": {name: [row.get(name) for row in rows] for name in metrics.eval_names()},
-        },
+        "eval": {"steps": [step for step, _ in metrics.evals], "values": values},
         "scores": read_json_or_empty(workdir / SCORES),
         "splits": splits,
         "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),
         "processes": processes,
         "events": events_of(processes),
-        "notes": [*notes, *notes_of(workdir, metrics, processes, ledger, status)],
+        "notes": notes,
         "skipped": {"count": metrics.num_skipped, "rows": metrics.skipped},
-        "ledger": {
-            "seconds": totals(ledger),
-            "lost_steps": sum(line["lost_steps"] for line in ledger),
-            "processes": len(ledger),
-        }
-        if ledger
-        else None,
+        "ledger": _summary_of(ledger),
+    }
+
+
+def _start_of_last_phase(phases: Sequence[Mapping[str, Any]], metrics: RunMetrics) -> int:
+    """Returns the step after which the last evaluated phase begins.
+
+    Rows of other lengths, in other phases, have other losses.
+    """
+    start = -1
+    for phase in phases:
+        if metrics.evals and phase["start"] < metrics.evals[-1][0]:
+            start = phase["start"]
+    return start
+
+
+def _summary_of(ledger: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not ledger:
+        return None
+    return {
+        "seconds": totals(ledger),
+        "lost_steps": sum(line["lost_steps"] for line in ledger),
+        "processes": len(ledger),
     }
 
 
 def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the fields, but for the workdir, in which runs differ: {"field", "values"} each."""
-    tables = [{row["field"]: row["value"] for row in run["config"]} for run in runs]
-    names = dict.fromkeys(name for table in tables for name in table)
-    rows = [{"field": name, "values": [table.get(name) for table in tables]} for name in names]
-    return [row for row in rows if row["field"] != "workdir" and len(set(row["values"])) > 1]
+    names: dict[str, None] = {}
+    tables = []
+    for run in runs:
+        tables.append({row["field"]: row["value"] for row in run["config"]})
+        names |= dict.fromkeys(tables[-1])
+    differences = []
+    for name in names:
+        values = [table.get(name) for table in tables]
+        if name != "workdir" and len(set(values)) > 1:
+            differences.append({"field": name, "values": values})
+    return differences
 
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
@@ -523,31 +580,35 @@ def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
 
 
 def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    phases = config.get("phases") or []
+    phases, start = [], 0
     with contextlib.suppress(TypeError, KeyError):
-        ends = itertools.accumulate(phase["num_steps"] for phase in phases)
-        return [
-            {"start": end - phase["num_steps"], "end": end, "max_length": phase.get("max_length")}
-            for phase, end in zip(phases, ends, strict=True)
-        ]
+        for phase in config.get("phases") or ():
+            end = start + phase["num_steps"]
+            phases.append({"start": start, "end": end, "max_length": phase.get("max_length")})
+            start = end
+        return phases
     return []
 
 
 def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     if not config:
         return "A run whose config is not known."
-    size = f"{facts['parameters']:,} parameters" if facts.get("parameters") else ""
+    size, init = "", config.get("init")
+    if facts.get("parameters"):
+        size = f" ({facts['parameters']:,} parameters)"
     if "task" in config:
-        task, file = config["task"], config.get("train")
-        on = f"the task {task}" + (f" with the examples of {file}" if file else "")
-        return f"Fine-tuning of {config.get('init')}{size and f' ({size})'} on {on}."
+        what = f"Fine-tuning of {init}{size} on the task {config['task']}"
+        if config.get("train"):
+            what += f" with the examples of {config['train']}"
+        return f"{what}."
     model = config.get("model") or {}
-    layers, width = model.get("num_hidden_layers"), model.get("hidden_size")
-    start = f", starting from {config['init']}" if config.get("init") else ""
-    return (
-        f"Pretraining of an encoder with {layers} layers of hidden size {width}"
-        f"{size and f' ({size})'} on the prepared data in {config.get('data')}{start}."
+    what = (
+        f"Pretraining of an encoder with {model.get('num_hidden_layers')} layers of hidden size "
+        f"{model.get('hidden_size')}{size} on the prepared data in {config.get('data')}"
     )
+    if init:
+        what += f", starting from {init}"
+    return f"{what}."
 
 
 def _best(
@@ -557,39 +618,53 @@ def _best(
 
     "equal" is the number of evaluations with its value, of which it is the last.
     """
-    logged, wanted = metrics.eval_names(), facts.get("best_metric")
-    name = next((name for name in (wanted, *BEST_METRICS, *logged) if name in logged), None)
-    if name is None:
+    logged = metrics.eval_names()
+    wanted = [x for x in (facts.get("best_metric"), *BEST_METRICS, *logged) if x in logged]
+    if not wanted:
         return None
-    higher = facts.get("higher_is_better") if name == wanted else None
-    if higher is None:
-        higher = not is_pretraining and higher_is_better(name)
-    values = {step: x for step, x in metrics.values_by_step(name).items() if step > start}
-    if not values:
-        return None
+    name = wanted[0]
+    higher = not is_pretraining and higher_is_better(name)
+    if name == facts.get("best_metric"):
+        higher = facts.get("higher_is_better", higher)
     # Of equally good checkpoints, the last one counts as the best.
-    step = (max if higher else min)(reversed(values), key=values.__getitem__)
-    equal = list(values.values()).count(values[step])
-    best = {"metric": name, "value": values[step], "step": step, "higher_is_better": higher}
-    return best | {"equal": equal}
+    step, value, equal = None, math.nan, 0
+    for at, other in metrics.values_by_step(name).items():
+        if at <= start:
+            continue
+        if other == value:
+            step, equal = at, equal + 1
+        elif step is None or (other > value) == higher:
+            step, value, equal = at, other, 1
+    if step is None:
+        return None
+    return {
+        "metric": name,
+        "value": value,
+        "step": step,
+        "higher_is_better": higher,
+        "equal": equal,
+    }
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
-    folder = workdir / PREDICTIONS
-    files = folder.glob(f"*{SUFFIX}")
-    splits = {path.name.removesuffix(SUFFIX): read_json_or_empty(path) for path in files}
-    return [
-        {"split": split, "step": _step_of(split, content.get("scores", {}), metrics), **content}
-        for split, content in sorted(splits.items())
-        if content
-    ]
+    splits = []
+    for path in sorted((workdir / PREDICTIONS).glob(f"*{SUFFIX}")):
+        split, content = path.name.removesuffix(SUFFIX), read_json_or_empty(path)
+        if content:
+            step = _step_of(split, content.get("scores", {}), metrics)
+            splits.append({"split": split, "step": step, **content})
+    return splits
 
 
 def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> int | None:
     """Returns the last step whose logged evaluation has the scores of a dev split, or None."""
-    wanted = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}.items()
-    steps = (step for step, row in reversed(metrics.evals) if wanted <= row.items())
-    return next(steps, None) if wanted and split.startswith("dev") else None
+    if not scores or not split.startswith("dev"):
+        return None
+    wanted = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}
+    for step, row in reversed(metrics.evals):
+        if wanted.items() <= row.items():
+            return step
+    return None
 
 
 def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flax.traverse_util import flatten_dict
 
-from bertjax.base.files import read_json_or_empty, set_aside, write_json
+from bertjax.base.files import did_you_mean, read_json_or_empty, set_aside, write_json
 from bertjax.base.workdir_files import METRICS, TRACKERS_FOLDER
 from bertjax.config import TrainingConfig
 from bertjax.record.events import Finished, Line, Reader, Stopped
@@ -368,8 +368,18 @@ TRACKERS: dict[str, Callable[[Start], Tracker]] = {
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Raises ImportError, before a run begins, if the package of a tracker is not installed."""
+    """Checks the names of trackers, and that their packages are installed, before a run begins.
+
+    Raises:
+        ValueError: there is no tracker of this name.
+        ImportError: its package is not installed.
+    """
     for name in names:
+        if name not in TRACKERS:
+            raise ValueError(
+                f"--track {name}: there is no such tracker. {did_you_mean(name, TRACKERS)}Choose "
+                f"among {', '.join(TRACKERS)}."
+            )
         try:
             spec = importlib.util.find_spec(name)
         except ValueError:
@@ -378,7 +388,7 @@ def check_installed(names: Sequence[str]) -> None:
         if spec is None or spec.origin is None:
             raise ImportError(
                 f"--track {name} needs a package that is not installed: run pip install "
-                f"'bertjax[{name}]', or leave out --track."
+                f"'bertjax[{name}]'."
             )
 
 
