@@ -230,7 +230,7 @@ class TrainingConfig(Checked):
     log_every: Count = 100
     """Number of steps between log lines of metrics."""
     track: tuple[str, ...] = ()
-    """Experiment trackers that show the metrics of the run, such as wandb, mlflow or trackio, as one
+    """Experiment trackers that show the metrics of the run (extras wandb, mlflow, trackio), as one
     curve over all resumes; a tracker that fails does not stop the run; empty: none."""
     track_project: str = "bertjax"
     """Project of --track in which the run is shown, under the name of its workdir."""

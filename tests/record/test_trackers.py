@@ -191,6 +191,8 @@ def test_a_run_is_tracked_over_a_resume(prepared, one_layer_config, tmp_path, mo
 def test_a_missing_package_is_an_error_and_a_folder_is_not_a_package(tmp_path, monkeypatch):
     (tmp_path / "trackio_of_the_test").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
+    for name in ("trackio_of_the_test", "not_installed", "json"):
+        monkeypatch.setitem(TRACKERS, name, TRACKERS["trackio"])
     for name in ("trackio_of_the_test", "not_installed"):
         with pytest.raises(ImportError, match=rf"pip install 'bertjax\[{name}\]'"):
             check_installed((name,))
@@ -198,6 +200,8 @@ def test_a_missing_package_is_an_error_and_a_folder_is_not_a_package(tmp_path, m
     with pytest.raises(ImportError, match="mlflow"):
         check_installed(("mlflow",))
     check_installed(("json",))
+    with pytest.raises(ValueError, match="--track trackoi.*trackio"):
+        check_installed(("trackoi",))
 
 
 # Run with the real packages: a process logs `until` steps after `step` and is killed or ends.
