@@ -10,12 +10,10 @@ checkpoint or a draw (Perez et al. 2021, "True Few-Shot Learning with Language M
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import itertools
 import json
-import re
 import shutil
 import zipfile
 from collections import Counter
@@ -54,10 +52,10 @@ from bertjax.tasks.definition import Fold
 from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbeddingTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.sources.own_files import PER_SPLIT
-from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
@@ -434,11 +432,6 @@ def _times(config: FinetuneConfig) -> Iterator[float]:
 
 
 MOST_CLASSES = 20
-# The most warnings of classes with similar names that are printed.
-MOST_SIMILAR = 5
-# A class may be a misspelling of another one that is so many times as frequent, if so large a share
-# of their letters agrees and the name has so many letters.
-MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
 
 
 def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
@@ -461,10 +454,7 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     if data.class_counts.size:
         unit = "words" if task.label_kind == "tokens" else unit
         lines.append(_classes(task, data.class_counts, count, unit))
-        similar = [*_similar(task.labels), *_misspelt(task.labels, data.class_counts)]
-        lines += [f"warning: {text}" for text in similar[:MOST_SIMILAR]]
-        if len(similar) > MOST_SIMILAR:
-            lines.append(f"warning: and {len(similar) - MOST_SIMILAR} more such groups of classes")
+        lines += similar_classes(task.labels, data.class_counts)
     return lines
 
 
@@ -479,45 +469,6 @@ def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
     rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
     kind = "labels" if several else "classes"
     return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
-
-
-def _similar(labels: Sequence[str]) -> list[str]:
-    """Returns a warning for each group of labels that may be one label in several spellings."""
-    groups: dict[str, list[str]] = {}
-    for label in labels:
-        number = read_number(label)
-        plain = _letters(label) if number is None else str(number)
-        if plain:
-            groups.setdefault(plain, []).append(label)
-    return [
-        f"the classes {', '.join(map(repr, group))} differ only in how they are written: if "
-        "they are one class, write them alike."
-        for group in groups.values()
-        if len(group) > 1
-    ]
-
-
-def _letters(label: str) -> str:
-    return re.sub(r"[\W_]+", "", label.casefold())
-
-
-def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-    """Returns a warning for each rare label that may be a misspelling of a frequent one."""
-    words = [
-        (label, int(count))
-        for label, count in zip(labels, counts, strict=True)
-        if count and len(label) >= MISSPELT_LETTERS and not re.search(r"\d", label)
-    ]
-    warnings = []
-    for label, count in words:
-        frequent = [name for name, n in words if n >= MISSPELT_FACTOR * count]
-        near = difflib.get_close_matches(label, frequent, 1, MISSPELT_SHARE)
-        if near and _letters(near[0]) != _letters(label):  # else `_similar` names them
-            warnings.append(
-                f"the class {label!r} ({count:,}) is almost {near[0]!r}: if it is misspelt, "
-                "correct it in the file."
-            )
-    return warnings
 
 
 def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
-from bertjax.tasks.sources.tables import Table, read_number, row_name
+from bertjax.tasks.sources.data_files import row_name
+from bertjax.tasks.sources.tables import Table, read_number
 
 OwnKind = Literal["classify", "regress", "tag", "choice", "embed", "rerank"]
 
@@ -195,12 +196,18 @@ def find_columns(
     has_label = labelled and not columns.negatives
     if KINDS[kind].by_place:
         columns = _by_place(table, columns, labelled=has_label)
-    needed = {"text": True, "label": has_label, "choices": kind == "choice"}
-    needed["pair"] = kind == "rerank" and labelled
-    lacking = [field for field, need in needed.items() if need and not getattr(columns, field)]
     words = _RERANK_WORDS if kind == "rerank" else {}
+    lacking = []
+    if not columns.text:
+        lacking.append("text")
+    if not columns.label and has_label:
+        lacking.append("label")
+    if not columns.choices and kind == "choice":
+        lacking.append("choices")
+    if not columns.pair and kind == "rerank" and labelled:
+        lacking.append("pair")
     if lacking:
-        raise _which(table, lacking, [words.get(field, field) for field in lacking])
+        raise _which(table, lacking, words)
     if named.text is None and kind != "tag" and (labelled or columns.pair is None):
         _refuse_unused_text(table, kind, columns, labelled=labelled, pairs=pairs)
     if not table.is_typed and not named.named() and None in (by_name.text, by_name.label):
@@ -208,16 +215,13 @@ def find_columns(
     return columns, _describe(table, named, columns, words)
 
 
-def _which(table: Table, fields: Sequence[str], words: Sequence[str]) -> ValueError:
-    """Returns the error about columns that cannot be guessed, the fields `fields` of `Columns`."""
+def _which(table: Table, fields: Sequence[str], words: Mapping[str, str]) -> ValueError:
+    """Returns the error about fields of `Columns` that cannot be guessed; `words` rename them."""
     flags = " and ".join(map(flag_of, fields))
-    remedy = (
-        f"There are: {brief(', '.join(table.columns), 60)}. Give {flags}; if the first row does "
-        "not name the columns, insert a row that does."
-    )
+    remedy = f"There are: {brief(', '.join(table.columns), 60)}. Give {flags}."
     if table.is_text:
         remedy = "The file has one text per line: save tables as CSV, with the suffix .csv."
-    which = " and the ".join(words)
+    which = " and the ".join(words.get(field, field) for field in fields)
     return ValueError(f"{row_name(table.path, 1)}: which column is the {which}? {remedy}")
 
 
@@ -232,54 +236,68 @@ def is_usual_text(name: str) -> bool:
     return plain(name) in TEXTS
 
 
-def _free(columns: Sequence[str], named: Columns) -> dict[str, str]:
-    taken = (*named.named(), *named.ignored)
+def _free(columns: Sequence[str], used: Columns) -> dict[str, str]:
+    """Returns {plain name: name} of the columns that are neither used nor ignored."""
+    taken = (*used.named(), *used.ignored)
     return {plain(name): name for name in reversed(columns) if name not in taken}
 
 
-def _left(table: Table, columns: Columns) -> list[str]:
-    """Returns the columns with a name that are neither in `columns` nor ignored."""
-    taken = ("", *columns.named(), *columns.ignored)
+def _left(table: Table, used: Columns) -> list[str]:
+    """Returns the columns with a name that are neither used nor ignored."""
+    taken = ("", *used.named(), *used.ignored)
     return [name for name in table.columns if name not in taken]
 
 
 def _first(free: Mapping[str, str], names: Sequence[str]) -> str | None:
-    return next((free[name] for name in names if name in free), None)
+    for name in names:
+        if name in free:
+            return free[name]
+    return None
 
 
 def _pair(free: Mapping[str, str], kind: OwnKind) -> tuple[str, str] | None:
-    pairs = KINDS[kind].pairs
-    return next(((free[a], free[b]) for a, b in pairs if a in free and b in free), None)
+    for first, second in KINDS[kind].pairs:
+        if first in free and second in free:
+            return free[first], free[second]
+    return None
 
 
 def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Columns:
     free = _free(columns, named)
-    text, pair = named.text, named.pair
-    if text is None:
-        both = _pair(free, kind) if pair is None else None
-        text, pair = both or (_first(free, KINDS[kind].texts), pair)
-    return Columns(
-        text=text,
-        pair=pair,
-        label=_first(free, KINDS[kind].labels) if named.label is None else named.label or None,
-        id=_first(free, IDS) if named.id is None else named.id,
-        choices=named.choices or (_choices(free) if kind == "choice" else ()),
-        ignored=named.ignored,
-    )
+    found: dict[str, Any] = {"negatives": (), "scores": ()}
+    if named.text is None:
+        pair = _pair(free, kind) if named.pair is None else None
+        if pair is None:
+            found["text"] = _first(free, KINDS[kind].texts)
+        else:
+            found["text"], found["pair"] = pair
+    if named.label is None:
+        found["label"] = _first(free, KINDS[kind].labels)
+    elif not named.label:
+        found["label"] = None
+    if named.id is None:
+        found["id"] = _first(free, IDS)
+    if not named.choices and kind == "choice":
+        found["choices"] = _choices(free)
+    return dataclasses.replace(named, **found)
 
 
-def _choices(free: dict[str, str]) -> tuple[str, ...]:
+def _choices(free: Mapping[str, str]) -> tuple[str, ...]:
     """Guesses the choice columns: one like "choices", or several like "choice0", "choice1"."""
-    for name in CHOICE_LISTS:
-        if name in free:
-            return (free[name],)
-    matches = [(match, name) for name in free if (match := _CHOICE.fullmatch(name))]
+    if listed := _first(free, CHOICE_LISTS):
+        return (listed,)
     groups: dict[str, list[tuple[str, str]]] = {}
-    for match, name in matches:
-        groups.setdefault(match[1], []).append((match[2], name))
+    for key, name in free.items():
+        if match := _CHOICE.fullmatch(key):
+            groups.setdefault(match[1], []).append((match[2], name))
     best = max(groups.values(), key=len, default=[])
-    ordered = sorted(best, key=lambda entry: (len(entry[0]), entry[0]))
-    return tuple(free[name] for _, name in ordered) if len(best) > 1 else ()
+    return _by_number(best) if len(best) > 1 else ()
+
+
+def _by_number(columns: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Returns the names in the order of their numbers or letters; `columns` are (number, name)."""
+    ordered = sorted(columns, key=lambda column: (len(column[0]), column[0]))
+    return tuple(name for _, name in ordered)
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
@@ -290,36 +308,42 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """
     if columns.label is None and labelled:
         free = _left(table, columns)
-        dated = {name for name in free if len(free) > 1 and holds_dates(table.first_values(name))}
-        free = [name for name in free if name not in dated] or free
+        if len(free) > 1:
+            free = [x for x in free if not holds_dates(table.first_values(x))] or free
         # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
         free = _left(table, columns)
         texts = [name for name in free if _holds_texts(table, name)]
-        words = [name for name in free if not _holds_numbers(table, name)]
-        columns = dataclasses.replace(columns, text=next(iter(texts or words or free), None))
+        texts = texts or [name for name in free if not _holds_numbers(table, name)] or free
+        if texts:
+            columns = dataclasses.replace(columns, text=texts[0])
     return columns
 
 
 def _refuse_headerless(table: Table, columns: Columns, labels: Sequence[str] = ()) -> None:
     """Raises ValueError if the first row looks like an example, or the second like the names."""
-    label = columns.label
-    looks_like_data = any(
-        read_number(name) is not None or len(name.split()) > 5 for name in table.columns
-    )
-    if not looks_like_data and label is not None:
-        looks_like_data = any(row[label].strip() == label for row in table.first_rows)
-        # A title may stand above the names of the columns.
-        for row in table.first_rows[:1]:
-            names = {plain(value) for value in row.values()}
-            looks_like_data |= not names.isdisjoint(TEXTS) and not names.isdisjoint(labels)
-    if looks_like_data:
+    if _looks_like_data(table, columns.label, labels):
         raise ValueError(
             f"{row_name(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
             "names of the columns: put a first row with the column names, such as text,label."
         )
+
+
+def _looks_like_data(table: Table, label: str | None, labels: Sequence[str]) -> bool:
+    for name in table.columns:
+        if read_number(name) is not None or len(name.split()) > 5:
+            return True
+    if label is None:
+        return False
+    if any(row[label].strip() == label for row in table.first_rows):
+        return True
+    # A title may stand above the names of the columns.
+    for row in table.first_rows[:1]:
+        names = set(map(plain, row.values()))
+        return not names.isdisjoint(TEXTS) and not names.isdisjoint(labels)
+    return False
 
 
 def _refuse_unused_text(
@@ -329,22 +353,22 @@ def _refuse_unused_text(
 
     Beside a pair of texts, only columns with usual names of texts are refused, and ids of words.
     """
-    free = (*_left(table, columns), columns.id)
-    texts = [name for name in free if name and _holds_texts(table, name)]
-    if columns.pair is not None and kind != "choice":
-        texts = [name for name in texts if is_usual_text(name) or name == columns.id]
-    if texts:
-        first, other = columns.text, texts[0]
-        remedy = (
-            f"to use one, give --text_column {first!r}; for pairs of both, add --pair_column "
-            f"{other!r}."
-            if pairs
-            else "name one with --text_column."
-        )
-        remedy += f" To leave one out, give --ignore_columns {other}." * labelled
+    for name in (*_left(table, columns), columns.id):
+        if not name or not _holds_texts(table, name):
+            continue
+        if columns.pair and kind != "choice" and not is_usual_text(name) and name != columns.id:
+            continue
+        remedy = "name one with --text_column."
+        if pairs:
+            remedy = (
+                f"to use one, give --text_column {columns.text!r}; for pairs of both, add "
+                f"--pair_column {name!r}."
+            )
+        if labelled:
+            remedy += f" To leave one out, give --ignore_columns {name}."
         raise ValueError(
-            f"{table.path}: the columns {brief(str(first), 60)!r} and {brief(other, 60)!r} both "
-            f"hold texts: {remedy}"
+            f"{table.path}: the columns {brief(str(columns.text), 60)!r} and {brief(name, 60)!r} "
+            f"both hold texts: {remedy}"
         )
 
 
@@ -352,19 +376,20 @@ def _holds_texts(table: Table, column: str) -> bool:
     """Returns whether most values are texts, and not class names, which recur or have few words."""
     values = table.first_values(column)
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
+    if 2 * len(texts) <= len(values):
+        return False
     words = sum(len(text.split()) for text in texts)
-    many = 5 * len(set(texts)) > len(texts) or words >= 4 * len(texts)
-    return 2 * len(texts) > len(values) and many
+    return 5 * len(set(texts)) > len(texts) or words >= 4 * len(texts)
+
+
+def _all_known(values: Sequence[Any], test: Callable[[Any], bool]) -> bool:
+    """Returns whether some values are not missing, and all of these pass a test."""
+    known = [value for value in values if value not in (None, "")]
+    return bool(known) and all(map(test, known))
 
 
 def _holds_numbers(table: Table, column: str) -> bool:
-    known = [value for value in table.first_values(column) if value not in (None, "")]
-    return bool(known) and all(read_number(str(value)) is not None for value in known)
-
-
-def _holds_scores(table: Table, column: str) -> bool:
-    known = [value for value in table.first_values(column) if value not in (None, "")]
-    return bool(known) and all(score_of(value) is not None for value in known)
+    return _all_known(table.first_values(column), lambda x: read_number(str(x)) is not None)
 
 
 def score_of(value: Any) -> float | None:
@@ -375,34 +400,39 @@ def score_of(value: Any) -> float | None:
 
 def holds_dates(values: Sequence[Any]) -> bool:
     """Returns whether all are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
+    return _all_known(values, _is_date)
 
-    def is_date(value: Any) -> bool:
-        try:
-            return not str(value).isdecimal() and bool(datetime.fromisoformat(str(value)))
-        except ValueError:
-            return False
 
-    known = [value for value in values if value not in (None, "")]
-    return bool(known) and all(map(is_date, known))
+def _is_date(value: Any) -> bool:
+    try:
+        return not str(value).isdecimal() and bool(datetime.fromisoformat(str(value)))
+    except ValueError:
+        return False
 
 
 def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str, str]) -> str:
     """Returns the message about the guessed columns, in which `words` replace names of fields."""
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
-    guessed, guesses = [], []
+    flags, guesses = [], []
     for field, value in dataclasses.asdict(columns).items():
-        if value not in (None, ()) and getattr(named, field) in (None, ()):
-            guessed.append(field)
-            several = value if isinstance(value, tuple) else ()  # such as the choices
-            names = ", ".join(map(repr, several)) or f"column {value!r}"
-            guesses.append(f"{words.get(field, field)} from {names}")
+        if value in (None, ()) or getattr(named, field) not in (None, ()):
+            continue
+        flags.append(flag_of(field))
+        names = f"column {value!r}"
+        if isinstance(value, tuple):  # such as the choices
+            names = ", ".join(map(repr, value))
+        guesses.append(f"{words.get(field, field)} from {names}")
     if not guesses:
         return ""
-    others = [name for name in table.columns if name not in columns.named()]
-    unused = f"; not used: {', '.join(others)[:200]}" if others else ""
-    flags = ", ".join(map(flag_of, guessed))
-    return f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give {flags}."
+    used = columns.named()
+    unused = ", ".join(name for name in table.columns if name not in used)[:200]
+    if unused:
+        unused = f"; not used: {unused}"
+    return (
+        f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give "
+        f"{', '.join(flags)}."
+    )
 
 
 _NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
@@ -413,7 +443,6 @@ _WORDS = {
     "negatives": "hard negatives",
     "scores": "scores of a teacher",
 }
-
 _RERANK_WORDS = {**_WORDS, "text": "query", "pair": "passage", "label": "label"}
 
 
@@ -421,8 +450,8 @@ def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
-            "with two columns, such as CSV or JSON lines (bertjax.embed and --loss simcse take "
-            "single texts)."
+            "with two columns, such as CSV or JSON lines (embed and --loss simcse take single "
+            "texts)."
         )
     check_columns(table, named.named())
     free = _free(table.columns, named)
@@ -432,8 +461,10 @@ def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple
     if labelled and named.text is None:
         _refuse_unused_text(table, "embed", columns, labelled=labelled)
     if columns.label is None and not columns.negatives:
-        left = {key: name for key, name in free.items() if name not in columns.named()}
-        scores = {key: name for key, name in left.items() if _holds_scores(table, name)}
+        scores = {}
+        for key, name in _free(table.columns, columns).items():
+            if _all_known(table.first_values(name), lambda x: score_of(x) is not None):
+                scores[key] = name
         columns = dataclasses.replace(columns, label=_first(scores, KINDS["embed"].labels))
     return columns, _describe(table, named, columns, _WORDS)
 
@@ -441,7 +472,11 @@ def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple
 def _with_negatives(columns: Columns, free: Mapping[str, str]) -> Columns:
     """Adds the guessed columns of hard negatives and of a teacher's scores of their rows."""
     if columns.label is None and not columns.negatives:
-        columns = dataclasses.replace(columns, negatives=_negatives(free))
+        numbered = []
+        for key, name in free.items():
+            if match := _NEGATIVE.fullmatch(key):
+                numbered.append((match[1], name))
+        columns = dataclasses.replace(columns, negatives=_by_number(numbered))
     if columns.negatives and not columns.scores and SCORES in free:
         columns = dataclasses.replace(columns, scores=(free[SCORES],))
     return columns
@@ -450,44 +485,37 @@ def _with_negatives(columns: Columns, free: Mapping[str, str]) -> Columns:
 def _with_lists(table: Table, named: Columns, columns: Columns) -> Columns:
     """Adds negatives and scores to the columns for reranking or, without pairs, candidates."""
     found = _with_negatives(named, _free(table.columns, named))
+    columns = dataclasses.replace(columns, negatives=found.negatives, scores=found.scores)
     if found.negatives:
-        columns = dataclasses.replace(columns, label=None)
-    elif columns.pair is None and not named.choices:
+        return dataclasses.replace(columns, label=None)
+    if columns.pair is None and not named.choices:
         name = _first(_free(table.columns, columns), CANDIDATE_LISTS)
         columns = dataclasses.replace(columns, choices=(name,) if name else ())
-    return dataclasses.replace(columns, negatives=found.negatives, scores=found.scores)
+    return columns
 
 
 def candidates(table: Table, named: Columns) -> str | None:
     """Returns the column of lists of candidates to rank; None if the user names the text alone."""
     if table.is_typed and named.text is None:
         for name in table.columns:
-            lists = [isinstance(value, list) for value in table.first_values(name)]
-            if plain(name) in CANDIDATE_LISTS and any(lists):
-                return name
+            if plain(name) in CANDIDATE_LISTS:
+                if any(isinstance(value, list) for value in table.first_values(name)):
+                    return name
     return None
 
 
-def _negatives(free: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns that are named like hard negatives, in the order of their numbers."""
-    matches = [
-        (match[1], name) for key, name in free.items() if (match := _NEGATIVE.fullmatch(key))
-    ]
-    return tuple(name for _, name in sorted(matches, key=lambda x: (len(x[0]), x[0])))
-
-
 def _with_texts(table: Table, columns: Columns, free: Mapping[str, str]) -> Columns:
-    if columns.text is not None and columns.pair is not None:
+    wanted = [field for field in ("text", "pair") if getattr(columns, field) is None]
+    if not wanted:
         return columns
-    if columns.text is None and columns.pair is None and (both := _pair(free, "embed")):
-        return dataclasses.replace(columns, text=both[0], pair=both[1])
+    if len(wanted) == 2 and (pair := _pair(free, "embed")):
+        return dataclasses.replace(columns, text=pair[0], pair=pair[1])
     left = _left(table, columns)
     texts = [name for name in left if _holds_texts(table, name)]
     if len(texts) < 2:  # short texts, such as the words of queries
         texts = [name for name in left if not _holds_numbers(table, name)]
-    wanted = [field for field in ("text", "pair") if getattr(columns, field) is None]
     if len(texts) != len(wanted):
-        raise _which(table, wanted, [_WORDS[field] for field in wanted])
+        raise _which(table, wanted, _WORDS)
     columns = dataclasses.replace(columns, **dict(zip(wanted, texts, strict=True)))
     if not table.is_typed and len(wanted) == 2:
         _refuse_headerless(table, columns)

@@ -27,6 +27,16 @@ def _indices_by(keys: Sequence[Hashable]) -> list[list[int]]:
     return [*indices.values()]
 
 
+def _by_value(values: Sequence[float]) -> np.ndarray:
+    """Returns the indices of `values` in ascending order."""
+    return np.argsort(np.asarray(values, np.float64), kind="stable")
+
+
+def _share(fraction: float, size: int) -> int:
+    """Returns the number of `size` examples to choose: at least one, but not all."""
+    return min(max(round(fraction * size), 1), size - 1)
+
+
 def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples of each label at random; returns their indices.
 
@@ -36,8 +46,8 @@ def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
     rng = np.random.default_rng(0)
     chosen: list[int] = []
     for indices in _indices_by(labels):
-        count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
-        chosen += rng.permutation(indices)[:count].tolist()
+        shuffled = rng.permutation(indices)
+        chosen += shuffled[: _share(fraction, len(indices))].tolist()
     return frozenset(chosen)
 
 
@@ -47,10 +57,11 @@ def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
     One example of each block of consecutive sorted examples is chosen at random.
     """
     rng = np.random.default_rng(0)
-    order = np.argsort(np.asarray(values, np.float64), kind="stable")
-    count = min(max(round(fraction * len(order)), 1), len(order) - 1)
-    blocks = np.array_split(order, count) if count > 0 else []
-    return frozenset(int(rng.choice(block)) for block in blocks)
+    order = _by_value(values)
+    count = _share(fraction, len(order))
+    if count < 1:
+        return frozenset()
+    return frozenset(int(rng.choice(block)) for block in np.array_split(order, count))
 
 
 def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
@@ -60,7 +71,8 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """
     chosen: list[int] = []
     members = _indices_by(groups)
-    for number in np.random.default_rng(0).permutation(len(members))[: len(members) - 1]:
+    shuffled = np.random.default_rng(0).permutation(len(members))
+    for number in shuffled[:-1]:  # one group is trained on
         if len(chosen) >= fraction * len(groups):
             break
         chosen += members[number]
@@ -73,10 +85,12 @@ def stratified_folds(labels: Sequence[Hashable], count: int, seed: int) -> np.nd
     The sizes of the folds differ by at most one. Returns the fold of each example, int [N].
     """
     rng = np.random.default_rng(seed)
-    order = [index for indices in _indices_by(labels) for index in rng.permutation(indices)]
+    order: list[int] = []
+    for indices in _indices_by(labels):
+        order += rng.permutation(indices).tolist()
     folds = np.zeros(len(labels), np.int64)
     # The remainders of all labels are dealt in turn, so that no fold gets all of them.
-    folds[np.array(order, np.int64)] = np.arange(len(order)) % count
+    folds[order] = np.arange(len(order)) % count
     return folds
 
 
@@ -86,7 +100,7 @@ def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
     Each fold has one of every `count` consecutive examples. Returns each example's fold, int [N].
     """
     rng = np.random.default_rng(seed)
-    order = np.argsort(np.asarray(values, np.float64), kind="stable")
+    order = _by_value(values)
     folds = np.zeros(len(order), np.int64)
     for start in range(0, len(order), count):
         block = order[start : start + count]
@@ -101,12 +115,13 @@ def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarr
     Returns the fold of each example, int [N].
     """
     members = _indices_by(groups)
-    shuffled = [members[number] for number in np.random.default_rng(seed).permutation(len(members))]
-    folds, sizes = np.zeros(len(groups), np.int64), np.zeros(count, np.int64)
-    for indices in sorted(shuffled, key=len, reverse=True):
-        smallest = int(sizes.argmin())
-        folds[indices] = smallest
-        sizes[smallest] += len(indices)
+    shuffled = np.random.default_rng(seed).permutation(len(members))
+    folds = np.zeros(len(groups), np.int64)
+    sizes = np.zeros(count, np.int64)
+    for number in sorted(shuffled, key=lambda number: -len(members[number])):
+        smallest = sizes.argmin()
+        folds[members[number]] = smallest
+        sizes[smallest] += len(members[number])
     return folds
 
 

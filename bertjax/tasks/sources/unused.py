@@ -177,18 +177,22 @@ class UnusedColumns:
         return ""
 
     def check(self) -> None:
-        """Raises ValueError if a column could change the meaning; the message says the remedy."""
-        shown: dict[str, dict[str, str]] = defaultdict(dict)
-        for name, values in self._values.items():
+        """Raises ValueError if columns could change the meaning; the message says the remedy."""
+        first, names, shown = "", [], []  # the first doubt, and the columns that it is about
+        for values in self._values.values():
             if values.total() < self._rows:
                 values[""] += 1  # of rows that lack it
-            shown[self._doubt(name)][name] = f"{name!r} ({brief(', '.join([*values][:4]), 40)})"
-        shown.pop("", None)
-        for doubt, columns in shown.items():
+        for name, values in self._values.items():
+            doubt = self._doubt(name)
+            first = first or doubt
+            if doubt and doubt == first:
+                names.append(name)
+                shown.append(f"{name!r} ({brief(', '.join([*values][:4]), 40)})")
+        if names:
             raise ValueError(
                 f"{self._path}: columns that could change the meaning of the rows: "
-                f"{', '.join(columns.values())}: each {doubt}, or give --ignore_columns "
-                f"{' '.join(columns)} if nothing is meant by it."
+                f"{', '.join(shown)}: each {first}, or give --ignore_columns {' '.join(names)} if "
+                "nothing is meant by it."
             )
 
     def _doubt(self, name: str) -> str:
