@@ -6,7 +6,9 @@ machine reads all shards.
 """
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -54,10 +56,10 @@ class Remembered:
 
     def _mark(self, shard: Shard) -> list | None:
         try:
-            found = (self._directory / shard.file).stat()
+            status = (self._directory / shard.file).stat()
         except OSError:
             return None
-        return [found.st_size, found.st_mtime_ns, shard.sha256]
+        return [status.st_size, status.st_mtime_ns, shard.sha256]
 
     def __contains__(self, shard: Shard) -> bool:
         mark = self._mark(shard)
@@ -65,7 +67,11 @@ class Remembered:
 
     def add(self, shards: Iterable[Shard]) -> None:
         """Adds `shards` to the list of verified shards, and saves the list."""
-        marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
+        marks = {}
+        for shard in shards:
+            mark = self._mark(shard)
+            if mark is not None:
+                marks[shard.file] = mark
         if not marks:
             return
         # Other processes may have added shards since this one read the file.
@@ -146,15 +152,15 @@ def verify_shards(
         size = sum(shard.size or 0 for shard in todo)
         what = f"verifying {len(todo)} shards of {directory}, once on this machine"
         with progress(what, size, BYTES) as state, ThreadPoolExecutor(THREADS) as pool:
-            intact = list(
-                pool.map(lambda shard: is_intact(directory, shard, advance=state.advance), todo)
-            )
-        remembered.add(shard for shard, good in zip(todo, intact, strict=True) if good)
-    damaged = [shard.file for shard, good in zip(todo, intact, strict=True) if not good]
-    if damaged:
+            check_shard = functools.partial(is_intact, directory, advance=state.advance)
+            results = list(pool.map(check_shard, todo))
+        intact = list(itertools.compress(todo, results))
+        remembered.add(intact)
+    if len(intact) < len(todo):
+        damaged = [shard.file for shard in todo if shard not in intact]
         raise ValueError(
             f"{len(damaged)} of {len(shards)} shards of {directory} are missing, or their size or "
-            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy these shards "
-            "again, or run the prepare command again, which writes these shards again."
+            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Run the prepare command "
+            "again, which writes these shards again."
         )
     return Verification(len(todo), note)

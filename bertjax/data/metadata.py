@@ -29,7 +29,8 @@ def _built(kind: Any, value: Any) -> Any:
 
     Raises ValueError if a field is missing or unknown, or a value is not of its type.
     """
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else _built(arguments[0], value)
     if dataclasses.is_dataclass(kind):
@@ -175,19 +176,17 @@ class Metadata(Checked):
 
     def has_held_out(self, max_length: int) -> bool:
         """Returns whether rows of this maximum length were held out for evaluation."""
-        held_out = self.splits.get("eval")
-        content = held_out.lengths.get(str(max_length)) if held_out else None
-        return bool(content and content.records)
+        content = _content(self.splits, "eval", str(max_length))
+        return content is not None and content.records > 0
 
     def shards(self, lengths: Collection[int] | None = None) -> list[Shard]:
         """Returns the shards of all splits, in order; of the maximum lengths `lengths`, or all."""
-        return [
-            shard
-            for summary in self.splits.values()
-            for length, content in summary.lengths.items()
-            for shard in content.shards
-            if lengths is None or int(length) in lengths
-        ]
+        shards: list[Shard] = []
+        for summary in self.splits.values():
+            for length, content in summary.lengths.items():
+                if lengths is None or int(length) in lengths:
+                    shards += content.shards
+        return shards
 
     def attended(self, max_length: int) -> float:
         """Mean number of tokens that a training token attends to: E[n^2] / E[n] for length n."""
@@ -213,10 +212,10 @@ class Metadata(Checked):
         for part in (fields, *fields.get("sources", ())):
             for summary in part["splits"].values():
                 for content in summary["lengths"].values():
-                    content["shards"] = [
-                        {key: value for key, value in shard.items() if value is not None}
-                        for shard in content["shards"]
-                    ]
+                    for shard in content["shards"]:
+                        for key in ("size", "sha256"):
+                            if shard[key] is None:
+                                del shard[key]
         text = json.dumps(fields, indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
@@ -241,12 +240,18 @@ class Metadata(Checked):
         return metadata
 
 
+def _content(splits: dict[str, SplitSummary], split: str, length: str) -> LengthSummary | None:
+    summary = splits.get(split)
+    return None if summary is None else summary.lengths.get(length)
+
+
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
+    is_short = length.isdecimal() and len(length) <= 5
+    if not is_short or not 0 < int(length) <= MAX_ROW_LENGTH:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
-    wrong = [shard.file for shard in content.shards if not is_file_name(shard.file)]
-    if wrong:
-        raise ValueError(f"{where}: {brief(wrong[0], 50)!r} is not a plain file name")
+    for shard in content.shards:
+        if not is_file_name(shard.file):
+            raise ValueError(f"{where}: {brief(shard.file, 50)!r} is not a plain file name")
     if sum(shard.records for shard in content.shards) != content.records:
         raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
 
@@ -261,13 +266,13 @@ def _check_sources(metadata: Metadata) -> None:
         for length, content in summary.lengths.items():
             shards: list[Shard] = []
             for source in sources:
-                part = source.splits.get(split)
-                of_source = part.lengths.get(length) if part else None
+                where = f"source {brief(source.name, 50)}"
+                of_source = _content(source.splits, split, length)
                 if of_source is not None:
-                    _check_summary(f"source {brief(source.name, 50)}", length, of_source)
+                    _check_summary(where, length, of_source)
                     shards += of_source.shards
                 if split == "train" and not (of_source and of_source.records):
-                    raise ValueError(f"source {brief(source.name, 50)} has no rows of {length}")
+                    raise ValueError(f"{where} has no rows of {length}")
             if shards != content.shards:
                 raise ValueError(
                     f"split {split}: the shards of its sources are others than its own"
@@ -336,17 +341,20 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
     metadata = read_metadata(directory)
     if split not in metadata.splits:
         raise ValueError(
-            f"{directory} has no split {split!r}, only {listed(list(metadata.splits))}: choose one "
-            "of these; to hold out documents for the split 'eval', prepare the data with "
-            "--eval_fraction."
+            f"{directory} has no split {split!r}, only {listed(list(metadata.splits))}: to hold "
+            "out documents for the split 'eval', prepare the data with --eval_fraction."
         )
     lengths = metadata.splits[split].lengths
     if str(max_length) not in lengths:
         raise ValueError(
-            f"{directory} has no rows of {max_length} tokens, only of {', '.join(lengths)}: choose "
-            f"one of these lengths, or prepare the data with --max_length {max_length}."
+            f"{directory} has no rows of {max_length} tokens, only of {', '.join(lengths)}: "
+            f"prepare the data with --max_length {max_length}."
         )
-    return [os.path.join(directory, shard.file) for shard in lengths[str(max_length)].shards]
+    return _paths(directory, lengths[str(max_length)])
+
+
+def _paths(directory: str | Path, content: LengthSummary) -> list[str]:
+    return [os.path.join(directory, shard.file) for shard in content.shards]
 
 
 def row_sources(directory: str | Path, split: str, max_length: int) -> list[RowSource]:
@@ -359,18 +367,18 @@ def row_sources(directory: str | Path, split: str, max_length: int) -> list[RowS
     sources = read_metadata(directory).sources
     if sources is None:
         return [RowSource("", 1, paths)]
-    found = []
+    with_rows = []
     for source in sources:
-        part = source.splits.get(split)
-        content = part.lengths.get(str(max_length)) if part else None
+        content = _content(source.splits, split, str(max_length))
         if content is not None and content.records:
-            paths = [os.path.join(directory, shard.file) for shard in content.shards]
-            found.append(RowSource(source.name, source.weight, paths))
-    return found
+            paths = _paths(directory, content)
+            with_rows.append(RowSource(source.name, source.weight, paths))
+    return with_rows
 
 
 def unigram_entropy(counts: Iterable[float]) -> float:
     """Returns the entropy, in nats, of the token frequencies, given the count of each token."""
     counts = [count for count in counts if count]
     total = sum(counts)
-    return -sum(n / total * math.log(n / total) for n in counts)
+    shares = [count / total for count in counts]
+    return -sum(share * math.log(share) for share in shares)

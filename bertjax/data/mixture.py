@@ -74,7 +74,7 @@ def _positive(text: str, name: str) -> Fraction:
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
             f"--input: the weight {text} of {name!r} is not a positive number: leave the source "
-            "out, or give it a positive weight."
+            "out."
         )
     return Fraction(text)
 
@@ -102,15 +102,21 @@ def rows_of_sources(rows: int, weights: Sequence[int]) -> list[int]:
     """
     counts = [0] * len(weights)
     total = sum(weights)
-    for source in sorted(range(len(weights)), key=lambda source: -weights[source]):
-        left = rows * (total - weights[source]) // total if total > weights[source] else 0
+    heaviest_first = sorted(range(len(weights)), key=lambda source: -weights[source])
+    for source in heaviest_first:
+        lighter = total - weights[source]
+        left = rows * lighter // total
         counts[source] = rows - left
-        rows, total = left, total - weights[source]
+        rows = left
+        total = lighter
     return counts
 
 
 def source_of_row(row: int, weights: Sequence[int]) -> tuple[int, int]:
     """Returns (source, index of the row within the source) for row `row` of the mixture."""
-    before, after = rows_of_sources(row, weights), rows_of_sources(row + 1, weights)
-    source = next(i for i, count in enumerate(after) if count != before[i])
+    before = rows_of_sources(row, weights)
+    after = rows_of_sources(row + 1, weights)
+    source = 0
+    while before[source] == after[source]:
+        source += 1
     return source, before[source]

@@ -8,6 +8,7 @@ A record is one row of one or more sequences, without padding and [MASK] tokens,
 
 import contextlib
 import dataclasses
+import operator
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -78,15 +79,16 @@ def decode_row(record: bytes) -> Row:
             f"A record of {len(record)} bytes is not a row of bertjax data ({error}): prepare "
             "the data again with this version."
         ) from error
-    lengths, a_lengths, labels = fields[::3], fields[1::3], fields[2::3]
+    lengths = fields[::3]
+    a_lengths = fields[1::3]
+    labels = fields[2::3]
     start = _HEAD.size + count * _SEQUENCE.size
-    if len(record) - start != width * sum(lengths) or any(
-        a > length for a, length in zip(a_lengths, lengths, strict=True)
-    ):
+    is_complete = len(record) - start == width * sum(lengths)
+    if not is_complete or any(map(operator.gt, a_lengths, lengths)):
         raise ValueError(
             f"A record of {len(record)} bytes is damaged, because its header contradicts its size "
             f"or itself: sequence lengths {brief(lengths, 60)}, numbers of tokens with token type "
-            f"0 {brief(a_lengths, 60)}, {width} bytes per token id. Copy or prepare the data again."
+            f"0 {brief(a_lengths, 60)}, {width} bytes per token id. Prepare the data again."
         )
     ids = np.frombuffer(record, dtype=f"<u{width}", offset=start).astype(np.int32)
     return Row(ids, lengths, a_lengths, labels)

@@ -33,7 +33,8 @@ _HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platfo
 
 def bits_settings() -> dict[str, str]:
     """Returns {name: value} of all settings that change bits and that are not as by default."""
-    settings, config = {}, jax.config.values
+    settings = {}
+    config = jax.config.values
     for setting in _SETTINGS:
         name, _, usual = f"jax_{setting}".partition("=")
         value = config.get(name, usual)
@@ -118,7 +119,8 @@ def start_jax() -> None:
 
 def _delete_damaged(folder: Path) -> None:
     """Deletes what zstd cannot read of the programs that were written since the last call."""
-    checked, checking = folder / "checked", folder / "checking"
+    checked = folder / "checked"
+    checking = folder / "checking"
     folder.mkdir(parents=True, exist_ok=True)
     checking.touch()
     since = checked.stat().st_mtime_ns if checked.exists() else 0

@@ -70,7 +70,9 @@ def train_flops_per_row(
         attended: the mean number of tokens that a token attends to, which for packed rows is
             E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
     """
-    d, f, layers = config.hidden_size, config.intermediate_size, _layers(config, predictions)
+    d = config.hidden_size
+    f = config.intermediate_size
+    layers = _layers(config, predictions)
     products = 6 * layers * (4 * d * d + (3 if config.gated_linear_unit else 2) * d * f)
     attended = row_length if attended is None else attended
     window = attended if config.local_attention is None else config.local_attention // 2 * 2 + 1
@@ -148,8 +150,12 @@ def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
     """Returns {product: number of occurrences} of a forward pass, see `train_flops_per_row`."""
-    d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
-    e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
+    d = config.hidden_size
+    f = config.intermediate_size
+    heads = config.num_attention_heads
+    e = config.embedding_size or d
+    tokens = rows * row_length
+    masked = rows * predictions
     head = d // heads
     products: Counter[Product] = Counter()
     layers = _layers(config, predictions)
@@ -157,10 +163,13 @@ def forward_products(
     products[Product(0, tokens, d, f)] += 2 * layers if config.gated_linear_unit else layers
     products[Product(0, tokens, f, d)] += layers
     for layer in range(layers):
-        blocks, queries, keys = 1, row_length, row_length
+        blocks = 1
+        queries = row_length
+        keys = row_length
         if not config.is_global(layer) and is_in_blocks(row_length, config.local_attention or 0):
             queries = block_size(config.local_attention or 0)
-            blocks, keys = -(-row_length // queries), 3 * queries
+            blocks = -(-row_length // queries)
+            keys = 3 * queries
         products[Product(rows * heads * blocks, queries, head, keys)] += 1
         products[Product(rows * heads * blocks, queries, keys, head)] += 1
     if config.relative_attention and config.pos_att_type:

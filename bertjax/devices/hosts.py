@@ -111,7 +111,9 @@ class Waiting:
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
-        self._folder, self._rank, self._count = folder, rank, count
+        self._folder = folder
+        self._rank = rank
+        self._count = count
         folder.mkdir(parents=True, exist_ok=True)
         self.renew()
 
@@ -200,7 +202,8 @@ def on_all(action: Callable[[], Result]) -> Result:
         Interrupted: a signal came to another host.
         ValueError: `action` failed on another host.
     """
-    result, error = None, None
+    result = None
+    error = None
     try:
         result = action()
     except BaseException as raised:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
@@ -42,8 +43,10 @@ def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
     Pair i of the `head_size / 2` pairs of coordinates is rotated by the angle position *
     theta^(-2 i / head_size).
     """
-    rates = 1.0 / theta ** (jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
-    angles = position_ids[:, :, None, None].astype(jnp.float32) * rates[None, None, None]
+    exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
+    rates = 1.0 / theta**exponents
+    positions = position_ids[:, :, None, None].astype(jnp.float32)
+    angles = positions * rates[None, None, None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
@@ -51,8 +54,10 @@ def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:
     """Rotates queries or keys x [B, L, N, H] in float32; the result has the dtype of x."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    rotated = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
-    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+    turned_first = first * by.cos - second * by.sin
+    turned_second = second * by.cos + first * by.sin
+    rotated = jnp.concatenate([turned_first, turned_second], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -62,11 +67,13 @@ def _softmax(mask_of: Callable[..., jax.Array], scores: jax.Array, *ids: jax.Arr
     # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
     # constant in its place, once before the loop over the layers, as arrays [B, N, L, L] that every
     # layer reads from memory.
+    query_ids, *key_ids = ids
     lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
-    first = scores[(slice(None), *(0,) * (scores.ndim - 1))]
-    query_ids, lowest, _ = jax.lax.optimization_barrier((ids[0], lowest, first))
-    mask = mask_of(query_ids, *ids[1:])
-    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
+    one_score = (slice(None), *(0,) * (scores.ndim - 1))  # of each row
+    query_ids, lowest, _ = jax.lax.optimization_barrier((query_ids, lowest, scores[one_score]))
+    mask = mask_of(query_ids, *key_ids)
+    masked = jnp.where(mask, scores.astype(jnp.float32), lowest)
+    return jax.nn.softmax(masked)
 
 
 @_softmax.defjvp
@@ -96,7 +103,8 @@ def masked_softmax(
             mask &= jnp.tri(length, dtype=bool)[None, None]
         if window is not None:
             places = jnp.arange(length)
-            mask &= (abs(places[:, None] - places[None]) <= window // 2)[None, None]
+            is_near = abs(places[:, None] - places[None]) <= window // 2
+            mask &= is_near[None, None]
         return mask
 
     return _softmax(mask_of, scores, sequence_ids)
@@ -117,42 +125,50 @@ def attend_locally(
     of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens: the S queries of
     a block attend to the keys of their own block and of the two beside it.
     """
-    length, size = query.shape[1], block_size(window)
+    length = query.shape[1]
+    size = block_size(window)
     # Padding of rows to whole blocks, and blocks outside of the row, belong to no sequence.
     query_ids = _blocks(sequence_ids, size, -1)
     key_ids = _neighbours(query_ids, -1)
-    queries, keys, values = (
-        x.swapaxes(2, 3)  # [B, M, N, S or 3 S, H]
-        for x in (
-            _blocks(query, size),
-            _neighbours(_blocks(key, size)),
-            _neighbours(_blocks(value, size)),
-        )
-    )
+    queries = _blocks(query, size)
+    keys = _neighbours(_blocks(key, size))
+    values = _neighbours(_blocks(value, size))
+    queries = queries.swapaxes(2, 3)  # [B, M, N, S, H]
+    keys = keys.swapaxes(2, 3)  # [B, M, N, 3 S, H]
+    values = values.swapaxes(2, 3)
 
     def mask_of(query_ids: jax.Array, key_ids: jax.Array) -> jax.Array:
         distance = jnp.arange(size)[:, None] - jnp.arange(-size, 2 * size)[None]
         mask = query_ids[:, :, None, :, None] == key_ids[:, :, None, None, :]
-        return mask & (abs(distance) <= window // 2)[None, None, None]
+        is_near = abs(distance) <= window // 2
+        return mask & is_near[None, None, None]
 
-    scores = matmul(queries, keys, transposed=True) * query.shape[-1] ** -0.5
-    probs = dropout(_softmax(mask_of, scores, query_ids, key_ids).astype(query.dtype))
-    context = matmul(probs, values).astype(query.dtype).swapaxes(2, 3)  # [B, M, S, N, H]
-    return context.reshape(len(query), -1, *query.shape[2:])[:, :length]
+    scale = query.shape[-1] ** -0.5
+    scores = matmul(queries, keys, transposed=True) * scale
+    probs = _softmax(mask_of, scores, query_ids, key_ids)
+    probs = dropout(probs.astype(query.dtype))
+    context = matmul(probs, values).astype(query.dtype)
+    context = context.swapaxes(2, 3)  # [B, M, S, N, H]
+    rows = context.reshape(len(query), -1, *query.shape[2:])
+    return rows[:, :length]
 
 
 def _blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
     """Splits [B, L, ...] into M blocks, [B, M, size, ...]; `fill` pads rows to whole blocks."""
-    padding = [(0, 0), (0, -x.shape[1] % size)] + [(0, 0)] * (x.ndim - 2)
-    padded = jnp.pad(x, padding, constant_values=fill)
+    padded = _padded(x, 0, -x.shape[1] % size, fill)
     return padded.reshape(len(x), -1, size, *x.shape[2:])
 
 
 def _neighbours(blocks: jax.Array, fill: int = 0) -> jax.Array:
     """Joins each block of [B, M, S, ...] with the two beside it, or `fill`: [B, M, 3 S, ...]."""
-    padding = [(0, 0), (1, 1)] + [(0, 0)] * (blocks.ndim - 2)
-    padded = jnp.pad(blocks, padding, constant_values=fill)
+    padded = _padded(blocks, 1, 1, fill)
     return jnp.concatenate([padded[:, :-2], blocks, padded[:, 2:]], axis=2)
+
+
+def _padded(x: jax.Array, before: int, after: int, fill: int) -> jax.Array:
+    padding = [(0, 0)] * x.ndim
+    padding[1] = (before, after)
+    return jnp.pad(x, padding, constant_values=fill)
 
 
 # The name by which rematerialisation policies know the result of attention, the weighted mean of
@@ -162,6 +178,8 @@ CONTEXT = "attention_context"
 # the scores of one head stay in the caches; for short rows, the loop takes longer than it saves.
 BY_HEAD = "by_head"
 SHORTEST_BY_HEAD = 128
+# How rows with local attention are computed without a fused kernel, see `attend_locally`.
+IN_BLOCKS = "in_blocks"
 
 
 class SelfAttention(nn.Module):
@@ -204,80 +222,132 @@ class SelfAttention(nn.Module):
         none. `queries` [B, L, D] are what the queries are made of; None: x.
         """
         config = self.config
-        head_size = config.hidden_size // config.num_attention_heads
-
-        def layer(name: str) -> Linear:  # [B, L, D] -> [B, L, N, H]
-            heads = (config.num_attention_heads, head_size)
-            return Linear(config, heads, self.dtype, use_bias=config.attention_bias, name=name)
-
-        query_layer, key_layer = layer("query"), layer("key")
-        query, key = query_layer(x if queries is None else queries), key_layer(x)
-        value = layer("value")(x)
+        query_layer = self._head_layer("query")
+        key_layer = self._head_layer("key")
+        query = query_layer(x if queries is None else queries)
+        key = key_layer(x)
+        value = self._head_layer("value")(x)
         if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+            query = rotate(query, rotation)
+            key = rotate(key, rotation)
         dropout = Dropout(config.attention_probs_dropout_prob)
-        drops = dropout_rows is not None and dropout.rate > 0
-        sown, length = self.is_mutable_collection("intermediates"), x.shape[1]
-        positions = None
+        positions: dict[str, jax.Array] = {}
+        bias = relative
         if relative is not None and relative.ndim == 2:
-            is_shared = config.share_att_key
-            layers = {
-                "c2p": key_layer if is_shared else layer("pos_key"),
-                "p2c": query_layer if is_shared else layer("pos_query"),
-            }
-            # The mask is the same for all rows of a batch.
-            first = None if dropout_rows is None else jnp.zeros(1, int)
-            relative = Dropout(config.hidden_dropout_prob)(relative[None], first)[0]
-            positions = {name: layers[name](relative) for name in config.pos_att_type}
-        fused = FUSED.get(self.kernel) if relative is None else None
-        if fused and (sown or length % fused.tokens or not (fused.windows or self.window is None)):
-            fused = None
-        if fused and drops and not (fused.dropout and dropout.has_row_keys()):
-            fused = None
-        by_head = (
-            self.kernel == BY_HEAD
-            and relative is None
-            and length >= SHORTEST_BY_HEAD
-            and self.window is None
-        )
-        if fused:
-            options: dict[str, Any] = {"causal": config.is_decoder}
-            if self.window is not None:
-                options["window"] = self.window
-            if dropout_rows is not None and drops:
-                options |= {"row_keys": dropout.row_keys(dropout_rows), "rate": dropout.rate}
-            context = fused.attend(query, key, value, sequence_ids, **options)
-        elif by_head and not sown and not drops:
+            positions = self._positions(relative, query_layer, key_layer, dropout_rows)
+            bias = None
+        kernel = "xla"
+        if relative is None:
+            kernel = self._choose_kernel(x.shape[1], dropout, dropout_rows)
+        if kernel in FUSED:
+            options = self._fused_options(dropout, dropout_rows)
+            context = FUSED[kernel].attend(query, key, value, sequence_ids, **options)
+        elif kernel == BY_HEAD:
             context = attend_by_head(query, key, value, sequence_ids, config.is_decoder)
-        elif self.window is not None and not sown and is_in_blocks(length, self.window):
+        elif kernel == IN_BLOCKS:
+            assert self.window is not None
             drop = functools.partial(dropout, rows=dropout_rows)
             context = attend_locally(query, key, value, sequence_ids, self.window, drop)
         else:
-            # [B, N, L, H]
-            scores = matmul(query.swapaxes(1, 2), key.swapaxes(1, 2), transposed=True)
-            if positions is not None:
-                rows = relative_rows(length, config)
-                if "c2p" in positions:
-                    scores += relative_scores(query, positions["c2p"], rows[::-1])
-                if "p2c" in positions:
-                    scores += relative_scores(key, positions["p2c"], rows).swapaxes(2, 3)
-            scores *= (head_size * (1 + len(config.pos_att_type))) ** -0.5
-            if relative is not None and positions is None:
-                scores += relative[None].astype(scores.dtype)
+            scores = _scores(config, query, key, positions, bias)
             probs = masked_softmax(scores, sequence_ids, config.is_decoder, self.window)
             probs = probs.astype(self.dtype)
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
-            context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
-        if not fused:  # which names its result itself
+            context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype)  # [B, N, L, H]
+            context = context.swapaxes(1, 2)
+        if kernel not in FUSED:  # which name their results themselves
             context = checkpoint_name(context, CONTEXT)
-        return Linear(
-            *(config, config.hidden_size, self.dtype),
+        output = Linear(
+            config,
+            config.hidden_size,
+            self.dtype,
             axes=2,
             use_bias=config.attention_bias,
             stddev=residual_stddev(config),
             name="output",
-        )(context)
+        )
+        return output(context)
+
+    def _head_layer(self, name: str) -> Linear:
+        """Returns a layer [B, L, D] -> [B, L, N, H]."""
+        config = self.config
+        heads = config.num_attention_heads
+        shape = (heads, config.hidden_size // heads)
+        return Linear(config, shape, self.dtype, use_bias=config.attention_bias, name=name)
+
+    def _choose_kernel(self, length: int, dropout: Dropout, rows: jax.Array | None) -> str:
+        """Returns how rows of `length` tokens without relative positions are computed.
+
+        It is a key of `FUSED`, `BY_HEAD`, `IN_BLOCKS` or "xla", which can do everything.
+        """
+        if self.is_mutable_collection("intermediates"):
+            return "xla"
+        drops = rows is not None and dropout.rate > 0
+        fused = FUSED.get(self.kernel)
+        if fused is not None:
+            fits = length % fused.tokens == 0 and (fused.windows or self.window is None)
+            if fits and (not drops or (fused.dropout and dropout.has_row_keys())):
+                return self.kernel
+        if self.window is not None:
+            return IN_BLOCKS if is_in_blocks(length, self.window) else "xla"
+        if self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and not drops:
+            return BY_HEAD
+        return "xla"
+
+    def _fused_options(self, dropout: Dropout, rows: jax.Array | None) -> dict[str, Any]:
+        options: dict[str, Any] = {"causal": self.config.is_decoder}
+        if self.window is not None:
+            options["window"] = self.window
+        if rows is not None and dropout.rate > 0:
+            options["row_keys"] = dropout.row_keys(rows)
+            options["rate"] = dropout.rate
+        return options
+
+    def _positions(
+        self,
+        embeddings: jax.Array,
+        query_layer: Linear,
+        key_layer: Linear,
+        dropout_rows: jax.Array | None,
+    ) -> dict[str, jax.Array]:
+        """Projects embeddings of relative positions [R, D] for each term of the scores."""
+        config = self.config
+        if not config.share_att_key:
+            query_layer = self._head_layer("pos_query")
+            key_layer = self._head_layer("pos_key")
+        # The mask is the same for all rows of a batch.
+        first_row = None if dropout_rows is None else jnp.zeros(1, int)
+        dropout = Dropout(config.hidden_dropout_prob)
+        embeddings = dropout(embeddings[None], first_row)[0]
+        layers = {"c2p": key_layer, "p2c": query_layer}
+        return {term: layers[term](embeddings) for term in config.pos_att_type}
+
+
+def _scores(
+    config: BertConfig,
+    query: jax.Array,
+    key: jax.Array,
+    positions: dict[str, jax.Array],
+    bias: jax.Array | None,
+) -> jax.Array:
+    """Computes the scores [B, N, L, L] of queries and keys [B, L, N, H].
+
+    `positions` are the projected relative positions [R, N, H] of each term of disentangled
+    attention, and `bias` [N, L, L] is added to the scores.
+    """
+    scores = matmul(query.swapaxes(1, 2), key.swapaxes(1, 2), transposed=True)
+    length, _, head_size = query.shape[1:]
+    rows = relative_rows(length, config) if positions else np.empty(0)
+    if "c2p" in positions:
+        scores += relative_scores(query, positions["c2p"], rows[::-1])
+    if "p2c" in positions:
+        scores += relative_scores(key, positions["p2c"], rows).swapaxes(2, 3)
+    terms = 1 + len(config.pos_att_type)
+    scores *= (head_size * terms) ** -0.5
+    if bias is not None:
+        scores += bias[None].astype(scores.dtype)
+    return scores
 
 
 def attend_by_head(
@@ -292,15 +362,16 @@ def attend_by_head(
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:  # [B, 1, L, H]
         scores = matmul(query, key, transposed=True) * size**-0.5
-        probs = masked_softmax(scores, sequence_ids, causal).astype(query.dtype)
-        return matmul(probs, value).astype(query.dtype)
+        probs = masked_softmax(scores, sequence_ids, causal)
+        return matmul(probs.astype(query.dtype), value).astype(query.dtype)
 
-    def attend_together(heads: tuple[jax.Array, ...]) -> jax.Array:
-        return jnp.stack([attend(*(x[i] for x in heads)) for i in range(together)])
+    def attend_together(heads: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        query, key, value = heads  # [2, B, 1, L, H]
+        return jnp.stack([attend(query[i], key[i], value[i]) for i in range(together)])
 
-    heads = [
-        x.transpose(2, 0, 1, 3).reshape(-1, together, len(x), 1, length, size)
-        for x in (query, key, value)
-    ]
-    context = jax.lax.map(attend_together, tuple(heads))  # [N / 2, 2, B, 1, L, H]
-    return context.reshape(count, -1, length, size).transpose(1, 2, 0, 3)
+    def by_head(x: jax.Array) -> jax.Array:  # [B, L, N, H] -> [N / 2, 2, B, 1, L, H]
+        return x.transpose(2, 0, 1, 3).reshape(-1, together, len(x), 1, length, size)
+
+    context = jax.lax.map(attend_together, (by_head(query), by_head(key), by_head(value)))
+    context = context.reshape(count, -1, length, size)
+    return context.transpose(1, 2, 0, 3)

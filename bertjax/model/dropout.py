@@ -32,10 +32,13 @@ class Dropout(nn.Module):
         if rows is None or self.rate == 0.0:
             return x
         threshold = drop_threshold(self.rate)
-        keep = keep_mask(self.make_rng("dropout"), rows, x.shape[1:], threshold)
+        key = self.make_rng("dropout")
+        keep = keep_mask(key, rows, x.shape[1:], threshold)
         # A bfloat16 scale would be off by up to .4 %, in every layer in the same direction.
         scale = jnp.float32(keep_scale(threshold))
-        scaled = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
+        wide_type = jnp.promote_types(x.dtype, jnp.float32)
+        scaled = x.astype(wide_type) * scale
+        scaled = scaled.astype(x.dtype)
         return jnp.where(keep, scaled, jnp.zeros_like(scaled))
 
     def row_keys(self, rows: jax.Array) -> jax.Array:
@@ -44,7 +47,8 @@ class Dropout(nn.Module):
         `__call__` draws the masks of the rows from the same keys. Either of the two methods may be
         called, once, because it uses up a PRNG key.
         """
-        return jax.random.key_data(_fold_rows(self.make_rng("dropout"), rows))
+        key = self.make_rng("dropout")
+        return jax.random.key_data(_fold_rows(key, rows))
 
     def has_row_keys(self) -> bool:
         """Returns whether the PRNG is Threefry, so that each row has a key."""
@@ -63,7 +67,10 @@ def drop_threshold(rate: float) -> int:
     Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded to a
     multiple of 1/65536; the threshold is in [0, 65535], and 0 only for rate 0.
     """
-    return min(max(round(rate * 2**16), 1), 2**16 - 1) if rate else 0
+    if rate == 0:
+        return 0
+    values = 2**16
+    return min(max(round(rate * values), 1), values - 1)
 
 
 def keep_scale(threshold: int) -> float:
@@ -79,17 +86,26 @@ def keep_mask(key: jax.Array, rows: jax.Array, shape: Sequence[int], threshold: 
     """
     *lead, last = shape
     if _is_rbg(key):  # vmap does not support these keys
-        word_shape = (len(rows), *lead, -(-last // 2))
-        words = (jax.random.bits(jax.random.fold_in(key, rows[0]), word_shape),)
+        pairs = math.ceil(last / 2)
+        first_key = jax.random.fold_in(key, rows[0])
+        words = [jax.random.bits(first_key, (len(rows), *lead, pairs))]
     else:
-        keys = _fold_rows(key, rows)
-        row_shape = (*lead, -(-last // 4))
-        counts = jnp.arange(math.prod(row_shape), dtype=jnp.uint32).reshape(1, *row_shape)
-        key_words = jnp.moveaxis(jax.random.key_data(keys), -1, 0)
-        first, second = key_words.reshape(2, -1, *(1 for _ in row_shape))
-        words = threefry2x32((first, second), (jnp.zeros_like(counts), counts))
+        quarter = math.ceil(last / 4)
+        words = _words_of_rows(_fold_rows(key, rows), (*lead, quarter))
     kept = [half >= threshold for half in split_words(words)]
     return jnp.concatenate(kept, axis=-1)[..., :last]
+
+
+def _words_of_rows(keys: jax.Array, shape: tuple[int, ...]) -> Sequence[jax.Array]:
+    """Draws two random uint32 arrays `[B, *shape]`, a row of which depends on its key alone."""
+    size = math.prod(shape)
+    counts = jnp.arange(size, dtype=jnp.uint32)
+    counts = counts.reshape(1, *shape)
+    key_words = jnp.moveaxis(jax.random.key_data(keys), -1, 0)  # [2, B]
+    ones = (1,) * len(shape)
+    first, second = key_words.reshape(2, -1, *ones)
+    zeros = jnp.zeros_like(counts)
+    return threefry2x32((first, second), (zeros, counts))
 
 
 def row_uniforms(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -98,13 +114,18 @@ def row_uniforms(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.A
     They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
     """
     if _is_rbg(key):
-        return jax.random.uniform(jax.random.fold_in(key, rows[0]), (len(rows), *shape))
-    return jax.vmap(lambda key: jax.random.uniform(key, shape))(_fold_rows(key, rows))
+        first_key = jax.random.fold_in(key, rows[0])
+        return jax.random.uniform(first_key, (len(rows), *shape))
+    draw = functools.partial(jax.random.uniform, shape=shape)
+    return jax.vmap(draw)(_fold_rows(key, rows))
 
 
 def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:
     """Splits each uint32 array into two, of the upper and the lower 16 bits of its elements."""
-    return [half for word in words for half in (word >> 16, word & 0xFFFF)]
+    halves: list[jax.Array] = []
+    for word in words:
+        halves += [word >> 16, word & 0xFFFF]
+    return halves
 
 
 def _fold_rows(key: jax.Array, rows: jax.Array) -> jax.Array:
@@ -130,11 +151,14 @@ def threefry2x32(
     rounds, so that XLA fuses the hash with the operation that uses it.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
-    x, y = counts[0] + keys[0], counts[1] + keys[1]
+    x = counts[0] + keys[0]
+    y = counts[1] + keys[1]
     for group in range(5):
         for distance in ROTATIONS[group % 2]:
             x = x + y
-            y = x ^ (y << distance | y >> (32 - distance))
-        x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+            rotated = y << distance | y >> (32 - distance)
+            y = x ^ rotated
+        number = group + 1
+        x = x + keys[number % 3]
+        y = y + keys[(number + 1) % 3] + jnp.uint32(number)
     return x, y

@@ -6,7 +6,6 @@ and C - 2 hard negatives.
 """
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -24,16 +23,16 @@ TEMPERATURE = 0.05
 def unit(x: jax.Array) -> jax.Array:
     """Divides vectors [..., D] by their Euclidean length; the gradient is finite at zero."""
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
-    return x / jnp.sqrt(jnp.maximum(squares, 1e-24))
+    length = jnp.sqrt(jnp.maximum(squares, 1e-24))
+    return x / length
 
 
 # The key, in `outputs` and in `batch`, of the arrays of the whole global batch.
 GLOBAL = "global"
 
 
-def _sizes(full: int, matryoshka: Sizes) -> Iterator[int]:
-    yield full
-    yield from (size for size in matryoshka if size != full)
+def _sizes(full: int, matryoshka: Sizes) -> list[int]:
+    return [full, *(size for size in matryoshka if size != full)]
 
 
 def contrastive_sums(
@@ -65,57 +64,77 @@ def contrastive_sums(
             either (Solatorio 2024, with the model as its own guide); None: it is.
     """
     weights = batch["label_weights"]
-    found, right = _found(outputs, batch, temperature, matryoshka, margin)
+    entropies, is_nearest = _entropies(outputs, batch, temperature, matryoshka, margin)
     if symmetric:
-        turned = _found(_turned(outputs), _turned(batch), temperature, matryoshka, margin)
-        found = [x / 2 for x in found + turned[0]]
+        outputs = _turned(outputs)
+        batch = _turned(batch)
+        of_positives, _ = _entropies(outputs, batch, temperature, matryoshka, margin)
+        entropies = [entropy / 2 for entropy in entropies + of_positives]
+    total = jnp.zeros(())
+    for entropy in entropies:
+        total += jnp.sum(entropy * weights)
+    examples = jnp.sum(weights)
     return {
-        "loss": (sum((jnp.sum(x * weights) for x in found), jnp.zeros(())), jnp.sum(weights)),
-        "accuracy": (jnp.sum(right * weights), jnp.sum(weights)),
+        "loss": (total, examples),
+        "accuracy": (jnp.sum(is_nearest * weights), examples),
     }
 
 
 def _turned(arrays: Arrays) -> Arrays:
     """Exchanges anchors and positives, and leaves out the hard negatives."""
-    swapped = ("sentence_embedding", "labels")
-    turned = {key: x[:, 1::-1] if key in swapped else x for key, x in arrays.items()}
-    return turned | ({GLOBAL: _turned(arrays[GLOBAL])} if GLOBAL in arrays else {})
+    turned = dict(arrays)
+    for key in ("sentence_embedding", "labels"):
+        if key in arrays:
+            turned[key] = arrays[key][:, 1::-1]
+    if GLOBAL in arrays:
+        turned[GLOBAL] = _turned(arrays[GLOBAL])
+    return turned
 
 
-def _found(
+def _entropies(
     outputs: Arrays, batch: Arrays, temperature: float, matryoshka: Sizes, margin: float | None
 ) -> tuple[list[jax.Array], jax.Array]:
     """Returns the losses [n] of each size, and whether each positive is the nearest, bool [n]."""
-    own = jax.nn.one_hot(batch["example_ids"], len(batch[GLOBAL]["labels"]), dtype=bool)  # [n, N]
+    examples = len(batch[GLOBAL]["labels"])
+    own = jax.nn.one_hot(batch["example_ids"], examples, dtype=bool)  # [n, N]
     is_positive = jnp.arange(batch["labels"].shape[1] - 1) == 0  # [C - 1]
-    target = (own[:, :, None] & is_positive[None, None]).reshape(len(own), -1)  # [n, N (C - 1)]
+    target = own[:, :, None] & is_positive[None, None]
+    target = target.reshape(len(own), -1)  # [n, N (C - 1)]
     excluded = _no_negatives(batch, is_positive) & ~target
     labels = jnp.argmax(target, axis=-1)
-    found: list[jax.Array] = []
-    right = jnp.zeros(labels.shape, bool)
-    full = outputs["sentence_embedding"].shape[-1]
+    entropies: list[jax.Array] = []
+    is_nearest = jnp.zeros(labels.shape, bool)
+    texts = outputs["sentence_embedding"]
+    everything = outputs[GLOBAL]["sentence_embedding"]
+    full = texts.shape[-1]
     for size in _sizes(full, matryoshka):
-        anchors = unit(outputs["sentence_embedding"][:, 0, :size])
-        candidates = unit(outputs[GLOBAL]["sentence_embedding"][:, 1:, :size]).reshape(-1, size)
+        anchors = unit(texts[:, 0, :size])  # [n, size]
+        candidates = unit(everything[:, 1:, :size])
+        candidates = candidates.reshape(-1, size)  # [N (C - 1), size]
         logits = jnp.matmul(anchors, candidates.T, precision="highest") / temperature
         if margin is not None and size == full:
-            least = jnp.take_along_axis(logits, labels[:, None], axis=1) - margin / temperature
-            excluded |= (logits > least) & ~target
+            of_positive = jnp.take_along_axis(logits, labels[:, None], axis=1)
+            is_too_near = logits > of_positive - margin / temperature
+            excluded |= is_too_near & ~target
         logits = jnp.where(excluded, OUTSIDE, logits)
-        found.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+        entropies.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
         if size == full:
-            right = jnp.argmax(logits, axis=-1) == labels
-    return found, right
+            is_nearest = jnp.argmax(logits, axis=-1) == labels
+    return entropies, is_nearest
 
 
 def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
     """Returns a bool mask [n, N (C - 1)] of the candidates that are no negatives of an anchor."""
-    everything = batch[GLOBAL]
-    texts = everything["labels"][:, 1:]  # [N, C - 1]
-    missing = jnp.broadcast_to((everything["label_weights"] == 0)[:, None], texts.shape)
-    same_anchor = batch["labels"][:, :1] == everything["labels"][:, 0][None]  # [n, N]
-    same_text = (batch["labels"][:, :2, None, None] == texts[None, None]).any(1)  # [n, N, C - 1]
-    mask = missing[None] | same_text | (same_anchor[:, :, None] & is_positive[None, None])
+    own = batch["labels"]
+    everything = batch[GLOBAL]["labels"]
+    texts = everything[:, 1:]  # [N, C - 1]
+    is_missing = batch[GLOBAL]["label_weights"] == 0
+    missing = jnp.broadcast_to(is_missing[:, None], texts.shape)
+    same_anchor = own[:, :1] == everything[:, 0][None]  # [n, N]
+    is_same = own[:, :2, None, None] == texts[None, None]  # [n, 2, N, C - 1]
+    same_text = is_same.any(1)
+    same_pair = same_anchor[:, :, None] & is_positive[None, None]
+    mask = missing[None] | same_text | same_pair
     return mask.reshape(len(mask), -1)
 
 
@@ -134,8 +153,11 @@ def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: Sizes = ()) -
     total = jnp.zeros(())
     for size in _sizes(pairs.shape[-1], matryoshka):
         texts = unit(pairs[..., :size])
-        cosines = jnp.sum(texts[:, :, 0] * texts[:, :, 1], axis=-1)
-        total += jnp.sum(jnp.square(cosines - batch["labels"]) * weights)
+        first = texts[:, :, 0]
+        second = texts[:, :, 1]
+        cosines = jnp.sum(first * second, axis=-1)
+        errors = jnp.square(cosines - batch["labels"])
+        total += jnp.sum(errors * weights)
     return {"loss": (total, jnp.sum(weights))}
 
 
@@ -150,14 +172,19 @@ def cosent_sums(
     its share of this one loss.
     """
     everything = batch[GLOBAL]
-    scores, exists = everything["labels"], everything["label_weights"] > 0
-    lower = (scores[:, None] < scores[None]) & exists[:, None] & exists[None]  # [N, N]
+    scores = everything["labels"]
+    exists = everything["label_weights"] > 0
+    lower = scores[:, None] < scores[None]  # [N, N]
+    lower = lower & exists[:, None] & exists[None]
     total = jnp.zeros(())
     vectors = outputs[GLOBAL]["sentence_embedding"]
     for size in _sizes(vectors.shape[-1], matryoshka):
         texts = unit(vectors[..., :size])
-        cosines = jnp.sum(texts[:, 0] * texts[:, 1], axis=-1) / temperature
-        terms = jnp.where(lower, cosines[:, None] - cosines[None], OUTSIDE)
+        first = texts[:, 0]
+        second = texts[:, 1]
+        cosines = jnp.sum(first * second, axis=-1) / temperature
+        differences = cosines[:, None] - cosines[None]
+        terms = jnp.where(lower, differences, OUTSIDE)
         total += jnp.logaddexp(jax.nn.logsumexp(terms), 0.0)
     share = jnp.sum(batch["label_weights"])
     return {"loss": (total * share, share)}
@@ -168,25 +195,26 @@ def distilled_sums(
 ) -> Sums:
     """Sums the losses of dot products beside a teacher's scores of the same texts.
 
-    The loss is KL(teacher || student) * T^2 over the positive and the hard negatives of an anchor,
-    as `soft_targets_loss` (Lin et al. 2020), or, if the temperature T is None, the mean squared
-    error of the differences between the positive and each hard negative (Hofstätter et al. 2020).
-    With `matryoshka`, the vectors of all sizes are divided by their lengths first.
+    The loss is `soft_targets_loss` over the positive and the hard negatives of an anchor (Lin et
+    al. 2020), or `margin_loss` if the temperature is None. With `matryoshka`, the vectors of all
+    sizes are divided by their lengths first.
 
     Args:
         outputs: sentence_embedding float [B, K, D], of which C consecutive ones are an example.
         batch: labels float [B, K/C, C - 1], the scores; label_weights float [B, K/C].
     """
-    weights, teacher = batch["label_weights"], batch["labels"]
+    weights = batch["label_weights"]
+    teacher = batch["labels"]
     vectors = outputs["sentence_embedding"]
     texts = vectors.reshape(*weights.shape, -1, vectors.shape[-1])  # [B, K/C, C, D]
     total = jnp.zeros(())
     for size in _sizes(texts.shape[-1], matryoshka):
         x = unit(texts[..., :size]) if matryoshka else texts
-        student = jnp.sum(x[..., :1, :] * x[..., 1:, :], axis=-1)
+        anchors = x[..., :1, :]
+        others = x[..., 1:, :]
+        student = jnp.sum(anchors * others, axis=-1)  # [B, K/C, C - 1]
         if temperature is None:
-            difference = student - teacher
-            values = jnp.square(difference[..., :1] - difference[..., 1:]).mean(-1)
+            values = losses.margin_loss(student, teacher)
         else:
             values = losses.soft_targets_loss(student, teacher, temperature)
         total += jnp.sum(values * weights)
@@ -197,16 +225,22 @@ def embedding_objective(
     loss: str, temperature: float, matryoshka: Sizes, margin: float | None = None
 ) -> Objective:
     """Returns the objective that `--loss` names; `margin` is that of `contrastive_sums`."""
-    options: dict[str, Any] = {"matryoshka": matryoshka, "temperature": temperature}
-    if in_batch := loss in ("contrastive", "symmetric", "simcse"):
+    options: dict[str, Any] = {"matryoshka": matryoshka}
+    if loss != "similarity":
+        options["temperature"] = temperature
+    in_batch = loss in ("contrastive", "symmetric", "simcse")
+    if in_batch:
         sums = contrastive_sums
-        options |= {"margin": margin, "symmetric": loss == "symmetric"}
+        options["margin"] = margin
+        options["symmetric"] = loss == "symmetric"
     elif loss == "cosent":
         sums = cosent_sums
     elif loss == "similarity":
-        sums, options = similarity_sums, {"matryoshka": matryoshka}
+        sums = similarity_sums
     else:
-        sums, options["temperature"] = distilled_sums, None if loss == "margin" else temperature
+        sums = distilled_sums
+        if loss == "margin":
+            options["temperature"] = None
     return Objective(
         functools.partial(sums, **options),
         label_weights,

@@ -40,13 +40,18 @@ def _gelu(x: jax.Array) -> jax.Array:
     # With erf as in PyTorch; jax.nn.gelu uses erfc, which is slower. In bfloat16, 1 + erf(x) would
     # lose most of the 8 bits of precision for negative x.
     y = x.astype(jnp.float32)
-    return (0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
+    result = 0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))
+    return result.astype(x.dtype)
+
+
+def _gelu_of_tanh(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=True)
 
 
 _ACTIVATIONS = {
     "gelu": _gelu,
-    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
-    "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu_new": _gelu_of_tanh,
+    "gelu_pytorch_tanh": _gelu_of_tanh,
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
@@ -94,10 +99,10 @@ class EncoderLayer(nn.Module):
     ) -> jax.Array:
         """Applies the layer to x [B, L, D]; `relative` and `queries` are as in `SelfAttention`."""
         config = self.config
-        attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
-            *(x, sequence_ids, dropout_rows), relative=relative, queries=queries
-        )
-        x = x if queries is None else queries
+        attention = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")
+        attended = attention(x, sequence_ids, dropout_rows, relative=relative, queries=queries)
+        if queries is not None:
+            x = queries
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         attended = Dropout(rate)(attended, dropout_rows)
         x = checkpoint_name(x + attended, RESIDUAL)
@@ -145,37 +150,27 @@ class Encoder(nn.Module):
 
         The latter are None unless `output_hidden_states` is set. `position_ids` is not used.
         """
-
-        config, biases = self.config, self._biases()
-        relative = is_first = None
-        convolve: Any = None
-        if config.relative_attention:
-            relative = RelativeEmbeddings(config, self.dtype, name="relative")()
-        elif config.relative_attention_num_buckets:
-            relative = RelativeBias(config, name="relative")(x.shape[1])
+        config = self.config
+        first_biases, next_biases = self._biases()
+        relative = self._relative(x.shape[1])
+        convolve = is_first = None
         if config.conv_kernel_size:
-            convolution = Convolution(config, self.dtype, name="convolution")
-            convolved, norm = convolution(x, sequence_ids, dropout_rows)
-            convolved = activation(config.conv_act, convolved)
-            apply_norm = functools.partial(layer_norm(config, self.dtype).apply, {"params": norm})
+            convolve = self._convolve(x, sequence_ids, dropout_rows)
             is_first = jnp.arange(config.num_hidden_layers) == 0
 
-            def add_convolution(x: jax.Array, is_first: jax.Array) -> Any:
-                return jnp.where(is_first, jnp.asarray(apply_norm(x + convolved)), x)
-
-            convolve = add_convolution
-
         def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], of_layer: Any):
-            following, is_first = of_layer
-            x = _with_biases(layer, carry[1])(carry[0], sequence_ids, dropout_rows, relative)
-            x = x if convolve is None else convolve(x, is_first)
-            return (x, following), x if output_hidden_states else None
+            x, biases = carry
+            next_biases, is_first = of_layer
+            x = _with_biases(layer, biases)(x, sequence_ids, dropout_rows, relative)
+            if convolve is not None:
+                x = jnp.where(is_first, convolve(x), x)
+            return (x, next_biases), x if output_hidden_states else None
 
         if self.remat != "none":
             # Without a loop, common subexpression elimination would undo the recomputation.
             body = nn.remat(body, prevent_cse=self.unroll > 1, policy=REMAT_POLICIES[self.remat])
-        groups = self.config.groups
-        repeats = self.config.num_hidden_layers // groups
+        groups = config.groups
+        repeats = config.num_hidden_layers // groups
         if repeats > 1:
             body = nn.scan(
                 body,
@@ -192,10 +187,31 @@ class Encoder(nn.Module):
             length=groups,
             unroll=min(self.unroll, groups) if repeats == 1 else 1,
         )
-        layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, name="layers")
-        (x, _), layers = scan(layer, (x, biases[0]), (biases[1], is_first))
-        # [groups, repeats, ...] -> [layers, ...]
-        return x, None if layers is None else layers.reshape(-1, *x.shape)
+        layer = EncoderLayer(config, self.dtype, self.attention_kernel, name="layers")
+        (x, _), layers = scan(layer, (x, first_biases), (next_biases, is_first))
+        if layers is not None:
+            layers = layers.reshape(-1, *x.shape)  # [groups, repeats, ...] -> [layers, ...]
+        return x, layers
+
+    def _relative(self, length: int) -> jax.Array | None:
+        """Returns what `SelfAttention` takes as `relative`."""
+        config = self.config
+        if config.relative_attention:
+            return RelativeEmbeddings(config, self.dtype, name="relative")()
+        if config.relative_attention_num_buckets:
+            return RelativeBias(config, name="relative")(length)
+        return None
+
+    def _convolve(
+        self, embedded: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
+    ) -> Callable[[jax.Array], jax.Array]:
+        """Convolves the embeddings; returns a function that adds the result to x."""
+        config = self.config
+        convolution = Convolution(config, self.dtype, name="convolution")
+        convolved, norm = convolution(embedded, sequence_ids, dropout_rows)
+        convolved = activation(config.conv_act, convolved)
+        apply_norm = functools.partial(layer_norm(config, self.dtype).apply, {"params": norm})
+        return lambda x: jnp.asarray(apply_norm(x + convolved))
 
     def decode(
         self,
@@ -223,7 +239,8 @@ class Encoder(nn.Module):
         if self.remat != "none":
             run = jax.checkpoint(run, policy=REMAT_POLICIES[self.remat])
         for _ in range(2):
-            queries = run(last, queries, self.make_rng("dropout") if drops else None)
+            key = self.make_rng("dropout") if drops else None
+            queries = run(last, queries, key)
         return queries
 
     def _biases(self) -> tuple[Any, Any]:
@@ -236,13 +253,14 @@ class Encoder(nn.Module):
         if self.is_initializing() or shared or platform() in ("cpu", "tpu"):
             return None, None
         params: dict[Any, Any] = flatten_dict(self.variables["params"]["layers"])
-        biases = {
-            path: params[path].astype(self.dtype)
-            for path in params
-            if path[-1] == "bias" and (*path[:-1], "kernel") in params
-        }
+        biases = {}
+        for path in params:
+            *layer, name = path
+            if name == "bias" and (*layer, "kernel") in params:
+                biases[path] = params[path].astype(self.dtype)
         first = {path: bias[0] for path, bias in biases.items()}
-        return first, {path: jnp.roll(bias, -1, 0) for path, bias in biases.items()}
+        following = {path: jnp.roll(bias, -1, 0) for path, bias in biases.items()}
+        return first, following
 
 
 def _with_biases(layer: EncoderLayer, biases: Any) -> Callable[..., jax.Array]:
@@ -251,7 +269,8 @@ def _with_biases(layer: EncoderLayer, biases: Any) -> Callable[..., jax.Array]:
         return layer
 
     def replaced(collections: Any) -> Any:
-        return {"params": unflatten_dict(flatten_dict(collections["params"]) | biases)}
+        params = flatten_dict(collections["params"]) | biases
+        return {"params": unflatten_dict(params)}
 
     apply = nn.map_variables(lambda layer, *args: layer(*args), "params", replaced)
     return functools.partial(apply, layer)
@@ -281,14 +300,15 @@ class PreNormLayer(nn.Module):
         rotation: Rotation | None = None,
     ) -> jax.Array:
         """Applies the layer to x [B, L, D]."""
-        config, dtype = self.config, self.dtype
+        config = self.config
+        dtype = self.dtype
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         window = None if self.is_global else config.local_attention
         normed = x if self.first else layer_norm(config, dtype, "attention_norm")(x)
-        attended = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")(
-            normed, sequence_ids, dropout_rows, rotation
-        )
-        x = checkpoint_name(x + Dropout(rate)(attended, dropout_rows), RESIDUAL)
+        attention = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")
+        attended = attention(normed, sequence_ids, dropout_rows, rotation)
+        attended = Dropout(rate)(attended, dropout_rows)
+        x = checkpoint_name(x + attended, RESIDUAL)
         normed = layer_norm(config, dtype, "mlp_norm")(x)
         linear = functools.partial(Linear, config, dtype=dtype, use_bias=config.mlp_bias)
         inner = linear(config.intermediate_size, name="intermediate")(normed)
@@ -296,8 +316,9 @@ class PreNormLayer(nn.Module):
         if config.gated_linear_unit:
             inner *= linear(config.intermediate_size, name="gate")(normed)
         inner = Dropout(config.mlp_dropout)(inner, dropout_rows)
-        outer = linear(config.hidden_size, stddev=residual_stddev(config), name="output")(inner)
-        return x + Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
+        output = linear(config.hidden_size, stddev=residual_stddev(config), name="output")
+        outer = Dropout(config.hidden_dropout_prob)(output(inner), dropout_rows)
+        return x + outer
 
 
 class PreNormEncoder(Encoder):
@@ -325,18 +346,22 @@ class PreNormEncoder(Encoder):
         Returns the output of the final LayerNorm, and the outputs of all layers [layers, B, L, D],
         the last one after the final LayerNorm (None unless `output_hidden_states` is set).
         """
-        config, sown = self.config, self.is_mutable_collection("intermediates")
+        config = self.config
+        sown = self.is_mutable_collection("intermediates")
         params = self.param("layers", self._init_layers)
-        drops = dropout_rows is not None and self.has_rng("dropout")
         keys = None
-        if drops:
+        if dropout_rows is not None and self.has_rng("dropout"):
             keys = jax.random.split(self.make_rng("dropout"), config.num_hidden_layers)
         rotations = self._rotations(position_ids)
 
         def run(layer: PreNormLayer, x: jax.Array, params: Any, key: Any) -> tuple[jax.Array, Any]:
+            rotation = rotations[layer.is_global]
             x, state = layer.apply(
                 {"params": params},
-                *(x, sequence_ids, dropout_rows, rotations[layer.is_global]),
+                x,
+                sequence_ids,
+                dropout_rows,
+                rotation,
                 rngs=None if key is None else {"dropout": key},
                 mutable=["intermediates"] if sown else [],
             )
@@ -346,21 +371,31 @@ class PreNormEncoder(Encoder):
         if sown:
             self.put_variable("intermediates", "layers", state["intermediates"])
         x = layer_norm(config, self.dtype, "final_norm")(x)
-        return x, layers if layers is None else jnp.concatenate([layers[:-1], x[None]])
+        if layers is not None:
+            layers = jnp.concatenate([layers[:-1], x[None]])
+        return x, layers
 
     def _layer(self, index: int) -> PreNormLayer:
         return PreNormLayer(
-            *(self.config, self.dtype, self.attention_kernel, self.config.is_global(index)),
+            self.config,
+            self.dtype,
+            self.attention_kernel,
+            self.config.is_global(index),
             first=index == 0,
             parent=None,
         )
 
     def _init_layers(self, key: jax.Array) -> Any:
-        x, ids = jnp.zeros((1, 1, self.config.hidden_size), self.dtype), jnp.zeros((1, 1), int)
-        layer, rotations = self._layer(1), self._rotations(ids)
-        arguments = (x, ids, None, rotations[layer.is_global])
+        x = jnp.zeros((1, 1, self.config.hidden_size), self.dtype)
+        ids = jnp.zeros((1, 1), int)
+        layer = self._layer(1)
+        rotations = self._rotations(ids)
+
+        def init(key: jax.Array) -> Any:
+            return layer.init(key, x, ids, None, rotations[layer.is_global])["params"]
+
         keys = jax.random.split(key, self.config.num_hidden_layers)
-        return jax.vmap(lambda key: layer.init(key, *arguments)["params"])(keys)
+        return jax.vmap(init)(keys)
 
     def _rotations(self, position_ids: jax.Array) -> dict[bool, Rotation]:
         """Returns {whether attention is global: the rotations of the tokens}."""
@@ -393,7 +428,8 @@ class PreNormEncoder(Encoder):
                 if self.remat != "none":
                     # Without a loop, common subexpression elimination would undo the recomputation.
                     one = jax.checkpoint(one, prevent_cse=not in_loop, policy=policy)
-                x, of_layer = one(x, *jax.tree.map(lambda leaf, i=i: leaf[i], stacked))
+                params, key = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+                x, of_layer = one(x, params, key)
                 kept.append(of_layer)
             return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
 
@@ -408,12 +444,13 @@ class PreNormEncoder(Encoder):
                 part(1, periods * period),
             )
             in_loop = unroll == 1 < periods
-            x, kept = jax.lax.scan(
-                lambda x, stacked: consecutive(1, x, stacked, period, in_loop),
-                *(x, by_period),
-                unroll=unroll,
-            )
-            parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept))
+
+            def run_period(x: jax.Array, stacked: Any) -> tuple[jax.Array, Any]:
+                return consecutive(1, x, stacked, period, in_loop)
+
+            x, kept = jax.lax.scan(run_period, x, by_period, unroll=unroll)
+            kept = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+            parts.append(kept)
         if left:
             first = 1 + periods * period
             x, kept = consecutive(first, x, part(first, left), left, False)

@@ -73,7 +73,9 @@ class KernelPlan(NamedTuple):
     @property
     def width(self) -> int:
         """The padded head size: Triton wants parts whose sizes are powers of two."""
-        return pl.next_power_of_2(self.head_size) if self.platform == "gpu" else self.head_size
+        if self.platform == "tpu":
+            return self.head_size
+        return pl.next_power_of_2(self.head_size)
 
     @property
     def axes(self) -> tuple[int, int, int]:
@@ -115,9 +117,11 @@ class KernelPlan(NamedTuple):
     def _near(self, size: int, other: int, total: int) -> tuple[Any, Any]:
         if not self.size or self.window is None:
             return 0, total // other
-        first, reach = self.block() * size, self.window // 2
-        last = jnp.minimum(first + size - 1 + reach, total - 1)
-        return jnp.maximum(first - reach, 0) // other, last // other + 1
+        reach = self.window // 2
+        start = self.block() * size
+        first = jnp.maximum(start - reach, 0)
+        last = jnp.minimum(start + size - 1 + reach, total - 1)
+        return first // other, last // other + 1
 
 
 def forward_kernel(
@@ -134,7 +138,8 @@ def forward_kernel(
 
     def step(index: jax.Array, carry: tuple) -> tuple:
         highest, total, weighted = carry
-        part, columns = plan.keys_part(index), tile.columns(index)
+        part = plan.keys_part(index)
+        columns = tile.columns(index)
         scores = []
         for i in range(plan.parts):
             visible = query_ids == key_ids[i : i + 1, part]
@@ -142,20 +147,26 @@ def forward_kernel(
         maxima = [score.max(1, keepdims=True) for score in scores]
         new = functools.reduce(jnp.maximum, maxima, highest)
         shrink = jnp.exp(highest - new)
-        total, weighted = total * shrink, weighted * shrink
+        total = total * shrink
+        weighted = weighted * shrink
         kept = tile.kept(columns)
         for i, score in enumerate(scores):
             probs = jnp.exp(score - new)
             total += probs.sum(1, keepdims=True)
-            dropped = _drop(plan, probs, kept, i).astype(value.dtype)
-            weighted += _dot(dropped, value[i, part, :])
+            dropped = _drop(plan, probs, kept, i)
+            weighted += _dot(dropped.astype(value.dtype), value[i, part, :])
         return new, total, weighted
 
     highest = jnp.full((plan.queries, 1), LOWEST, jnp.float32)
-    start = (highest, jnp.zeros_like(highest), jnp.zeros(q.shape, jnp.float32))
-    highest, total, weighted = jax.lax.fori_loop(*plan.near_keys(), step, start)
-    out[...] = (weighted / total).astype(out.dtype)
-    normalizer[...] = _transpose(plan, highest + jnp.log(total))
+    total = jnp.zeros_like(highest)
+    weighted = jnp.zeros(q.shape, jnp.float32)
+    first, end = plan.near_keys()
+    carry = jax.lax.fori_loop(first, end, step, (highest, total, weighted))
+    highest, total, weighted = carry
+    mean = weighted / total
+    out[...] = mean.astype(out.dtype)
+    log_total = highest + jnp.log(total)
+    normalizer[...] = _transpose(plan, log_total)
 
 
 def query_gradient_kernel(
@@ -168,23 +179,31 @@ def query_gradient_kernel(
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
-    q, of_out = query[...], gradient[...]
-    log_total, average = _transpose(plan, normalizer[...]), _transpose(plan, mean[...])
+    q = query[...]
+    of_out = gradient[...]
+    log_total = _transpose(plan, normalizer[...])
+    average = _transpose(plan, mean[...])
 
     def step(index: jax.Array, total: jax.Array) -> jax.Array:
-        part, columns = plan.keys_part(index), tile.columns(index)
+        part = plan.keys_part(index)
+        columns = tile.columns(index)
         kept = tile.kept(columns)
         for i in range(plan.parts):
             k = key[i, part, :]
             visible = query_ids == key_ids[i : i + 1, part]
-            probs = jnp.exp(tile.scores(q, k, visible, i, columns) - log_total)
-            of_probs = _drop(plan, _dot(of_out, value[i, part, :], transposed=True), kept, i)
-            total += _dot((probs * (of_probs - average)).astype(k.dtype), k)
+            scores = tile.scores(q, k, visible, i, columns)
+            probs = jnp.exp(scores - log_total)
+            of_dropped = _dot(of_out, value[i, part, :], transposed=True)
+            of_probs = _drop(plan, of_dropped, kept, i)
+            of_scores = probs * (of_probs - average)
+            total += _dot(of_scores.astype(k.dtype), k)
         return total
 
     zero = jnp.zeros(q.shape, jnp.float32)
-    total = jax.lax.fori_loop(*plan.near_keys(), step, zero)
-    out[...] = (total * plan.scale).astype(out.dtype)
+    first, end = plan.near_keys()
+    total = jax.lax.fori_loop(first, end, step, zero)
+    total = total * plan.scale
+    out[...] = total.astype(out.dtype)
 
 
 def key_gradient_kernel(
@@ -198,33 +217,44 @@ def key_gradient_kernel(
     key_gradient, value_gradient = out
     block = plan.block()
     head = plan.head(seeds)
-    keys = [key[i] for i in range(plan.parts)]
-    values = [value[i] for i in range(plan.parts)]
+    parts = range(plan.parts)
+    keys = [key[i] for i in parts]
+    values = [value[i] for i in parts]
     part = plan.keys_part(block)
-    ids_of_keys = [_transpose(plan, key_ids[i : i + 1, part]) for i in range(plan.parts)]
+    ids_of_keys = [_transpose(plan, key_ids[i : i + 1, part]) for i in parts]
 
     def step(index: jax.Array, totals: tuple) -> tuple:
-        of_keys, of_values = list(totals[: plan.parts]), list(totals[plan.parts :])
+        of_keys = list(totals[: plan.parts])
+        of_values = list(totals[plan.parts :])
         rows = plan.queries_part(index)
         tile = _Tile(plan, seeds, index, head, key_axis=0)
         columns = tile.columns(block)
-        q, of_out, query_ids = query[rows, :], gradient[rows, :], ids[:, rows]
-        log_total, average = normalizer[:, rows], mean[:, rows]
+        q = query[rows, :]
+        of_out = gradient[rows, :]
+        query_ids = ids[:, rows]
+        log_total = normalizer[:, rows]
+        average = mean[:, rows]
         kept = tile.kept(columns)
-        for i in range(plan.parts):
+        for i in parts:
             visible = query_ids == ids_of_keys[i]
-            probs = jnp.exp(tile.scores(keys[i], q, visible, i, columns) - log_total)
-            dropped = _drop(plan, probs, kept, i).astype(of_out.dtype)
-            of_values[i] += _dot(dropped, of_out)
-            of_probs = _drop(plan, _dot(values[i], of_out, transposed=True), kept, i)
-            of_keys[i] += _dot((probs * (of_probs - average)).astype(q.dtype), q)
+            scores = tile.scores(keys[i], q, visible, i, columns)
+            probs = jnp.exp(scores - log_total)
+            dropped = _drop(plan, probs, kept, i)
+            of_values[i] += _dot(dropped.astype(of_out.dtype), of_out)
+            of_dropped = _dot(values[i], of_out, transposed=True)
+            of_probs = _drop(plan, of_dropped, kept, i)
+            of_scores = probs * (of_probs - average)
+            of_keys[i] += _dot(of_scores.astype(q.dtype), q)
         return (*of_keys, *of_values)
 
-    zeros = (jnp.zeros(keys[0].shape, jnp.float32),) * (2 * plan.parts)
-    totals = jax.lax.fori_loop(*plan.near_queries(), step, zeros)
-    for i in range(plan.parts):
-        key_gradient[i] = (totals[i] * plan.scale).astype(key_gradient.dtype)
-        value_gradient[i] = totals[plan.parts + i].astype(value_gradient.dtype)
+    zero = jnp.zeros(keys[0].shape, jnp.float32)
+    first, end = plan.near_queries()
+    totals = jax.lax.fori_loop(first, end, step, (zero,) * (2 * plan.parts))
+    for i in parts:
+        of_key = totals[i] * plan.scale
+        of_value = totals[plan.parts + i]
+        key_gradient[i] = of_key.astype(key_gradient.dtype)
+        value_gradient[i] = of_value.astype(value_gradient.dtype)
 
 
 class _Tile:
@@ -236,7 +266,9 @@ class _Tile:
     def __init__(
         self, plan: KernelPlan, seeds: Any, block: jax.Array, head: jax.Array, *, key_axis: int
     ):
-        self.plan, self.head, self.key_axis = plan, head, key_axis
+        self.plan = plan
+        self.head = head
+        self.key_axis = key_axis
         self.key = (seeds[0, 0], seeds[0, 1])
         self.positions = block * plan.queries + self._range(plan.queries, 1 - key_axis)
 
@@ -255,10 +287,11 @@ class _Tile:
         plan = self.plan
         scores = _dot(lhs, rhs, transposed=True) * plan.scale
         if plan.causal:
-            visible &= self.positions >= part * plan.part + columns
+            places = part * plan.part + columns
+            visible &= self.positions >= places
         if plan.window is not None:
-            distance = self.positions - (part * plan.part + columns)
-            visible &= abs(distance) <= plan.window // 2
+            places = part * plan.part + columns
+            visible &= abs(self.positions - places) <= plan.window // 2
         return jnp.where(visible, scores, LOWEST)
 
     def kept(self, columns: jax.Array) -> list[jax.Array] | None:
@@ -270,17 +303,20 @@ class _Tile:
         if plan.size:
             width = -(-3 * plan.size // QUARTERS)
             block, place = _divide(self.positions, plan.size)
-            quarter, column = _divide(columns - (block - 1) * plan.size, width)
-            before = ((block * plan.heads + self.head) * plan.size + place) * width
-        else:
-            quarter, column = None, columns
-            before = (self.head * plan.length + self.positions) * plan.part
-        words = threefry2x32(self.key, (jnp.uint32(0), (before + column).astype(jnp.uint32)))
-        halves = split_words(words)
-        if quarter is not None:
+            first = (block - 1) * plan.size
+            quarter, column = _divide(columns - first, width)
+            row = (block * plan.heads + self.head) * plan.size + place
+            halves = self._halves(row * width + column)
             for i in range(1, QUARTERS):
                 halves[0] = jnp.where(quarter == i, halves[i], halves[0])
+        else:
+            row = self.head * plan.length + self.positions
+            halves = self._halves(row * plan.part + columns)
         return [half.astype(jnp.int32) >= plan.threshold for half in halves[: plan.parts]]
+
+    def _halves(self, counts: jax.Array) -> list[jax.Array]:
+        zero = jnp.uint32(0)
+        return split_words(threefry2x32(self.key, (zero, counts.astype(jnp.uint32))))
 
     @staticmethod
     def _range(size: int, axis: int) -> jax.Array:
@@ -300,17 +336,19 @@ def _drop(plan: KernelPlan, x: jax.Array, kept: list[jax.Array] | None, part: in
 
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool = False) -> jax.Array:
     """Multiplies two matrices, of which the second may be transposed, with a float32 result."""
-    contracted = ((1,), (1,)) if transposed else ((1,), (0,))
-    return jax.lax.dot_general(lhs, rhs, (contracted, ((), ())), preferred_element_type=jnp.float32)
+    axis = 1 if transposed else 0
+    dimensions = (((1,), (axis,)), ((), ()))
+    return jax.lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.float32)
 
 
 def _transpose(plan: KernelPlan, x: jax.Array) -> jax.Array:
     if plan.platform == "gpu":
         return x.reshape(x.shape[::-1])
     # Mosaic transposes whole tiles.
-    if x.shape[0] == 1:
-        return jnp.broadcast_to(x, (LANES, x.shape[1])).T[:, :1]
-    return jnp.broadcast_to(x, (x.shape[0], LANES)).T[:1]
+    rows, columns = x.shape
+    if rows == 1:
+        return jnp.broadcast_to(x, (LANES, columns)).T[:, :1]
+    return jnp.broadcast_to(x, (rows, LANES)).T[:1]
 
 
 # On TPUs, the keys and values of a row and head are in the vector memory as a whole. Up to this
@@ -354,17 +392,29 @@ def flash_attention_on_device(
             current mesh or, without one, of jax's default device.
         interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
     """
-    length, head_size = query.shape[1], query.shape[3]
+    length = query.shape[1]
+    head_size = query.shape[3]
     if length % LANES:
         raise ValueError(
-            f"Rows of {length} tokens: the kernels of flash attention need a multiple of "
-            f"{LANES}. Use attention='xla' or other row lengths."
+            f"Rows of {length} tokens: flash attention needs a multiple of {LANES}. Use "
+            "attention='xla'."
         )
     platform = platform or _platform()
-    blocks = _block_sizes(platform, length, head_size * query.dtype.itemsize, local=size > 0)
-    local = (window, size, heads or query.shape[2])
-    threshold = drop_threshold(rate)
-    plan = KernelPlan(causal, threshold, platform, interpret, *local, head_size, length, *blocks)
+    token_bytes = head_size * query.dtype.itemsize
+    queries, keys = _block_sizes(platform, length, token_bytes, local=size > 0)
+    plan = KernelPlan(
+        causal=causal,
+        threshold=drop_threshold(rate),
+        platform=platform,
+        interpret=interpret,
+        window=window,
+        size=size,
+        heads=heads or query.shape[2],
+        head_size=head_size,
+        length=length,
+        queries=queries,
+        keys=keys,
+    )
     return _attention(query, key, value, sequence_ids, seeds, plan)
 
 
@@ -380,14 +430,16 @@ def _block_sizes(platform: str, length: int, token_bytes: int, local: bool) -> t
     if platform == "gpu":
         # Powers of two, and at least 16 for tensor cores. A block is in shared memory, of which
         # consumer GPUs have 99 KiB per block of threads.
-        sizes = (64, 32) if token_bytes <= 128 else (64, 16) if token_bytes <= 256 else (32, 16)
-        return (sizes[0], 2 * sizes[1]) if local else sizes
+        queries = 64 if token_bytes <= 256 else 32
+        keys = 32 if token_bytes <= 128 else 16
+        return queries, 2 * keys if local else keys
     if local:
         return LANES, LANES
-    queries = next(size for size in (256, LANES) if length % size == 0)
+    queries = 256 if length % 256 == 0 else LANES
     # Along the lanes, a block starts at a multiple of their number, or is the only one.
     quarter = length // QUARTERS
-    return queries, LANES if quarter % LANES == 0 else quarter
+    keys = LANES if quarter % LANES == 0 else quarter
+    return queries, keys
 
 
 # What a program of the grid sees of the tokens of an array [B, L, N, H]: all tokens of a row, a
@@ -408,7 +460,8 @@ def _forward(query, key, value, ids, seeds, plan: KernelPlan):
     arrays: Inputs = [("queries", query), ("all keys", key), ("all keys", value)]
     outputs: Outputs = [("queries", query.dtype), ("numbers", jnp.float32)]
     out, normalizer = _call(forward_kernel, plan, ids, seeds, arrays, outputs)
-    out, normalizer = checkpoint_name(out, OUTPUT), checkpoint_name(normalizer, NORMALIZER)
+    out = checkpoint_name(out, OUTPUT)
+    normalizer = checkpoint_name(normalizer, NORMALIZER)
     return out, (query, key, value, ids, seeds, out, normalizer)
 
 
@@ -416,14 +469,27 @@ def _backward(plan: KernelPlan, residuals: tuple, gradient: jax.Array):
     query, key, value, ids, seeds, out, normalizer = residuals
     # The mean of the gradients of a query's probabilities, weighted by the probabilities, is the
     # product of the output and its gradient (Dao et al. 2022, B.2), with dropout as well.
-    mean = (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
+    product = gradient.astype(jnp.float32) * out.astype(jnp.float32)
+    mean = product.sum(-1)  # [B, L, N]
     mean = mean.swapaxes(1, 2)[:, :, None]  # [B, N, 1, L]
-    arrays: Inputs = [("queries", query), ("all keys", key), ("all keys", value)]
-    arrays += [("queries", gradient), ("numbers", normalizer), ("numbers", mean)]
+    arrays: Inputs = [
+        ("queries", query),
+        ("all keys", key),
+        ("all keys", value),
+        ("queries", gradient),
+        ("numbers", normalizer),
+        ("numbers", mean),
+    ]
     outputs: Outputs = [("queries", query.dtype)]
     (of_query,) = _call(query_gradient_kernel, plan, ids, seeds, arrays, outputs)
-    arrays = [("rows", query), ("keys", key), ("keys", value)]
-    arrays += [("rows", gradient), ("all numbers", normalizer), ("all numbers", mean)]
+    arrays = [
+        ("rows", query),
+        ("keys", key),
+        ("keys", value),
+        ("rows", gradient),
+        ("all numbers", normalizer),
+        ("all numbers", mean),
+    ]
     outputs = [("keys", key.dtype), ("keys", value.dtype)]
     of_key, of_value = _call(key_gradient_kernel, plan, ids, seeds, arrays, outputs)
     return of_query, of_key, of_value, None, None
@@ -449,30 +515,41 @@ def _axes(plan: KernelPlan, part: Part, batch: int, heads: int) -> list[_Axis]:
 
     On TPUs, the last two axes of a part are the two of a memory tile, so heads come before tokens.
     """
-    moving = part in ("queries", "keys", "numbers")
-    block = 2 if moving else None
-    tokens = [_Axis(plan.length, plan.queries if moving else plan.length, block)]
-    if part in ("all keys", "keys"):
-        keys = _Axis(plan.part, plan.keys if moving else plan.part, block)
-        tokens = [_Axis(plan.parts, plan.parts), keys]
-    row, head, width = _Axis(batch, None, 0), _Axis(heads, None, 1), _Axis(plan.width, plan.width)
+    row = _Axis(batch, None, moves_by=0)
+    head = _Axis(heads, None, moves_by=1)
+    width = _Axis(plan.width, plan.width)
+    if part in ("queries", "numbers"):
+        tokens = [_Axis(plan.length, plan.queries, moves_by=2)]
+    elif part == "keys":
+        tokens = [_Axis(plan.parts, plan.parts), _Axis(plan.part, plan.keys, moves_by=2)]
+    elif part == "all keys":
+        tokens = [_Axis(plan.parts, plan.parts), _Axis(plan.part, plan.part)]
+    else:
+        tokens = [_Axis(plan.length, plan.length)]
     if part in NUMBERS:
         return [row, head, _Axis(1, 1), *tokens]
-    return [row, *tokens, head, width] if plan.platform == "gpu" else [row, head, *tokens, width]
+    if plan.platform == "gpu":
+        return [row, *tokens, head, width]
+    return [row, head, *tokens, width]
 
 
 def _spec(plan: KernelPlan, axes: list[_Axis], **options: Any) -> pl.BlockSpec:
     def index(*grid: jax.Array) -> tuple:
-        return tuple(0 if a.moves_by is None else grid[plan.axes[a.moves_by]] for a in axes)
+        places: list[Any] = []
+        for axis in axes:
+            places.append(0 if axis.moves_by is None else grid[plan.axes[axis.moves_by]])
+        return tuple(places)
 
-    return pl.BlockSpec(tuple(axis.part for axis in axes), index, **options)
+    shape = tuple(axis.part for axis in axes)
+    return pl.BlockSpec(shape, index, **options)
 
 
 def _buffering(plan: KernelPlan, part: Part, item_size: int) -> dict[str, Any]:
-    # On TPUs, a vector fills at least the lanes of a tile.
+    if plan.platform == "gpu" or part not in ("rows", "all keys"):
+        return {}
+    # A vector fills at least the lanes of a tile.
     size = plan.length * max(plan.head_size, LANES) * item_size
-    large = part in ("rows", "all keys") and size > DOUBLE_BUFFERED
-    return {"pipeline_mode": pl.Buffered(1)} if large and plan.platform == "tpu" else {}
+    return {"pipeline_mode": pl.Buffered(1)} if size > DOUBLE_BUFFERED else {}
 
 
 def _call(
@@ -484,18 +561,22 @@ def _call(
     outputs: Outputs,
 ) -> list[jax.Array]:
     """Calls a kernel for every row, head and block; returns [B, L, N, H] or [B, N, 1, L] each."""
-    batch, _, heads, _ = arrays[0][1].shape
-    gpu, item_size = plan.platform == "gpu", arrays[0][1].dtype.itemsize
-    blocks = plan.part // plan.keys if outputs[0][0] == "keys" else plan.length // plan.queries
+    _, query = arrays[0]
+    batch, _, heads, _ = query.shape
+    gpu = plan.platform == "gpu"
+    blocks = plan.length // plan.queries
+    if kernel is key_gradient_kernel:
+        blocks = plan.part // plan.keys
     sizes = dict(zip(plan.axes, (batch, heads, blocks), strict=True))
     compiler_params, scalars = _options(plan)
 
     def spec(part: Part) -> pl.BlockSpec:
         axes = _axes(plan, part, batch, heads)
-        return _spec(plan, axes, **_buffering(plan, part, item_size))
+        return _spec(plan, axes, **_buffering(plan, part, query.dtype.itemsize))
 
     def per_row(*shape: int, **options: Any) -> pl.BlockSpec:
-        axes = [_Axis(batch, None, 0), *(_Axis(size, size) for size in shape)]
+        axes = [_Axis(batch, None, moves_by=0)]
+        axes += [_Axis(size, size) for size in shape]
         return _spec(plan, axes, **options)
 
     def shape(part: Part) -> tuple[int, ...]:
@@ -504,9 +585,12 @@ def _call(
     def pack(part: Part, x: jax.Array) -> jax.Array:
         if part in NUMBERS:
             return x
-        if plan.width != x.shape[-1]:
-            x = jnp.pad(x, [(0, 0)] * 3 + [(0, plan.width - x.shape[-1])])
-        return (x if gpu else x.swapaxes(1, 2)).reshape(shape(part))
+        missing = plan.width - plan.head_size
+        if missing:
+            x = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, missing)])
+        if not gpu:
+            x = x.swapaxes(1, 2)
+        return x.reshape(shape(part))
 
     def unpack(part: Part, x: jax.Array) -> jax.Array:
         if part in NUMBERS:
@@ -514,9 +598,11 @@ def _call(
         if gpu:
             x = x.reshape(batch, plan.length, heads, plan.width)
         else:
-            x = x.reshape(batch, heads, plan.length, plan.width).swapaxes(1, 2)
+            x = x.reshape(batch, heads, plan.length, plan.width)
+            x = x.swapaxes(1, 2)
         return x[..., : plan.head_size]
 
+    name = kernel.__name__.removesuffix("_kernel")
     results = pl.pallas_call(
         functools.partial(kernel, plan),
         grid=tuple(sizes[axis] for axis in range(3)),
@@ -530,7 +616,7 @@ def _call(
         out_shape=[jax.ShapeDtypeStruct(shape(part), dtype) for part, dtype in outputs],
         compiler_params=compiler_params,
         interpret=plan.interpret,
-        name=kernel.__name__.removesuffix("_kernel") + "_attention",
+        name=f"{name}_attention",
     )(
         seeds[:, None],
         ids[:, None],

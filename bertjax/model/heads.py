@@ -48,20 +48,28 @@ class MaskedLMHead(nn.Module):
             x = activation(config.mlm_activation or config.hidden_act, x)
             x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
-            options = {"use_bias": False, "float32": True, "stddev": residual_stddev(config)}
-            options["name"] = "decoder"
-            attend = Linear(config, config.vocab_size, self.dtype, **options)
-        if not config.decoder_bias:
-            return attend(x)
-        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+            attend = Linear(
+                config,
+                config.vocab_size,
+                self.dtype,
+                use_bias=False,
+                float32=True,
+                stddev=residual_stddev(config),
+                name="decoder",
+            )
         logits = attend(x)
-        return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
+        if config.decoder_bias:
+            bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+            logits += jnp.expand_dims(bias, range(logits.ndim - 1))
+        return logits
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
     """Returns the last hidden states [B, P, D] at `rows.masked_positions`; None: of all tokens."""
     x = encoded["last_hidden_state"]
-    return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
+    if rows.masked_positions is None:
+        return x
+    return take_positions(x, rows.masked_positions)
 
 
 class BertForPreTraining(BertWithHead):
@@ -104,11 +112,10 @@ class BertForMaskedLM(TokenHead):
 
     @property
     def present_parts(self) -> set[str]:
-        # "predictions" may have no parameters.
-        empty = self.config.prediction_head and not self.config.decoder_bias
-        return super().present_parts - (
-            {"predictions"} if empty and self.config.tie_word_embeddings else set()
-        )
+        parts = super().present_parts
+        has_layers = not self.config.prediction_head
+        has_decoder = self.config.decoder_bias or not self.config.tie_word_embeddings
+        return parts if has_layers or has_decoder else parts - {"predictions"}
 
     def setup(self):
         super().setup()
@@ -120,11 +127,14 @@ class BertForMaskedLM(TokenHead):
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         if self.config.enhanced_mask_decoder:
-            inputs = (rows.position_ids, rows.sequence_ids, rows.dropout_rows)
-            decoded = self.bert.decode_masked(encoded["hidden_states"][-2], *inputs)
+            before_last = encoded["hidden_states"][-2]
+            decoded = self.bert.decode_masked(
+                before_last, rows.position_ids, rows.sequence_ids, rows.dropout_rows
+            )
             encoded = encoded | {"last_hidden_state": decoded}
         x = _states_to_predict(encoded, rows)
-        x = self.head(x) if self.config.prediction_head else x
+        if self.config.prediction_head:
+            x = self.head(x)
         return {"logits": self.predictions(x, self.bert.attend)}
 
 
@@ -143,11 +153,13 @@ class DiscriminatorHead(nn.Module):
         config = self.config
         if config.rtd_context:
             firsts = take_positions(x, rows.sequence_starts)  # [B, K, D]
-            x += take_positions(firsts, jnp.maximum(rows.sequence_ids - 1, 0))
+            sequences = jnp.maximum(rows.sequence_ids - 1, 0)  # [B, L]
+            x += take_positions(firsts, sequences)
             x = layer_norm(config, self.dtype, "layer_norm")(x)
         x = Linear(config, config.hidden_size, self.dtype, name="dense")(x)
         x = activation(config.hidden_act, x)
-        return Linear(config, 1, self.dtype, name="dense_prediction")(x)[..., 0].astype(jnp.float32)
+        logits = Linear(config, 1, self.dtype, name="dense_prediction")(x)
+        return logits[..., 0].astype(jnp.float32)
 
 
 class BertForReplacedTokenDetection(TokenHead):
@@ -181,8 +193,7 @@ class BertForReplacedTokenDetection(TokenHead):
     def with_generator(self, rtd: RtdConfig) -> Self:
         """Returns the model with the generator that a config describes."""
         generator = rtd.generator_of(self.config)
-        fields = {"sharing": rtd.sharing, "loss_weight": rtd.weight}
-        return self.clone(generator_config=generator, **fields)
+        return self.clone(generator_config=generator, sharing=rtd.sharing, loss_weight=rtd.weight)
 
     def objective(self, kind: str) -> losses.Objective:
         return losses.replaced_token_detection(self.loss_weight)
@@ -193,19 +204,24 @@ class BertForReplacedTokenDetection(TokenHead):
 
     @property
     def clipped_apart(self) -> tuple[str, ...]:
-        return () if self.generator_config is None or self.sharing == "es" else ("generator",)
+        if self.generator_config is None or self.sharing == "es":
+            return ()
+        return ("generator",)
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        generator = self.generator_config
-        return ((self.config, False), *([(generator, True)] if generator else []))
+        discriminator = (self.config, False)
+        if self.generator_config is None:
+            return (discriminator,)
+        return (discriminator, (self.generator_config, True))
 
     def setup(self):
         super().setup()
         self.discriminator_predictions = DiscriminatorHead(self.config, self.dtype)
         if self.generator_config is not None:
-            how = (self.dtype, self.unroll, self.remat, self.attention_kernel)
-            self.generator = BertForMaskedLM(self.generator_config, *how)
+            self.generator = BertForMaskedLM(
+                self.generator_config, self.dtype, self.unroll, self.remat, self.attention_kernel
+            )
 
     def __call__(
         self,
@@ -231,22 +247,28 @@ class BertForReplacedTokenDetection(TokenHead):
         if masked_labels is not None and masked_positions is not None:
             named |= {"masked_positions": masked_positions, "dropout_rows": dropout_rows}
             logits = self.generator(input_ids, *inputs, **named)["logits"]
-            key, rows = jax.random.key(0), jnp.arange(len(input_ids))
-            if dropout_rows is not None:
-                key, rows = self.make_rng("dropout"), dropout_rows
-            samples = sample(
-                jax.lax.stop_gradient(logits), row_uniforms(key, rows, logits.shape[1:2])
-            )
+            samples = self._samples(logits, dropout_rows)
             # Unused entries get a place behind the row.
             is_used = jnp.asarray(masked_weights) > 0
             places = jnp.where(is_used, masked_positions, input_ids.shape[1])
-            put = jax.vmap(lambda row, places, values: row.at[places].set(values, mode="drop"))
-            input_ids = put(input_ids, places, samples.astype(input_ids.dtype))
+            input_ids = _put(input_ids, places, samples.astype(input_ids.dtype))
             changed = (samples != masked_labels).astype(jnp.float32)
-            replaced = put(jnp.zeros(input_ids.shape, jnp.float32), places, changed)
+            replaced = _put(jnp.zeros(input_ids.shape, jnp.float32), places, changed)
             generated = {"prediction_logits": logits, "replaced": replaced}
-        found = super().__call__(input_ids, *inputs, dropout_rows=dropout_rows, **options)
-        return found | generated
+        outputs = super().__call__(input_ids, *inputs, dropout_rows=dropout_rows, **options)
+        return outputs | generated
+
+    def _samples(self, logits: jax.Array, dropout_rows: jax.Array | None) -> jax.Array:
+        """Draws words, int [B, P], from the predictions [B, P, V] of the generator."""
+        if dropout_rows is None:
+            key = jax.random.key(0)
+            rows = jnp.arange(len(logits))
+        else:
+            key = self.make_rng("dropout")
+            rows = dropout_rows
+        logits = jax.lax.stop_gradient(logits)
+        uniforms = row_uniforms(key, rows, logits.shape[1:2])
+        return sample(logits, uniforms)
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         return {"logits": self.discriminator_predictions(encoded["last_hidden_state"], rows)}
@@ -282,6 +304,12 @@ class BertForReplacedTokenDetection(TokenHead):
         return [(x, f"generator/{x}") for x in paths if has_pairs and x.startswith(own)]
 
 
+@jax.vmap
+def _put(row: jax.Array, places: jax.Array, values: jax.Array) -> jax.Array:
+    """Puts values [B, P] at the places [B, P] of rows [B, L]; those behind the row are dropped."""
+    return row.at[places].set(values, mode="drop")
+
+
 # The number of words whose probabilities `sample` adds up at a time.
 BLOCK = 128
 
@@ -297,12 +325,14 @@ def sample(logits: jax.Array, uniforms: jax.Array) -> jax.Array:
     weights = jax.nn.softmax(logits.astype(jnp.float32))
     padding = [(0, 0)] * uniforms.ndim + [(0, -size % BLOCK)]
     blocks = jnp.pad(weights, padding).reshape(*uniforms.shape, -1, BLOCK)
-    ends = jnp.cumsum(blocks.sum(-1), axis=-1)
+    ends = jnp.cumsum(blocks.sum(-1), axis=-1)  # [..., blocks]
     aim = (uniforms * ends[..., -1])[..., None]
-    block = jnp.minimum(jnp.sum(ends <= aim, axis=-1), ends.shape[-1] - 1)[..., None]
-    chosen = jnp.take_along_axis(blocks, block[..., None], axis=-2)[..., 0, :]
+    block = jnp.sum(ends <= aim, axis=-1)
+    block = jnp.minimum(block, ends.shape[-1] - 1)[..., None]
+    chosen = jnp.take_along_axis(blocks, block[..., None], axis=-2)[..., 0, :]  # [..., BLOCK]
     before = jnp.take_along_axis(ends, block, axis=-1) - chosen.sum(-1, keepdims=True)
-    inside = jnp.sum(before + jnp.cumsum(chosen, axis=-1) <= aim, axis=-1)
+    sums = before + jnp.cumsum(chosen, axis=-1)
+    inside = jnp.sum(sums <= aim, axis=-1)
     return jnp.minimum(block[..., 0] * BLOCK + inside, size - 1)
 
 
@@ -374,8 +404,9 @@ class _SequenceClassifier(BertWithHead):
         if self.needs_pooler:
             x = encoded["pooler_output"]
         elif self.config.prediction_head:
-            x, starts = encoded["last_hidden_state"], rows.sequence_starts
-            vectors = pooled(x, rows.sequence_ids, starts, self.config.classifier_pooling)
+            x = encoded["last_hidden_state"]
+            pooling = self.config.classifier_pooling
+            vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, pooling)
             x = self.head(vectors.astype(x.dtype))
         else:
             x = take_positions(encoded["last_hidden_state"], rows.sequence_starts)

@@ -50,9 +50,11 @@ def project(
     a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
     of x before it is multiplied.
     """
-    if platform() != "cpu" and not (float32 and x.dtype != jnp.float32):
+    is_rounded = not float32 or x.dtype == jnp.float32
+    if platform() != "cpu" and is_rounded:
         last = tuple(range(x.ndim - axes, x.ndim))
-        dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
+        first = (1,) if transposed else tuple(range(axes))
+        dimensions = ((last, first), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
     return _projected(x, kernel, axes, transposed)
 
@@ -60,7 +62,9 @@ def project(
 def platform() -> str:
     """Returns the platform of the current mesh or, without one, of jax's default device."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    if device is None:
+        return jax.default_backend()
+    return device.platform
 
 
 def _is_slow(x: jax.Array) -> bool:
@@ -81,8 +85,10 @@ def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
-    left, right = (gradient, lhs) if transposed else (lhs, gradient)
-    rhs_gradient = _dot_of_rows(left, right)
+    if transposed:
+        rhs_gradient = _dot_of_rows(gradient, lhs)
+    else:
+        rhs_gradient = _dot_of_rows(lhs, gradient)
     return lhs_gradient.astype(lhs.dtype), rhs_gradient.astype(rhs.dtype)
 
 
@@ -104,9 +110,10 @@ def _project_gradients(
     axes: int, transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array
 ):
     x, kernel = operands
-    matrices = _as_matrices(x, kernel, axes, transposed)
-    columns = matrices[1].shape[0 if transposed else 1]
-    x_gradient, kernel_gradient = _gradients(transposed, matrices, gradient.reshape(-1, columns))
+    rows, matrix = _as_matrices(x, kernel, axes, transposed)
+    columns = matrix.shape[0 if transposed else 1]
+    gradient = gradient.reshape(-1, columns)
+    x_gradient, kernel_gradient = _gradients(transposed, (rows, matrix), gradient)
     return x_gradient.reshape(x.shape), kernel_gradient.reshape(kernel.shape)
 
 
@@ -114,19 +121,23 @@ _projected.defvjp(_project_forward, _project_gradients)
 
 
 def _product(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool, turn: bool) -> jax.Array:
+    lead = x.shape[: x.ndim - axes]
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
     rows, matrix = _as_matrices(x, kernel, axes, transposed)
     matrix = matrix.astype(x.dtype)
     if turn and not transposed:
-        matrix, transposed = matrix.mT, True
-    return _dot(rows, matrix, transposed).reshape(*x.shape[: x.ndim - axes], *features)
+        matrix = matrix.mT
+        transposed = True
+    product = _dot(rows, matrix, transposed)
+    return product.reshape(*lead, *features)
 
 
 def _as_matrices(
     x: jax.Array, kernel: jax.Array, axes: int, transposed: bool
 ) -> tuple[jax.Array, jax.Array]:
     inputs = math.prod(x.shape[x.ndim - axes :])
-    return x.reshape(-1, inputs), kernel if transposed else kernel.reshape(inputs, -1)
+    x = x.reshape(-1, inputs)
+    return x, kernel if transposed else kernel.reshape(inputs, -1)
 
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
@@ -147,13 +158,15 @@ def _dot_of_rows(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     if lhs.dtype == jnp.bfloat16:
         return _dot(lhs.mT, rhs, False)
     *shared, rows = range(lhs.ndim - 1)
-    return jax.lax.dot_general(lhs, rhs, (((rows,), (rows,)), (shared, shared)))
+    dimensions = (((rows,), (rows,)), (shared, shared))
+    return jax.lax.dot_general(lhs, rhs, dimensions)
 
 
 def _dimensions(lhs: jax.Array, transposed: bool) -> jax.lax.DotDimensionNumbers:
     last = lhs.ndim - 1
     shared = tuple(range(last - 1))
-    return ((last,), (last if transposed else last - 1,)), (shared, shared)
+    of_rhs = last if transposed else last - 1
+    return ((last,), (of_rhs,)), (shared, shared)
 
 
 # The names by which rematerialisation policies know the result of a linear layer, bias included,
@@ -212,13 +225,14 @@ class Linear(nn.Module):
         flat = (math.prod(inputs), math.prod(features))
 
         def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-            return jnp.asarray(initializer(self.config, self.stddev)(key, flat, dtype)).reshape(
-                shape
-            )
+            matrix = initializer(self.config, self.stddev)(key, flat, dtype)
+            return jnp.asarray(matrix).reshape(shape)
 
         kernel = self.param("kernel", init, (*inputs, *features), jnp.float32)
         y = project(x.astype(self.dtype), kernel, self.axes, float32=self.float32)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, jnp.float32)
             y += jnp.expand_dims(bias.astype(y.dtype), range(y.ndim - bias.ndim))
-        return checkpoint_name(y if self.float32 else y.astype(self.dtype), PROJECTION)
+        if not self.float32:
+            y = y.astype(self.dtype)
+        return checkpoint_name(y, PROJECTION)

@@ -26,53 +26,68 @@ import optax
 SMALLEST_SQUARE = 1e-12
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     """Computes KL(teacher || student) * T^2 at temperature T from logits [..., C]; returns [...].
 
     The teacher's logits receive no gradient.
     """
-    return _soft_targets(student, teacher, temperature)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     return _soft_targets_forward(student, teacher, temperature)[0]
 
 
 def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
     # Logits over a vocabulary are large. No other array of their size is stored for the backward
     # pass; automatic differentiation of two log-softmaxes would store three.
-    s, t = student / temperature, teacher / temperature
-    log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
-    difference = jnp.sum(jnp.exp(t - log_zt) * (t - s), axis=-1)
+    s = student / temperature
+    t = teacher / temperature
+    log_zs = jax.nn.logsumexp(s, axis=-1, keepdims=True)
+    log_zt = jax.nn.logsumexp(t, axis=-1, keepdims=True)
+    p = jnp.exp(t - log_zt)
+    difference = jnp.sum(p * (t - s), axis=-1)
     loss = temperature**2 * (difference + (log_zs - log_zt)[..., 0])
     return loss, (student, teacher, log_zs, log_zt)
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
     student, teacher, log_zs, log_zt = residuals
-    p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
+    p = jnp.exp(teacher / temperature - log_zt)
+    q = jnp.exp(student / temperature - log_zs)
     return temperature * gradient[..., None] * (q - p), None
 
 
-_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
+soft_targets_loss.defvjp(_soft_targets_forward, _soft_targets_gradient)
 
 
 def binary_soft_targets_loss(
     student: jax.Array, teacher: jax.Array, temperature: float
 ) -> jax.Array:
     """Computes KL(teacher || student) * T^2 elementwise, of a Bernoulli distribution per logit."""
-    teacher, student = teacher / temperature, student / temperature
+    teacher = teacher / temperature
+    student = student / temperature
     yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
     no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)
-    return temperature**2 * (jax.nn.sigmoid(teacher) * yes + jax.nn.sigmoid(-teacher) * no)
+    divergence = jax.nn.sigmoid(teacher) * yes + jax.nn.sigmoid(-teacher) * no
+    return temperature**2 * divergence
+
+
+def margin_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes the mean squared error of differences of scores (Hofstätter et al. 2020).
+
+    They are those between the positive, the first of the scores [..., C], and each negative.
+    """
+    errors = student - teacher
+    errors_of_differences = errors[..., :1] - errors[..., 1:]
+    return jnp.square(errors_of_differences).mean(-1)
 
 
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
     """Computes 1 - the cosine of vectors [..., D] in float32 (Sanh et al. 2019); returns [...]."""
-    x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
-    squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
-    return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])
+    x = student.astype(jnp.float32)
+    y = teacher.astype(jnp.float32)
+    x_square = jnp.sum(jnp.square(x), axis=-1) + SMALLEST_SQUARE
+    y_square = jnp.sum(jnp.square(y), axis=-1) + SMALLEST_SQUARE
+    product = jnp.sum(x * y, axis=-1)
+    return 1.0 - product * jax.lax.rsqrt(x_square * y_square)
 
 
 Arrays = Mapping[str, Any]
@@ -129,7 +144,9 @@ class Objective(NamedTuple):
         """
         terms = []
         for name, factor in self.loss_weights.items():
-            total = sums[name][0] if factor == 1 else factor * sums[name][0]
+            total, _ = sums[name]
+            if factor != 1:
+                total = factor * total
             terms.append(total / jnp.maximum(weights[name], self.min_weight))
         return sum(terms[1:], terms[0])
 
@@ -162,21 +179,21 @@ def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
     mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
     mlm_weights = batch["masked_weights"]
     weights = pretraining_weights(batch)
+    masked = weights["mlm_loss"]
     sums = {
-        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), weights["mlm_loss"]),
-        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), weights["mlm_loss"]),
+        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), masked),
+        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), masked),
     }
     if "seq_relationship_logits" not in outputs:
         return sums
     nsp_labels = batch["labels"]
     nsp_weights = (nsp_labels >= 0).astype(jnp.float32)
-    nsp_loss, nsp_right = _cross_entropy(
-        outputs["seq_relationship_logits"], jnp.maximum(nsp_labels, 0)
-    )
-    return sums | {
-        "nsp_loss": (jnp.sum(nsp_loss * nsp_weights), weights["nsp_loss"]),
-        "nsp_accuracy": (jnp.sum(nsp_right * nsp_weights), weights["nsp_loss"]),
-    }
+    nsp_logits = outputs["seq_relationship_logits"]
+    nsp_loss, nsp_right = _cross_entropy(nsp_logits, jnp.maximum(nsp_labels, 0))
+    labelled = weights["nsp_loss"]
+    sums["nsp_loss"] = (jnp.sum(nsp_loss * nsp_weights), labelled)
+    sums["nsp_accuracy"] = (jnp.sum(nsp_right * nsp_weights), labelled)
+    return sums
 
 
 def _rtd_weights(batch: Arrays) -> dict[str, jax.Array]:
@@ -191,16 +208,18 @@ def _rtd_sums(outputs: Arrays, batch: Arrays) -> Sums:
     and replaced float [B, L], 1 for the tokens that the generator has changed.
     """
     real = (batch["sequence_ids"] > 0).astype(jnp.float32)
+    logits = outputs["logits"]
     replaced = outputs["replaced"]
-    losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], replaced)
-    found = (outputs["logits"] > 0) * real
-    right, both = jnp.sum((found == replaced) * real), jnp.sum(found * replaced)
+    losses = optax.sigmoid_binary_cross_entropy(logits, replaced)
+    predicted = (logits > 0) * real
+    right = jnp.sum((predicted == replaced) * real)
+    true_positives = jnp.sum(predicted * replaced)
     count = jnp.sum(real)
     return pretraining_sums(outputs, batch) | {
         "rtd_loss": (jnp.sum(losses * real), count),
         "rtd_accuracy": (right, count),
-        "rtd_precision": (both, jnp.sum(found)),
-        "rtd_recall": (both, jnp.sum(replaced)),
+        "rtd_precision": (true_positives, jnp.sum(predicted)),
+        "rtd_recall": (true_positives, jnp.sum(replaced)),
     }
 
 
@@ -220,16 +239,23 @@ def _class_sums(
     `label_smoothing` is that of PyTorch's CrossEntropyLoss; it needs the `class_weights`, of which
     those of the labels are in "label_weights".
     """
-    losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
-    sums = _weighted(losses, batch["label_weights"])
+    logits = outputs["logits"]
+    labels = batch["labels"]
+    weights = batch["label_weights"]
+    losses, right = _cross_entropy(logits, jnp.maximum(labels, 0))
+    sums = _weighted(losses, weights)
     if label_smoothing:
-        of_classes = -jax.nn.log_softmax(outputs["logits"])
+        of_classes = -jax.nn.log_softmax(logits)
         if class_weights is not None:
-            of_classes *= jnp.asarray(class_weights).reshape((1,) * (losses.ndim) + (-1,))
-        spread = jnp.sum(jnp.where(batch["labels"] >= 0, of_classes.mean(-1), 0.0))
+            lead = (1,) * losses.ndim
+            of_classes *= jnp.asarray(class_weights).reshape(*lead, -1)
+        spread = jnp.where(labels >= 0, of_classes.mean(-1), 0.0)
+        spread = jnp.sum(spread)
         total, weight = sums["loss"]
-        sums["loss"] = (1.0 - label_smoothing) * total + label_smoothing * spread, weight
-    return sums | _weighted(right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy")
+        total = (1.0 - label_smoothing) * total + label_smoothing * spread
+        sums["loss"] = (total, weight)
+    counted = (weights > 0).astype(jnp.float32)
+    return sums | _weighted(right, counted, "accuracy")
 
 
 def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
@@ -243,9 +269,10 @@ def _multi_label_sums(
 
     `class_weights` are the `pos_weight` of PyTorch's BCEWithLogitsLoss.
     """
-    losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
+    labels = batch["labels"]
+    losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], labels)
     if class_weights is not None:
-        losses *= jnp.where(batch["labels"] > 0, jnp.asarray(class_weights)[None, None], 1.0)
+        losses *= jnp.where(labels > 0, jnp.asarray(class_weights)[None, None], 1.0)
     return _weighted(losses.mean(-1), batch["label_weights"])
 
 
@@ -277,28 +304,29 @@ def _choice_sums(outputs: Arrays, batch: Arrays, label_smoothing: float = 0.0) -
 
 
 def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    student, teacher = (_choice_logits(x, batch) for x in (outputs, teacher))
-    return _soft_class_losses(student, teacher, batch, t)
-
-
-# Losses [...] of logits x and labels y [..., C] of a query's passages, the positive first.
-_RANKINGS: Mapping[str, Callable[[jax.Array, jax.Array, float], jax.Array]] = {
-    "binary": lambda x, y, t: optax.sigmoid_binary_cross_entropy(x, y).mean(-1),
-    "listwise": lambda x, y, t: optax.softmax_cross_entropy(x, y),
-    "margin": lambda x, y, t: jnp.square((x - y)[..., :1] - (x - y)[..., 1:]).mean(-1),
-    "kl": soft_targets_loss,
-}
+    student = _choice_logits(outputs, batch)
+    return _soft_class_losses(student, _choice_logits(teacher, batch), batch, t)
 
 
 def _ranking_sums(outputs: Arrays, batch: Arrays, *, loss: str, temperature: float) -> Sums:
-    logits = outputs["logits"].reshape(batch["labels"].shape)
-    losses = _RANKINGS[loss](logits, batch["labels"], temperature)
+    labels = batch["labels"]  # [B, K/C, C], of a query's passages, the positive first
+    logits = outputs["logits"].reshape(labels.shape)
+    losses: Any
+    if loss == "binary":
+        losses = optax.sigmoid_binary_cross_entropy(logits, labels).mean(-1)
+    elif loss == "listwise":
+        losses = optax.softmax_cross_entropy(logits, labels)
+    elif loss == "margin":
+        losses = margin_loss(logits, labels)
+    else:
+        losses = soft_targets_loss(logits, labels, temperature)
     return _weighted(losses, batch["label_weights"])
 
 
 def tokens_of_sequences(sequence_ids: jax.Array, count: int) -> jax.Array:
     """Returns a bool mask [B, K, L]: whether token l has the sequence id k + 1 (k from 0)."""
-    return sequence_ids[:, None, :] == jnp.arange(1, count + 1)[None, :, None]
+    numbers = jnp.arange(1, count + 1)
+    return sequence_ids[:, None, :] == numbers[None, :, None]
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
@@ -307,14 +335,18 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
     The softmax of start_logits or end_logits [B, L] runs over the tokens of one sequence of a
     packed row. labels int [B, K, 2] are the positions in the row of each answer's two tokens.
     """
-    inside = tokens_of_sequences(batch["sequence_ids"], batch["labels"].shape[1])
+    labels = batch["labels"]
+    weights = batch["label_weights"]
+    inside = tokens_of_sequences(batch["sequence_ids"], labels.shape[1])
     losses = jnp.zeros(())
     for end, key in enumerate(("start_logits", "end_logits")):
         logits = jnp.where(inside, outputs[key][:, None, :], jnp.finfo(jnp.float32).min)
-        losses += _cross_entropy(logits, batch["labels"][..., end])[0] / 2
+        entropies, _ = _cross_entropy(logits, labels[..., end])
+        losses += entropies / 2
     # If a row has fewer than K sequences, the missing ones have no tokens: their losses are
     # meaningless but finite, and their weights are 0.
-    return _weighted(jnp.where(batch["label_weights"] > 0, losses, 0.0), batch["label_weights"])
+    losses = jnp.where(weights > 0, losses, 0.0)
+    return _weighted(losses, weights)
 
 
 def _soft_span_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
@@ -323,11 +355,10 @@ def _soft_span_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float)
     def within(logits: jax.Array) -> jax.Array:
         return jnp.where(inside, logits[:, None, :], OUTSIDE)
 
-    start, end = (
-        soft_targets_loss(within(outputs[key]), within(teacher[key]), t)
-        for key in ("start_logits", "end_logits")
-    )
-    return (start + end) / 2
+    def of_end(key: str) -> jax.Array:
+        return soft_targets_loss(within(outputs[key]), within(teacher[key]), t)
+
+    return (of_end("start_logits") + of_end("end_logits")) / 2
 
 
 def _weighted(values: jax.Array, weights: jax.Array, name: str = "loss") -> Sums:

@@ -12,6 +12,7 @@ Transformer", 3.4.1). A gather would need less memory, but is slow on TPUs, and 
 a sum in no fixed order, on GPUs.
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -38,7 +39,8 @@ class RelativeEmbeddings(nn.Module):
         shape = (2 * config.relative_span, config.hidden_size)
         table = self.param("embedding", initializer(config), shape, jnp.float32)
         if config.norm_rel_ebd == "layer_norm":
-            table = layer_norm(config, self.dtype, "layer_norm")(table)
+            norm = layer_norm(config, self.dtype, "layer_norm")
+            table = norm(table)
         return table.astype(self.dtype)
 
 
@@ -52,18 +54,39 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
-        config, heads = self.config, self.config.num_attention_heads
+        config = self.config
+        heads = config.num_attention_heads
         shape = (config.relative_attention_num_buckets, heads)
         table = self.param("embedding", initializer(config), shape, jnp.float32)
-        differences = np.arange(1 - length, length)
-        distances, ahead, exact = np.abs(differences), 16, 8
-        ratios = np.log(np.maximum(distances, exact).astype(np.float32) / np.float32(exact))
-        far = exact + (ratios / np.float32(np.log(128 / exact)) * np.float32(ahead - exact)).astype(
-            int
-        )
-        buckets = np.where(distances < exact, distances, np.minimum(far, ahead - 1))
-        values = table[buckets + ahead * (differences > 0)].T
-        return shifted(jnp.broadcast_to(values[:, None], (heads, length, 2 * length - 1)))
+        differences = _differences(length)
+        buckets = _t5_buckets(differences)
+        values = table[buckets].T  # [N, 2 L - 1]
+        width = len(differences)
+        rows = jnp.broadcast_to(values[:, None], (heads, length, width))
+        return shifted(rows)
+
+
+def _differences(length: int) -> np.ndarray:
+    return np.arange(1 - length, length)
+
+
+def _t5_buckets(differences: np.ndarray) -> np.ndarray:
+    """Numbers differences: buckets 0 to 15 for tokens behind, and 16 to 31 for tokens ahead.
+
+    Of each 16, the first 8 are single distances, and the others logarithmic, up to distance 128.
+    """
+    exact = 8
+    per_direction = 16
+    longest = 128
+    distances = np.abs(differences)
+    # In float32, as in transformers, so that rounding decides alike.
+    at_least = np.maximum(distances, exact).astype(np.float32)
+    ratios = np.log(at_least / exact)
+    steps = ratios / math.log(longest / exact) * (per_direction - exact)
+    far = exact + steps.astype(int)
+    far = np.minimum(far, per_direction - 1)
+    buckets = np.where(distances < exact, distances, far)
+    return np.where(differences > 0, buckets + per_direction, buckets)
 
 
 def relative_rows(length: int, config: BertConfig) -> np.ndarray:
@@ -71,22 +94,26 @@ def relative_rows(length: int, config: BertConfig) -> np.ndarray:
 
     A difference is the place of the query minus the place of the key. The result is int [2 L - 1].
     """
-    differences, span = np.arange(1 - length, length), config.relative_span
+    differences = _differences(length)
+    span = config.relative_span
     if config.position_buckets > 0:
         differences = _log_buckets(differences, span, config.longest_relative_position)
-    return np.clip(differences + span, 0, 2 * span - 1)
+    rows = differences + span
+    return np.clip(rows, 0, 2 * span - 1)
 
 
 def _log_buckets(differences: np.ndarray, buckets: int, longest: int) -> np.ndarray:
     """Numbers differences such that those above half of `buckets` share buckets of growing size."""
-    half, numbers = buckets // 2, differences.copy()
-    far = differences[np.abs(differences) > half]  # none, if no row is so long
-    single = np.float32  # as in transformers, so that rounding decides alike
-    ratios = np.log(np.abs(far).astype(single) / single(half))
-    ratios /= np.log(single((longest - 1) / half))
-    steps = np.ceil(ratios * single(half - 1)) + half
-    numbers[np.abs(differences) > half] = np.sign(far) * steps
-    return numbers
+    half = buckets // 2
+    distances = np.abs(differences)
+    # In float32, as in transformers, so that rounding decides alike.
+    at_least = np.maximum(distances, half).astype(np.float32)
+    ratios = np.log(at_least / half)
+    longest_ratio = np.float32((longest - 1) / half)
+    steps = ratios / np.log(longest_ratio) * (half - 1)
+    far = np.ceil(steps).astype(int) + half
+    numbers = np.where(distances > half, far, distances)
+    return np.sign(differences) * numbers
 
 
 def relative_scores(x: jax.Array, positions: jax.Array, rows: np.ndarray) -> jax.Array:
@@ -102,18 +129,26 @@ def relative_scores(x: jax.Array, positions: jax.Array, rows: np.ndarray) -> jax
         [B, N, L, L]: the score of each token for the position of each other token.
     """
     batch, length, heads, size = x.shape
-    contents = x.transpose(2, 0, 1, 3).reshape(heads, batch * length, size)
-    scores = matmul(contents, positions[rows].swapaxes(0, 1), transposed=True)
-    return shifted(scores.reshape(heads, batch, length, -1)).swapaxes(0, 1)
+    by_head = x.transpose(2, 0, 1, 3)
+    contents = by_head.reshape(heads, batch * length, size)
+    differences = positions[rows].swapaxes(0, 1)  # [N, 2 L - 1, H]
+    scores = matmul(contents, differences, transposed=True)
+    scores = scores.reshape(heads, batch, length, -1)
+    return shifted(scores).swapaxes(0, 1)
 
 
 def shifted(x: jax.Array) -> jax.Array:
     """Takes element j - i + L - 1 of row i of x [..., L, 2 L - 1] as element j: [..., L, L]."""
     *lead, length, width = x.shape
     # Behind rows that are longer by one, each row begins one element later than the one before.
-    flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*lead, -1)
-    flat = jax.lax.slice_in_dim(flat, length - 1, length - 1 + length * width, axis=-1)
-    return flat.reshape(*lead, length, width)[..., :length]
+    padding = [(0, 0)] * x.ndim
+    padding[-1] = (0, 1)
+    longer = jnp.pad(x, padding)
+    flat = longer.reshape(*lead, -1)
+    first = length - 1
+    flat = jax.lax.slice_in_dim(flat, first, first + length * width, axis=-1)
+    rows = flat.reshape(*lead, length, width)
+    return rows[..., :length]
 
 
 class Convolution(nn.Module):
@@ -131,22 +166,31 @@ class Convolution(nn.Module):
     ) -> tuple[jax.Array, Any]:
         """Returns what is added, [B, L, D], and the parameters of the LayerNorm behind the sum."""
         config = self.config
-        groups, size = config.conv_groups, config.hidden_size // config.conv_groups
-        shape = (config.conv_kernel_size, groups, size, size)
+        taps = config.conv_kernel_size
+        groups = config.conv_groups
+        size = config.hidden_size // groups
+        shape = (taps, groups, size, size)
         kernel = self.param("kernel", initializer(config), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (config.hidden_size,), jnp.float32)
-        reach, length = config.conv_kernel_size // 2, embedded.shape[1]
-        wide_ids = jnp.pad(sequence_ids, [(0, 0), (reach, reach)])
-        wide = jnp.pad(embedded.astype(self.dtype), [(0, 0), (reach, reach), (0, 0)])
+        length = embedded.shape[1]
+        nothing = (0, 0)
+        beside = (taps // 2, taps // 2)
+        wide_ids = jnp.pad(sequence_ids, [nothing, beside])
+        embedded = embedded.astype(self.dtype)
+        wide = jnp.pad(embedded, [nothing, beside, nothing])
         total = jnp.zeros(embedded.shape, jnp.float32)
         for tap, matrices in enumerate(kernel.astype(self.dtype)):
-            is_own = wide_ids[:, tap : tap + length] == sequence_ids
-            x = jnp.where(is_own[..., None], wide[:, tap : tap + length], 0)
-            x = x.reshape(*x.shape[:2], groups, size)
+            tokens = slice(tap, tap + length)
+            is_own = wide_ids[:, tokens] == sequence_ids
+            x = wide[:, tokens]
+            x = jnp.where(is_own[..., None], x, 0)
+            x = x.reshape(-1, length, groups, size)
             product = jnp.einsum("blgi,gio->blgo", x, matrices, preferred_element_type=jnp.float32)
             total += product.reshape(total.shape)
-        total = jnp.where((sequence_ids > 0)[..., None], total + bias[None, None], 0)
-        total = Dropout(config.hidden_dropout_prob)(total.astype(self.dtype), dropout_rows)
+        is_token = (sequence_ids > 0)[..., None]
+        total = jnp.where(is_token, total + bias[None, None], 0)
+        total = total.astype(self.dtype)
+        total = Dropout(config.hidden_dropout_prob)(total, dropout_rows)
         norm = layer_norm(config, self.dtype, "layer_norm")
         norm(total)  # creates its parameters
         return total, norm.variables["params"]

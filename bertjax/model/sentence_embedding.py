@@ -50,12 +50,15 @@ def pooled(
     vectors = []
     for mode in pooling.split("+"):
         check("pooling", mode, Pooling)
-        if mode in ("cls", "lasttoken"):
+        if mode == "cls":
+            vector = take_positions(x, firsts)
+        elif mode == "lasttoken":
             lasts = jnp.maximum(sequence_starts + whole.sum(-1) - 1, 0)
-            vectors.append(take_positions(x, firsts if mode == "cls" else lasts))
+            vector = take_positions(x, lasts)
         elif mode == "max":
             highest = jnp.where(inside[..., None], x[:, None], -jnp.inf).max(2)
-            vectors.append(jnp.where(inside.any(-1, keepdims=True), highest, 0))
+            has_tokens = inside.any(-1, keepdims=True)
+            vector = jnp.where(has_tokens, highest, 0)
         else:
             weights = inside.astype(jnp.float32)
             counts: jax.Array = inside.sum(-1, keepdims=True)
@@ -64,27 +67,43 @@ def pooled(
                 counts = weights.sum(-1, keepdims=True)
             sums = jnp.einsum("bkl,bld->bkd", weights, x, precision="highest")
             counts = jnp.maximum(counts, 1)
-            vectors.append(sums / (jnp.sqrt(counts) if "sqrt" in mode else counts))
-    return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+            if mode == "mean_sqrt_len_tokens":
+                counts = jnp.sqrt(counts)
+            vector = sums / counts
+        vectors.append(vector)
+    if len(vectors) == 1:
+        return vectors[0]
+    return jnp.concatenate(vectors, axis=-1)
 
 
-_SAME_NAME = "CELU ELU Identity Mish ReLU ReLU6 SELU SiLU Sigmoid Softplus Tanh".split()
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    **{name: getattr(jax.nn, name.lower()) for name in _SAME_NAME},
+    "CELU": jax.nn.celu,
+    "ELU": jax.nn.elu,
     "GELU": functools.partial(jax.nn.gelu, approximate=False),
     "Hardsigmoid": jax.nn.hard_sigmoid,
     "Hardswish": jax.nn.hard_swish,
     "Hardtanh": jax.nn.hard_tanh,
+    "Identity": jax.nn.identity,
     "LeakyReLU": jax.nn.leaky_relu,
     "LogSigmoid": jax.nn.log_sigmoid,
+    "Mish": jax.nn.mish,
+    "ReLU": jax.nn.relu,
+    "ReLU6": jax.nn.relu6,
+    "SELU": jax.nn.selu,
+    "SiLU": jax.nn.silu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Softplus": jax.nn.softplus,
     "Softsign": jax.nn.soft_sign,
+    "Tanh": jax.nn.tanh,
 }
 """The activations of `torch.nn` by their classes, with the default arguments of these."""
 
 
 def activation(path: str) -> Callable[[jax.Array], jax.Array] | None:
     """Returns the activation whose class in torch.nn has this path; None if there is none."""
-    return ACTIVATIONS.get(path.rpartition(".")[2]) if path.startswith("torch.nn.") else None
+    if not path.startswith("torch.nn."):
+        return None
+    return ACTIVATIONS.get(path.rpartition(".")[2])
 
 
 class SentenceModule(NamedTuple):
@@ -112,17 +131,20 @@ class SentenceModules(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         dense = functools.partial(nn.Dense, precision="highest")
-        for index, (kind, size, bias, path, residual) in enumerate(self.modules):
-            if kind == "Normalize":
+        for index, module in enumerate(self.modules):
+            if module.kind == "Normalize":
                 x = unit(x)
-            elif kind == "LayerNorm":
+            elif module.kind == "LayerNorm":
                 x = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=str(index))(x)
             else:
-                y = dense(size, use_bias=bias, name=str(index))(x)
-                y = activation(path)(y)  # type: ignore[misc]
-                if residual and x.shape[-1] != size:
-                    x = dense(size, use_bias=False, name=f"{index}_residual")(x)
-                x = x + y if residual else y
+                size = module.out_features
+                y = dense(size, use_bias=module.bias, name=str(index))(x)
+                y = activation(module.activation_function)(y)  # type: ignore[misc]
+                if module.use_residual:
+                    if x.shape[-1] != size:
+                        x = dense(size, use_bias=False, name=f"{index}_residual")(x)
+                    y = x + y
+                x = y
         return x
 
 
@@ -163,8 +185,12 @@ class BertForSentenceEmbedding(BertWithHead):
     @property
     def size(self) -> int:
         """The number of dimensions of an embedding."""
-        size = self.config.hidden_size * len(self.hidden_layers) * len(self.pooling.split("+"))
-        return next((m.out_features for m in self.after_pooling[::-1] if m.out_features), size)
+        modes = self.pooling.split("+")
+        size = self.config.hidden_size * len(self.hidden_layers) * len(modes)
+        for module in self.after_pooling:
+            if module.out_features:
+                size = module.out_features
+        return size
 
     @property
     def types_mark_prompts(self) -> bool:
@@ -175,24 +201,29 @@ class BertForSentenceEmbedding(BertWithHead):
         self.modules = SentenceModules(self.after_pooling)
 
     def objective(self, kind: str) -> Objective:
-        full = self.size
-        if wrong := [size for size in self.matryoshka if not 1 <= size <= full]:
-            raise ValueError(
-                f"matryoshka={list(self.matryoshka)}: the embeddings have {full} numbers, so they "
-                f"cannot be cut to {wrong[0]}. Choose sizes from 1 to {full}."
-            )
+        for size in self.matryoshka:
+            if not 1 <= size <= self.size:
+                raise ValueError(
+                    f"matryoshka={list(self.matryoshka)}: choose sizes from 1 to {self.size}, the "
+                    f"size of the embeddings, which cannot be cut to {size}."
+                )
         margin = self.false_negative_margin
         return embedding_objective(self.loss or kind, self.temperature, self.matryoshka, margin)
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
-        x, skipped = encoded["last_hidden_state"], None
+        x = encoded["last_hidden_state"]
+        skipped = None
         if self.hidden_layers != (-1,):
             states = encoded["hidden_states"]
             x = jnp.concatenate([states[layer] for layer in self.hidden_layers], axis=-1)
         if not self.include_prompt:
             inside = tokens_of_sequences(rows.sequence_ids, rows.sequence_starts.shape[1])
-            texts = (inside & (rows.token_type_ids > 0)[:, None]).sum(-1)
-            skipped = jnp.where(texts > 0, inside.sum(-1) - texts, 0)
+            is_text = (rows.token_type_ids > 0)[:, None]
+            texts = (inside & is_text).sum(-1)
+            prompts = inside.sum(-1) - texts
+            skipped = jnp.where(texts > 0, prompts, 0)
         vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, self.pooling, skipped)
         vectors = self.modules(vectors)
-        return {"sentence_embedding": unit(vectors) if self.normalize else vectors}
+        if self.normalize:
+            vectors = unit(vectors)
+        return {"sentence_embedding": vectors}

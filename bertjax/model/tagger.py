@@ -85,11 +85,10 @@ class BiLstm(nn.Module):
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """Applies the layers to x [B, L, D] -> [B, L, 2 size]; `sequence_ids` int [B, L]."""
         for layer in range(LSTM_LAYERS):
-            directions = [
-                Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
-                for reverse in (False, True)
-            ]
-            x = jnp.concatenate([lstm(x, sequence_ids) for lstm in directions], axis=-1)
+            forward = Lstm(self.size, False, self.dtype, name=f"l{layer}")
+            backward = Lstm(self.size, True, self.dtype, name=f"l{layer}_reverse")
+            outputs = [forward(x, sequence_ids), backward(x, sequence_ids)]
+            x = jnp.concatenate(outputs, axis=-1)
         return x
 
 

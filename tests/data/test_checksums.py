@@ -64,7 +64,7 @@ def test_every_flipped_bit_is_found_and_its_shard_named(data):
     rng = random.Random(0)
     for _ in range(40):
         flip(data / file, rng.randrange(len(whole)), rng.randrange(8))
-        with pytest.raises(ValueError, match=rf"{file}.*Copy these shards again, or run the"):
+        with pytest.raises(ValueError, match=rf"SHA-256 differ.*{file}"):
             verify_shards(data, metadata)
         (data / file).write_bytes(whole)
     assert verify_shards(data, metadata).shards > 0
@@ -134,7 +134,7 @@ def test_a_row_that_cannot_be_read_is_one_line_that_names_its_shard(without_chec
         probability=0.15, max_predictions=3, vocab_size=200, mask_token_id=4, never_masked=(2, 3)
     )
     form = RowFormat(16, 0)
-    message = rf"^Row 7 of {paths[0]} cannot be read, because it is damaged .*copy this file"
+    message = rf"^Row 7 of {paths[0]} cannot be read, because it is damaged"
     batches = train_batches(
         [RowSource("", 1, paths)],
         masking,
@@ -158,7 +158,7 @@ def test_a_shard_whose_storage_fails_is_not_called_damaged(without_checksums, mo
     paths = shard_paths(without_checksums, "train", 16)
     count = len(Rows(paths))
     moved = Path(paths[0]).rename(f"{paths[0]}.moved")
-    message = rf"^{paths[0]} cannot be read \(No such file or directory\): check that the file"
+    message = rf"^{paths[0]} cannot be read \(No such file or directory\)"
     with pytest.raises(OSError, match=message) as raised:
         Rows(paths)
     assert "damaged" not in str(raised.value)

@@ -35,14 +35,16 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
     """Pads `values` [n] with `fill` to int32 [length]; raises ValueError if n is greater."""
     if len(values) > length:
         raise ValueError(f"{len(values)} values do not fit in a length of {length}: pass fewer.")
-    padded = np.zeros(length, np.int32) if fill == 0 else np.full(length, fill, np.int32)
+    padded = np.full(length, fill, np.int32)
     padded[: len(values)] = values
     return padded
 
 
 def ranks(counts: np.ndarray) -> np.ndarray:
     """Numbers the items of each group from 0 on: int [sum of counts], for `counts` [G] items."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.cumsum(counts) - counts
+    numbers = np.arange(counts.sum())
+    return numbers - np.repeat(first, counts)
 
 
 class PaddedRows:
@@ -55,13 +57,16 @@ class PaddedRows:
 
     def __init__(self, counts: Sequence[int] | np.ndarray, width: int, what: str):
         counts = np.asarray(counts)
-        if counts.max(initial=0) > width:
+        most = counts.max(initial=0)
+        if most > width:
             raise ValueError(
-                f"A row has {counts.max()} {what}, but only {width} fit: prepare the data again "
-                "for this length, or change the config of the phase."
+                f"A row has {most} {what}, but only {width} fit: prepare the data again for this "
+                "length, or change the config of the phase."
             )
         self.used = np.arange(width) < counts[:, None]
-        self.rows, self.columns = np.repeat(np.arange(len(counts)), counts), ranks(counts)
+        numbers = np.arange(len(counts))
+        self.rows = np.repeat(numbers, counts)
+        self.columns = ranks(counts)
 
     def spread(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
         """Returns int32 [B, W] with `values` [N] in their places, and `fill` elsewhere."""
@@ -78,7 +83,8 @@ def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int)
     """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths
-    sequence_ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    numbers = np.arange(1, len(lengths) + 1)
+    sequence_ids = np.repeat(numbers, lengths)
     return {
         "position_ids": pad_to(ranks(lengths), row_length, 0),
         "sequence_ids": pad_to(sequence_ids, row_length, 0),
@@ -143,17 +149,19 @@ def encode_feature(feature: Feature) -> bytes:
         K x (length uint16, number of tokens with token type 0 uint16), all token ids, the labels.
     """
     ids = np.asarray(feature.input_ids)
-    width = 2 if ids.max(initial=0) < 1 << 16 else 4
-    labels, kind = b"", _NONE
+    highest = ids.max(initial=0)
+    width = 2 if highest < 1 << 16 else 4
+    labels = b""
+    kind = _NONE
     count = 0
     if feature.labels is not None:
         kind = _FLOAT if feature.labels.dtype.kind == "f" else _INT
-        labels, count = feature.labels.astype(_TYPES[kind]).tobytes(), len(feature.labels)
-    pairs = np.array([feature.lengths, feature.a_lengths]).T
-    head = _HEAD.pack(FORMAT_VERSION, width, kind, len(feature.lengths), count)
-    return b"".join(
-        [head, pairs.astype("<u2").tobytes(), ids.astype(f"<u{width}").tobytes(), labels]
-    )
+        labels = feature.labels.astype(_TYPES[kind]).tobytes()
+        count = len(feature.labels)
+    sequences = len(feature.lengths)
+    head = _HEAD.pack(FORMAT_VERSION, width, kind, sequences, count)
+    pairs = np.array([feature.lengths, feature.a_lengths], "<u2").T
+    return head + pairs.tobytes() + ids.astype(f"<u{width}").tobytes() + labels
 
 
 def decode_feature(record: bytes) -> Feature:
@@ -161,9 +169,12 @@ def decode_feature(record: bytes) -> Feature:
     _, width, kind, sequences, count = _HEAD.unpack_from(record)
     at = _HEAD.size
     pairs = np.frombuffer(record, "<u2", 2 * sequences, at).reshape(-1, 2)
+    lengths = tuple(pairs[:, 0].tolist())
+    a_lengths = tuple(pairs[:, 1].tolist())
     at += pairs.nbytes
-    ids = np.frombuffer(record, f"<u{width}", int(pairs[:, 0].sum()), at)
+    ids = np.frombuffer(record, f"<u{width}", sum(lengths), at)
     at += ids.nbytes
-    labels = np.frombuffer(record, _TYPES[kind], count, at) if kind != _NONE else None
-    lengths, a_lengths = (tuple(column.tolist()) for column in pairs.T)
+    labels = None
+    if kind != _NONE:
+        labels = np.frombuffer(record, _TYPES[kind], count, at)
     return Feature(ids.astype(np.int32), lengths, a_lengths, labels)

@@ -18,7 +18,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import regex
@@ -30,7 +30,9 @@ from bertjax.tokenization.base import UNSPACED
 # A key for sorting has 64 bits: the number of the group (up to 2^24 groups), random bits, and the
 # number of the item in its group (of up to 2^16 items, the longest row). Equal random bits are rare
 # and leave two items in their order.
-_RANDOM_BITS, _ITEM_BITS = 24, 16
+_RANDOM_BITS = 24
+_ITEM_BITS = 16
+_LOWER_HALF = 0xFFFFFFFF  # of the bits of a token
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,9 +71,7 @@ class Masking:
 
     def __post_init__(self):
         if self.max_ngram > 1 and self.word_starts is None:
-            raise ValueError(
-                f"max_ngram={self.max_ngram} counts whole words: set word_starts as well."
-            )
+            raise ValueError(f"max_ngram={self.max_ngram} counts whole words: set word_starts.")
 
     @functools.cached_property
     def maskable(self) -> np.ndarray:
@@ -80,7 +80,14 @@ class Masking:
 
 
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
-codecs.register_error("bertjax.bytes", lambda e: ("?" * (e.end - e.start), e.end))  # type: ignore
+
+
+def _question_marks(error: Any) -> tuple[str, int]:
+    wrong_bytes = error.end - error.start
+    return "?" * wrong_bytes, error.end
+
+
+codecs.register_error("bertjax.bytes", _question_marks)
 
 
 class UnspacedTokens:
@@ -92,34 +99,42 @@ class UnspacedTokens:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._written = [tokenizer.written(token) for token in tokenizer.tokens]
-        # Byte-level BPE has parts of characters, which are completed to any character here.
-        self._are_parts = np.array(["\ufffd" in x.decode(errors="replace") for x in self._written])
-        texts = [
-            (written.lstrip(_CONTINUATIONS) + b"\x81" * 3).decode(errors="ignore").strip()
-            for written in self._written
-        ]
         has_letter = regex.compile(rf"(?V1){UNSPACED}|\p{{lb=SA}}").search
-        is_inside = regex.compile(r"\p{M}").match
-        self.tokens = np.array([bool(has_letter(text)) for text in texts])
-        self.starts = self.tokens & [
-            written[:1] not in _CONTINUATIONS and not is_inside(text)
-            for written, text in zip(self._written, texts, strict=True)
-        ]
+        is_mark = regex.compile(r"\p{M}").match
+        self._written = [tokenizer.written(token) for token in tokenizer.tokens]
+        size = len(self._written)
+        self.tokens = np.zeros(size, bool)
+        self.starts = np.zeros(size, bool)
+        self._are_parts = np.zeros(size, bool)
+        for token, written in enumerate(self._written):
+            # Byte-level BPE has parts of characters, which are completed to any character here.
+            self._are_parts[token] = "\ufffd" in written.decode(errors="replace")
+            begun = written.lstrip(_CONTINUATIONS)
+            completed = begun + b"\x81\x81\x81"
+            text = completed.decode(errors="ignore").strip()
+            if has_letter(text):
+                is_begun = written[:1] not in _CONTINUATIONS
+                self.tokens[token] = True
+                self.starts[token] = is_begun and not is_mark(text)
 
     def segment(self, ids: np.ndarray) -> np.ndarray:
         """Returns which tokens start a word in such scripts, by ICU's dictionaries: bool [N]."""
         breaker = importlib.import_module("icu4py.breakers").WordBreaker
-        starts, inside = np.zeros(len(ids), bool), (self.tokens | self._are_parts)[ids]
-        runs = np.flatnonzero(np.diff(inside, prepend=False, append=False)).reshape(-1, 2)
+        starts = np.zeros(len(ids), bool)
+        inside = (self.tokens | self._are_parts)[ids]
+        changes = np.diff(inside, prepend=False, append=False)
+        runs = np.flatnonzero(changes).reshape(-1, 2)
         for start, end in runs.tolist():
-            if not self.tokens[ids[start:end]].any():
+            run = ids[start:end]
+            if not self.tokens[run].any():
                 continue
-            pieces = [self._written[token] for token in ids[start:end].tolist()]
+            pieces = [self._written[token] for token in run.tolist()]
             text = b"".join(pieces).decode("utf-8", "bertjax.bytes")
-            ends = np.cumsum([len(word.encode()) for word in breaker(text, "en")])
-            places = np.cumsum([0, *map(len, pieces[:-1])])
-            starts[start:end] = np.isin(places, [0, *ends])
+            sizes = np.array([len(piece) for piece in pieces])
+            places = np.cumsum(sizes) - sizes
+            word_ends = np.cumsum([len(word.encode()) for word in breaker(text, "en")])
+            starts[start:end] = np.isin(places, word_ends)
+            starts[start] = True
         return starts
 
 
@@ -142,40 +157,49 @@ def choose_tokens(
         bits: uint64 [N], random bits of each token.
     """
     candidates = np.flatnonzero(masking.maskable[ids])
-    sequences = np.repeat(np.arange(len(lengths)), lengths)[candidates]
+    numbers = np.arange(len(lengths))
+    sequences = np.repeat(numbers, lengths)[candidates]
     counts = np.bincount(sequences, minlength=len(lengths))
-    share = np.rint(lengths * masking.probability).astype(int)
-    quotas = _limited(np.minimum(np.maximum(share, 1), counts), rows, masking.max_predictions)
+    quotas = np.rint(lengths * masking.probability).astype(int)
+    quotas = np.minimum(np.maximum(quotas, 1), counts)
+    quotas = _limited(quotas, rows, masking.max_predictions)
     if masking.word_starts is None:
         order = _shuffled(counts, bits[candidates])
-        drawn = ranks(counts) < np.repeat(quotas, counts)
-        return np.sort(candidates[order[drawn]])
+        is_drawn = ranks(counts) < np.repeat(quotas, counts)
+        return np.sort(candidates[order[is_drawn]])
     is_first = masking.word_starts[ids[candidates]]
     if masking.segment is not None:
-        is_first |= masking.segment(ids)[candidates]
+        is_start = masking.segment(ids)
+        is_first |= is_start[candidates]
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
     # candidate of a sequence always starts a word.
-    is_first[(np.cumsum(counts) - counts)[counts > 0]] = True
+    starts = np.cumsum(counts) - counts
+    is_first[starts[counts > 0]] = True
     is_drawn = _draw_words(candidates, sequences, is_first, quotas, bits, masking)
-    sizes = np.diff(np.flatnonzero(is_first), append=len(is_first))  # of the words, in tokens
+    words = np.flatnonzero(is_first)
+    sizes = np.diff(words, append=len(is_first))  # of the words, in tokens
     return candidates[np.repeat(is_drawn, sizes)]
 
 
 def _limited(quotas: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
     """Lowers `quotas` [S] to `limit` per row; the first sequences of a row keep theirs."""
     before = np.cumsum(quotas) - quotas
-    before -= before[np.searchsorted(rows, rows)]
+    first_of_row = np.searchsorted(rows, rows)
+    before -= before[first_of_row]
     return np.clip(limit - before, 0, quotas)
 
 
 def _shuffled(counts: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """Returns the indices of the items of groups of `counts` [G] items, shuffled in each group."""
-    groups = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
-    keys = (groups << np.uint64(_RANDOM_BITS)) | (bits >> np.uint64(64 - _RANDOM_BITS))
-    keys = (keys << np.uint64(_ITEM_BITS)) | ranks(counts).astype(np.uint64)
+    numbers = np.arange(len(counts), dtype=np.uint64)
+    keys = np.repeat(numbers, counts) << _RANDOM_BITS
+    keys |= bits >> (64 - _RANDOM_BITS)
+    keys <<= _ITEM_BITS
+    keys |= ranks(counts).astype(np.uint64)
     keys.sort()  # several times as fast as argsort
-    items = (keys & np.uint64((1 << _ITEM_BITS) - 1)).astype(int)
-    return items + np.repeat(np.cumsum(counts) - counts, counts)
+    items = keys & ((1 << _ITEM_BITS) - 1)
+    first = np.cumsum(counts) - counts
+    return items.astype(int) + np.repeat(first, counts)
 
 
 def _draw_words(
@@ -191,25 +215,32 @@ def _draw_words(
     edges = np.append(first, len(candidates))
     counts = np.bincount(sequences[first], minlength=len(quotas))
     bits = bits[candidates[first]]
-    order, sizes = _shuffled(counts, bits), np.ones(len(first), int)
+    order = _shuffled(counts, bits)
     if masking.max_ngram > 1:
         sizes = _draw_sizes(candidates, sequences, first, masking.max_ngram, bits)
+    else:
+        sizes = np.ones(len(first), int)
     starts = np.cumsum(counts) - counts
-    taken, free = np.zeros(len(first), bool), quotas.copy()
+    taken = np.zeros(len(first), bool)
+    free = quotas.copy()
     active = np.arange(len(quotas))
     # Step i looks at the word that is number i in the random order of its sequence.
     for step in range(counts.max(initial=0)):
-        active = active[(free[active] > 0) & (counts[active] > step)]
+        is_active = (free[active] > 0) & (counts[active] > step)
+        active = active[is_active]
         if not len(active):
             break
         word = order[starts[active] + step]
-        size, largest = np.zeros(len(word), int), int(sizes[word].max())
+        wanted = sizes[word]
+        largest = int(wanted.max())
+        size = np.zeros(len(word), int)
         overlaps = np.zeros(len(word), bool)
         # An n-gram of more than `free` tokens loses its last words; a single word of more tokens is
         # skipped, since a later word may be shorter.
         for n in range(1, largest + 1):
             end = np.minimum(word + n, len(first))
-            fits = (sizes[word] >= n) & (edges[end] - edges[word] <= free[active])
+            tokens = edges[end] - edges[word]
+            fits = (wanted >= n) & (tokens <= free[active])
             overlaps |= fits & taken[end - 1]
             size[fits] = n
         size[overlaps] = 0
@@ -228,14 +259,19 @@ def _draw_sizes(
 ) -> np.ndarray:
     """Draws the size of the n-gram that starts with each word, within its segment: int [W]."""
     words = np.arange(len(first))
-    breaks = (np.diff(candidates) > 1) | (np.diff(sequences) > 0)
-    ends = np.append(np.searchsorted(first, np.flatnonzero(breaks) + 1), len(first))
-    left = ends[np.searchsorted(ends, words, side="right")] - words
-    cumulative = np.cumsum(1 / np.arange(1, max_ngram + 1))
+    is_segment_end = np.diff(candidates) > 1
+    is_sequence_end = np.diff(sequences) > 0
+    behind = np.flatnonzero(is_segment_end | is_sequence_end) + 1
+    ends = np.searchsorted(first, behind)
+    ends = np.append(ends, len(first))
+    next_end = np.searchsorted(ends, words, side="right")
+    left = ends[next_end] - words  # in the segment
+    weights = 1 / np.arange(1, max_ngram + 1)
+    cumulative = np.cumsum(weights)
+    highest = cumulative[np.minimum(left, max_ngram) - 1]
     # The upper bits of the same number determine the order of the words.
-    uniform = (bits & np.uint64(0xFFFFFFFF)) / 2.0**32
-    draw = uniform * cumulative[np.minimum(left, max_ngram) - 1]
-    return np.searchsorted(cumulative, draw, side="right") + 1
+    uniform = (bits & _LOWER_HALF) / 2.0**32
+    return np.searchsorted(cumulative, uniform * highest, side="right") + 1
 
 
 def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndarray:
@@ -244,14 +280,17 @@ def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndar
     Each token becomes [MASK] with probability `mask_share`, a random token with probability
     `random_share`, and else is unchanged. `bits`, uint64 [M], are random bits.
     """
-    draws, shares = bits >> np.uint64(32), (masking.mask_share, masking.random_share)
-    ends = [np.uint64(math.ceil(end * 2**32)) for end in itertools.accumulate(shares)]
-    drawable = np.uint64(masking.vocab_size - len(masking.never_drawn))
-    random_words = (((bits & np.uint64(0xFFFFFFFF)) * drawable) >> np.uint64(32)).astype(ids.dtype)
+    drawable = masking.vocab_size - len(masking.never_drawn)
+    random_words = (bits & _LOWER_HALF) * drawable >> 32
+    random_words = random_words.astype(ids.dtype)
     for never in sorted(masking.never_drawn):
         random_words += random_words >= never  # skips the token id `never`
-    replaced = np.where(draws < ends[0], masking.mask_token_id, random_words)
-    return np.where(draws < ends[1], replaced, ids)
+    draws = bits >> 32
+    mask_end = math.ceil(masking.mask_share * 2**32)
+    changed_share = masking.mask_share + masking.random_share
+    random_end = math.ceil(changed_share * 2**32)
+    replaced = np.where(draws < mask_end, masking.mask_token_id, random_words)
+    return np.where(draws < random_end, replaced, ids)
 
 
 # Philox returns 4 numbers of 64 bits for each value of the counter.
@@ -266,15 +305,21 @@ def random_bits(seed: Sequence[int], rows: Sequence[int], row_length: int) -> np
     its index in `rows`, among all rows of the phase or data set.
     """
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
-    generator, counters = np.random.Philox(key=key), -(-2 * row_length // _NUMBERS)
+    generator = np.random.Philox(key=key)
+    counters = math.ceil(2 * row_length / _NUMBERS)
     indices = np.asarray(rows)
-    bits = np.empty((len(indices), counters * _NUMBERS), np.uint64)
+    shape = (len(indices), counters * _NUMBERS)
+    bits = np.empty(shape, np.uint64)
     position = 0
     # Rows with consecutive indices, as in a host's share of a batch, are drawn together.
-    starts = np.flatnonzero(np.diff(indices, prepend=indices[:1] - 2) != 1).tolist()
-    for start, end in zip(starts, [*starts[1:], len(indices)], strict=True):
+    jumps = np.diff(indices, prepend=indices[:1] - 2) != 1
+    starts = np.flatnonzero(jumps).tolist()
+    edges = [*starts, len(indices)]
+    for start, end in itertools.pairwise(edges):
         first = int(indices[start]) * counters
         generator.advance((first - position) % (1 << 256))
-        bits[start:end] = generator.random_raw((end - start, counters * _NUMBERS))
-        position = first + (end - start) * counters
-    return bits[:, : 2 * row_length].reshape(len(indices), 2, row_length)
+        drawn = bits[start:end]
+        drawn[:] = generator.random_raw(drawn.shape)
+        position = first + len(drawn) * counters
+    bits = bits[:, : 2 * row_length]
+    return bits.reshape(len(indices), 2, row_length)

@@ -88,7 +88,8 @@ class Rows:
         return reader
 
     def _explained(self, shard: int, row: int | None, error: Exception) -> Exception:
-        reason, path = brief(error, 200), self._shards[shard]
+        reason = brief(error, 200)
+        path = self._shards[shard]
         failed = _FAILED_CALL.search(str(error)) is not None
         where = path if row is None else f"Row {row} of {path}"
         try:
@@ -96,16 +97,16 @@ class Rows:
                 while file.read(1 << 22):
                     pass
         except OSError as failure:
-            failed, reason = True, brief(failure.strerror or failure, 200)
+            failed = True
+            reason = brief(failure.strerror or failure, 200)
         if failed:
             return OSError(
-                f"{path} cannot be read ({reason}): check that the file exists, that you have the "
-                "right to read it, and that its disk or bucket works. Then run the same command "
+                f"{path} cannot be read ({reason}): make it readable, then run the same command "
                 "again."
             )
         return ValueError(
-            f"{where} cannot be read, because it is damaged ({reason}): copy this file again, or "
-            "run the prepare command again, which writes it again."
+            f"{where} cannot be read, because it is damaged ({reason}): run the prepare command "
+            "again, which writes it again."
         )
 
 
@@ -121,10 +122,13 @@ def files_to_keep_open(wanted: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     needed = wanted + _OTHER_FILES
-    if soft != unlimited and soft < needed:
+    if soft == unlimited:
+        return wanted
+    if soft < needed:
         soft = needed if hard == unlimited else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == unlimited else max(min(wanted, soft - _OTHER_FILES), _LEAST_SHARDS)
+    free = soft - _OTHER_FILES
+    return max(min(wanted, free), _LEAST_SHARDS)
 
 
 class RowFormat(NamedTuple):
@@ -147,9 +151,10 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
             row has more tokens, sequences or positions to predict than fit.
     """
     ids = np.concatenate([row.input_ids for row in rows]).astype(np.int32)
-    if ids.max(initial=0) >= masking.vocab_size:
+    highest = ids.max(initial=0)
+    if highest >= masking.vocab_size:
         raise ValueError(
-            f"A record contains the token id {ids.max()}, but vocab_size={masking.vocab_size}: the "
+            f"A record contains the token id {highest}, but vocab_size={masking.vocab_size}: the "
             "data was prepared with another tokenizer; prepare it again."
         )
     lengths = np.concatenate([row.lengths for row in rows])
@@ -159,24 +164,30 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
     positions = ranks(lengths)
     if masking.predict == "next_token":
         chosen = np.flatnonzero(positions < np.repeat(lengths - 1, lengths))
-        corrupted, targets = ids, ids[chosen + 1]
+        corrupted = ids
+        targets = ids[chosen + 1]
     else:
-        order, draw = bits[:, 0], bits[:, 1]
+        order = bits[:, 0]
+        draw = bits[:, 1]
         chosen = choose_tokens(ids, lengths, sequences.rows, order[tokens.used], masking)
-        corrupted, targets = ids.copy(), ids[chosen]
-        corrupted[chosen] = replacements(targets, draw[tokens.used][chosen], masking)
+        targets = ids[chosen]
+        draw_of_chosen = draw[tokens.used][chosen]
+        corrupted = ids.copy()
+        corrupted[chosen] = replacements(targets, draw_of_chosen, masking)
     counts = np.bincount(tokens.rows[chosen], minlength=len(rows))
+    starts = np.cumsum(lengths) - lengths
+    labels = np.concatenate([row.labels for row in rows])
     predictions = PaddedRows(counts, masking.max_predictions, "tokens to predict")
     return {
         "input_ids": tokens.spread(corrupted, form.pad_token_id),
         "token_type_ids": tokens.spread(positions >= np.repeat(a_lengths, lengths)),
         "position_ids": tokens.spread(positions),
         "sequence_ids": tokens.spread(np.repeat(sequences.columns + 1, lengths)),
-        "sequence_starts": sequences.spread(tokens.columns[np.cumsum(lengths) - lengths]),
+        "sequence_starts": sequences.spread(tokens.columns[starts]),
         "masked_positions": predictions.spread(tokens.columns[chosen]),
         "masked_labels": predictions.spread(targets),
         "masked_weights": predictions.used.astype(np.float32),
-        "labels": sequences.spread(np.concatenate([row.labels for row in rows]), NO_LABEL),
+        "labels": sequences.spread(labels, NO_LABEL),
     }
 
 
@@ -199,9 +210,10 @@ def _endless_rows(sources: Sequence[RowSource], seed: Sequence[int]) -> grain.Ma
     for number, source in enumerate(sources):
         # A single source is shuffled as before there were mixtures, so that old runs can resume.
         seed_of_source = seed if len(sources) == 1 else (*seed, number)
-        shuffle_seed = int(np.random.SeedSequence(seed_of_source).generate_state(1)[0])
+        (shuffle_seed,) = np.random.SeedSequence(seed_of_source).generate_state(1).tolist()
         shards: Any = Rows(source.paths)
-        rows.append(grain.MapDataset.source(shards).shuffle(seed=shuffle_seed).repeat())
+        once = grain.MapDataset.source(shards).shuffle(seed=shuffle_seed)
+        rows.append(once.repeat())
     if len(rows) == 1:
         return rows[0]
     weights = [source.weight for source in sources]
@@ -213,11 +225,12 @@ class _MaskedRows:
 
     def __init__(self, rows: grain.MapDataset, masking, form, seed):
         self.rows = rows
-        self._seed, self._masking, self._form = tuple(seed), masking, form
+        self._seed = tuple(seed)
+        self._masking = masking
+        self._form = form
 
-    def read(self, indices: Sequence[int]) -> list[Row]:
-        rows: Any = self.rows._getitems(indices)
-        return rows
+    def read(self, indices: Sequence[int]) -> Any:
+        return self.rows._getitems(indices)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         blocks = []
@@ -234,10 +247,13 @@ class _HostBatches(grain.MapDataset):
     def __init__(self, rows: _MaskedRows, batch_size: int, host_rows: np.ndarray, first_row: int):
         super().__init__(rows.rows)
         self._rows = rows
-        self._batch_size, self._host_rows, self._first_row = batch_size, host_rows, first_row
+        self._batch_size = batch_size
+        self._host_rows = host_rows
+        self._first_row = first_row
 
     def __len__(self) -> int:
-        return (min(len(self._parent), sys.maxsize) - self._first_row) // self._batch_size
+        rows = min(len(self._parent), sys.maxsize)
+        return (rows - self._first_row) // self._batch_size
 
     def __getitem__(self, index: Any) -> Any:
         start = self._first_row + index * self._batch_size
@@ -301,25 +317,24 @@ class HeldOutRows:
         `host_rows`, int [rows of this host], are their indices in each global batch.
         """
         for start in range(0, len(self._sample), batch_size):
-            present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
+            places = start + host_rows
+            present = self._sample[places[places < len(self._sample)]]
             # A host without rows in the last batch reads one row to know the shapes.
-            batch = self._rows.batch((present if len(present) else self._sample[:1]).tolist())
-            missing = [(0, len(host_rows) - len(present))]
+            batch = self._rows.batch(present.tolist() or [int(self._sample[0])])
             # Empty rows have no weight in any loss.
-            yield {
-                key: np.pad(
-                    values[: len(present)],
-                    missing + [(0, 0)] * (values.ndim - 1),
-                    constant_values=NO_LABEL if key == "labels" else 0,
-                )
-                for key, values in batch.items()
-            }
+            for key, values in batch.items():
+                fill = NO_LABEL if key == "labels" else 0
+                padded = np.full((len(host_rows), *values.shape[1:]), fill, values.dtype)
+                padded[: len(present)] = values[: len(present)]
+                batch[key] = padded
+            yield batch
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
         """How often each maskable token occurs in all hosts' rows, int64 [maskable tokens]."""
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):
-            for row in self._rows.read(self._sample[start : start + ROWS_PER_READ].tolist()):
+            indices = self._sample[start : start + ROWS_PER_READ]
+            for row in self._rows.read(indices.tolist()):
                 counts += np.bincount(row.input_ids, minlength=len(counts))
         return counts[self._masking.maskable]

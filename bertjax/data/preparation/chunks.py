@@ -13,13 +13,14 @@ tokenizers, and a WordPiece with added tokens, encode whole sentences.
 """
 
 import json
+import operator
 import re
 import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,19 +79,21 @@ class SentenceEncoder:
             # Non-ASCII text is lower-cased by the tokenizer's own rules.
             sentences = [s.lower() if s.isascii() else s for s in sentences]
         split = list(map(_WORDS.findall, sentences))
-        self._learn({word for words in split for word in words} - self._words.keys())
+        words = set(chain.from_iterable(split))
+        self._learn(words - self._words.keys())
         get = self._words.__getitem__
         return [b"".join(map(get, words)) for words in split]
 
     def _encode_whole(self, sentences: Sequence[str], following: Sequence[bool]) -> list[bytes]:
-        def select(wanted: bool) -> list[str]:
-            return [s for s, follows in zip(sentences, following, strict=True) if follows == wanted]
-
-        rows = {
-            True: iter(self._tokenizer.encode_after_space(select(True))),
-            False: iter(self._tokenizer.encode(select(False))),
-        }
-        return [array(self.typecode, next(rows[follows])).tobytes() for follows in following]
+        after_space = list(compress(sentences, following))
+        others = list(compress(sentences, map(operator.not_, following)))
+        ids_after_space = iter(self._tokenizer.encode_after_space(after_space))
+        ids_of_others = iter(self._tokenizer.encode(others))
+        encoded = []
+        for follows in following:
+            ids = next(ids_after_space if follows else ids_of_others)
+            encoded.append(array(self.typecode, ids).tobytes())
+        return encoded
 
     def _learn(self, new_words: Iterable[str]) -> None:
         new_words = list(new_words)
@@ -104,7 +107,8 @@ class SentenceEncoder:
 
 
 CHUNK_FOLDER = "chunks"
-TRAIN, EVAL = "train", "eval"
+TRAIN = "train"
+EVAL = "eval"
 DOCUMENTS_PER_BATCH = 256
 SHORT_SENTENCE = 20  # characters; sentences such as "No." are repeated in any text
 
@@ -134,7 +138,8 @@ def chunks_of(corpus: Corpus, chunk_bytes: int) -> Iterator[Chunk]:
     """
     number = 0
     for source in range(len(corpus.sources or "1")):
-        first, size = number, 0
+        first = number
+        size = 0
         held: list[tuple[bytes, str]] = []
         for document in corpus.documents(source if corpus.sources else None):
             text = document.text.encode("utf-8")
@@ -142,7 +147,9 @@ def chunks_of(corpus: Corpus, chunk_bytes: int) -> Iterator[Chunk]:
             size += len(text)
             if size >= chunk_bytes:
                 yield Chunk(number, held, size, source, number == first)
-                number, size, held = number + 1, 0, []
+                number += 1
+                size = 0
+                held = []
         if held:
             yield Chunk(number, held, size, source, number == first)
             number += 1
@@ -187,11 +194,13 @@ class ChunkPreparer:
     """Converts chunks to shards one after the other, with a cache of the token ids of words."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
-        self._settings, self._objective = settings, OBJECTIVES[settings.objective]
+        self._settings = settings
+        self._objective = OBJECTIVES[settings.objective]
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
-        self._layout, self._tokenizer = tokenizer.layout, tokenizer
+        self._layout = tokenizer.layout
+        self._tokenizer = tokenizer
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
@@ -205,30 +214,36 @@ class ChunkPreparer:
             chunk.number,
             is_first=chunk.is_first,
         )
-        splits: dict[str, Any] = {}
-        summary: dict[str, Any] = {
+        of_train = [n for n in range(len(tokens.documents)) if n not in held_out]
+        of_eval = sorted(held_out)
+        summary = {
             "number": chunk.number,
             "counts": dict(tokens.counts),
             "source": chunk.source,
-            "splits": splits,
+            "splits": {
+                TRAIN: self._write_split(chunk.number, TRAIN, tokens, of_train),
+                EVAL: self._write_split(chunk.number, EVAL, tokens, of_eval),
+            },
+            "eval_unigrams": self._unigrams(tokens, of_eval),
         }
-        for split, wanted in ((TRAIN, False), (EVAL, True)):
-            chosen = [n for n in range(len(tokens.documents)) if (n in held_out) == wanted]
-            documents = [tokens.documents[n] for n in chosen]
-            splits[split] = {
-                "documents": len(documents),
-                "sentences": sum(len(bounds) - 1 for bounds in documents),
-                "text_bytes": sum(tokens.text_bytes[n] for n in chosen),
-                "text_tokens": sum(bounds[-1] - bounds[0] for bounds in documents),
-                "lengths": {
-                    str(length): self._write(chunk.number, split, length, documents, tokens.ids)
-                    for length in self._settings.max_length
-                },
-            }
-            if split == EVAL:
-                summary["eval_unigrams"] = self._unigrams(documents, tokens.ids)
         self._encoder.forget_if_full()
         write_summary(self._settings.output, summary)
+
+    def _write_split(
+        self, number: int, split: str, tokens: _Tokens, chosen: list[int]
+    ) -> dict[str, Any]:
+        """Writes the shards of the `chosen` documents; returns its part of the chunk's summary."""
+        documents = [tokens.documents[n] for n in chosen]
+        lengths = {}
+        for length in self._settings.max_length:
+            lengths[str(length)] = self._write(number, split, length, documents, tokens.ids)
+        return {
+            "documents": len(documents),
+            "sentences": sum(len(bounds) - 1 for bounds in documents),
+            "text_bytes": sum(tokens.text_bytes[n] for n in chosen),
+            "text_tokens": sum(bounds[-1] - bounds[0] for bounds in documents),
+            "lengths": lengths,
+        }
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
         ids: list[bytes] = []
@@ -237,16 +252,13 @@ class ChunkPreparer:
         position = 0
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
-            texts = [text.decode() for text, _ in batch]
-            tokens.counts["characters"] += sum(
-                len(text) - text.count(" ") - text.count("\n") for text in texts
-            )
-            if self._settings.normalize == "nfc":
-                texts = [unicodedata.normalize("NFC", text) for text in texts]
-            split = [
-                sentences_of(Document(text, layout))  # type: ignore[arg-type]
-                for text, (_, layout) in zip(texts, batch, strict=True)
-            ]
+            split: list[list[str]] = []
+            for encoded_text, layout in batch:
+                text = encoded_text.decode()
+                tokens.counts["characters"] += len(text) - text.count(" ") - text.count("\n")
+                if self._settings.normalize == "nfc":
+                    text = unicodedata.normalize("NFC", text)
+                split.append(sentences_of(Document(text, layout)))  # type: ignore[arg-type]
             flat = list(chain.from_iterable(split))
             long = [sentence for sentence in flat if len(sentence) > SHORT_SENTENCE]
             tokens.counts["repeated_sentences"] += len(long) - len(set(long) - seen)
@@ -268,9 +280,10 @@ class ChunkPreparer:
                 if not all(lengths):
                     tokens.counts["sentences_without_tokens"] += lengths.count(0)
                     lengths = [length for length in lengths if length]
-                tokens.documents.append(list(accumulate(lengths, initial=position)))
+                bounds = list(accumulate(lengths, initial=position))
+                position = bounds[-1]
+                tokens.documents.append(bounds)
                 tokens.text_bytes.append(len(text))
-                position = tokens.documents[-1][-1]
         tokens.ids = b"".join(ids)
         return tokens
 
@@ -279,10 +292,8 @@ class ChunkPreparer:
         if not np.any(np.frombuffer(b"".join(encoded), f"=u{self._width}") == unknown):
             return
         numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
-        parts = self._tokenizer.unknown_parts(
-            [sentence for sentence, n in zip(sentences, numbers, strict=True) if n]
-        )
-        sizes = list(map(len, parts))
+        with_unknown = list(compress(sentences, numbers))
+        sizes = list(map(len, self._tokenizer.unknown_parts(with_unknown)))
         counts["unknown_tokens"] += sum(numbers)
         counts["unknown_characters"] += sum(sizes)
         counts["characters_of_long_words"] += sum(n for n in sizes if n > MAX_CHARACTERS_PER_WORD)
@@ -298,26 +309,27 @@ class ChunkPreparer:
             for duplicate in range(self._settings.dupe_factor):
                 sequences = self._sequences(number, split, length, duplicate, documents, ids)
                 for row in self._rows(sequences, length):
-                    lengths.extend([sequence.length for sequence in row])
-                    labels.update([sequence.label for sequence in row])
+                    ids_of_row, lengths_of_row, _, labels_of_row = zip(*row, strict=True)
+                    lengths.extend(lengths_of_row)
+                    labels.update(labels_of_row)
                     head = row_head(self._width, [sequence[1:] for sequence in row])
-                    yield b"".join([head, *(sequence.ids for sequence in row)])
+                    yield b"".join([head, *ids_of_row])
 
         file = place(self._settings.output) / f"{split}-{length}-{number:05d}.array_record"
-        shard = None
+        shard: dict[str, Any] = {"file": None, "records": 0, "size": None, "sha256": None}
+        length_counts: list[int] = []
         with written_locally(file) as local:
-            if written := write_shard(local, records()):
-                shard = describe(local, written)  # before it is uploaded to a bucket
-        alone = len(documents) == 1 and self._objective.needs_second_document
+            written = write_shard(local, records())
+            if written:
+                shard = asdict(describe(local, written))  # before it is uploaded to a bucket
+                length_counts = np.bincount(lengths, minlength=length + 1).tolist()
+        is_alone = len(documents) == 1 and self._objective.needs_second_document
         return {
-            "file": shard and shard.file,
-            "records": written,
-            "size": shard and shard.size,
-            "sha256": shard and shard.sha256,
+            **shard,
             "tokens": sum(lengths),
             "labels": {str(label): labels[label] for label in sorted(labels)},
-            "random_from_same_document": labels[1] if alone else 0,
-            "length_counts": np.bincount(lengths, minlength=length + 1).tolist() if lengths else [],
+            "random_from_same_document": labels[1] if is_alone else 0,
+            "length_counts": length_counts,
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
@@ -341,40 +353,47 @@ class ChunkPreparer:
         documents: list[list[int]],
         ids: bytes,
     ) -> Iterator[_Sequence]:
-        settings, objective = self._settings, self._objective
+        settings = self._settings
+        objective = self._objective
         rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
-        options = ExampleOptions(
-            length - self._layout.num_special_tokens(pair=objective.has_sentence_pairs),
-            settings.short_seq_prob,
-            shift=duplicate > 0,
-        )
+        special = self._layout.num_special_tokens(pair=objective.has_sentence_pairs)
+        options = ExampleOptions(length - special, settings.short_seq_prob, shift=duplicate > 0)
         build = self._pair if objective.has_sentence_pairs else self._single
         for example in objective.make_examples(documents, options, rng):
             yield build(example, ids)
 
     def _single(self, segments: Segments, ids: bytes) -> _Sequence:
         """Builds `[CLS] segment [SEP] segment [SEP] ...`, in which all tokens have token type 0."""
-        width, sep = self._width, self._sep
-        size = 1 + sum(end - start + 1 for start, end in segments)
-        text = sep.join([ids[start * width : end * width] for start, end in segments])
-        return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
+        width = self._width
+        parts = [self._cls]
+        size = 1
+        for start, end in segments:
+            parts += [ids[start * width : end * width], self._sep]
+            size += end - start + 1
+        return _Sequence(b"".join(parts), size, size, NO_LABEL)
 
     def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
         """Builds `[CLS] A [SEP] B [SEP]`, with two [SEP] tokens after A in some model families."""
         a_start, a_end, b_start, b_end, label = pair
-        width, layout = self._width, self._layout
+        width = self._width
+        layout = self._layout
         a_length = a_end - a_start + 1 + layout.separators
         size = a_length + b_end - b_start + 1
-        a, b = ids[a_start * width : a_end * width], ids[b_start * width : b_end * width]
+        a = ids[a_start * width : a_end * width]
+        b = ids[b_start * width : b_end * width]
         between = self._sep * layout.separators
         text = b"".join((self._cls, a, between, b, self._sep))
-        return _Sequence(text, size, a_length if self._tokenizer.second_type else size, label)
+        if not self._tokenizer.second_type:
+            a_length = size
+        return _Sequence(text, size, a_length, label)
 
-    def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        of_chunk = np.frombuffer(ids, dtype=f"=u{self._width}")
-        texts = (of_chunk[bounds[0] : bounds[-1]] for bounds in documents)
-        tokens, counts = np.unique(np.concatenate([of_chunk[:0], *texts]), return_counts=True)
-        return dict(zip(map(str, tokens.tolist()), counts.tolist(), strict=True))
+    def _unigrams(self, tokens: _Tokens, chosen: list[int]) -> dict[str, int]:
+        ids = array(self._typecode, tokens.ids)
+        counts: Counter = Counter()
+        for n in chosen:
+            bounds = tokens.documents[n]
+            counts.update(ids[bounds[0] : bounds[-1]])
+        return {str(token): counts[token] for token in sorted(counts)}
 
 
 def held_out_documents(

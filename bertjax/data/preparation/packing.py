@@ -28,7 +28,8 @@ def pack(
     slots: list[int] = []  # number of sequences that still fit into each row
     open_rows = _OpenRows(row_length)
     for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        size, count = sizes[item], counts[item]
+        size = sizes[item]
+        count = counts[item]
         if size > row_length or count > max_sequences:
             raise ValueError(
                 f"An item of {size} tokens in {count} sequences does not fit into a row of "
@@ -36,7 +37,8 @@ def pack(
             )
         row, room = open_rows.take(size, lambda row, count=count: slots[row] >= count)
         if row is None:
-            row, room = len(rows), row_length
+            row = len(rows)
+            room = row_length
             rows.append([])
             slots.append(max_sequences)
         rows[row].append(item)
@@ -76,7 +78,8 @@ class _OpenRows:
         return None, 0
 
     def _rooms_from(self, size: int) -> Iterator[int]:
-        rooms, room = self._rooms >> size, size
+        rooms = self._rooms >> size
+        room = size
         while rooms:
             skipped = (rooms & -rooms).bit_length() - 1
             yield room + skipped

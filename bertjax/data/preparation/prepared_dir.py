@@ -22,7 +22,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,39 +90,23 @@ def claim(
     old_plan = None
     if path.is_file():
         old_plan = read_json(path, "name a new directory, or delete this one")
-    others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
-    if old_plan is None:  # prepare writes it first
-        before = re.compile(rf"{SETTINGS_FILE}{_TMP}|{_LOCK_FILES}|{CHUNK_FOLDER}")
-        others = [name for name in others if not before.fullmatch(name)]
-    elif {"settings", "inputs"} <= old_plan.keys():
-        others = []
-    if others:
-        raise ValueError(
-            f"--output {directory} contains files that prepare did not write: {others[:5]}. "
-            "Name a new directory."
-        )
+    _refuse_other_files(directory, old_plan)
     if overwrite:
-        if part[1] > 1 and (files := _files_of_other_parts(directory, part)):
-            raise ValueError(
-                f"--overwrite with --shard {part[0]}/{part[1]} would delete files of other parts "
-                f"in {directory}: {files[:3]}. Leave out --overwrite to continue; to start again, "
-                "name a new --output for all parts."
-            )
+        _refuse_to_delete_other_parts(directory, part)
         clear(directory)
-    if old_plan != plan and _have_same_rows(old_plan, plan, part):
-        with contextlib.suppress(OSError):  # a complete directory may be read-only
-            write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
-        old_plan = plan
     if old_plan is not None and old_plan != plan:
-        started = any((directory / CHUNK_FOLDER).glob("*.json"))
-        if started or (directory / METADATA_FILE).exists():
+        if _have_same_rows(old_plan, plan, part):
+            with contextlib.suppress(OSError):  # a complete directory may be read-only
+                write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
+        elif _is_begun(directory):
             raise ValueError(
                 f"--output {directory} was begun with other settings: "
-                f"{'; '.join(_differences(old_plan, plan))}. To continue, use the same "
-                "settings; to start again, use another directory or --overwrite."
+                f"{'; '.join(_differences(old_plan, plan))}. To start again, use --overwrite."
             )
-        old_plan = None
-    if (metadata := _complete(directory)) is not None:
+        else:
+            old_plan = None
+    metadata = _complete(directory)
+    if metadata is not None:
         return _with_weights(directory, metadata, plan)
     with naming_write_errors(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -131,23 +115,60 @@ def claim(
     return None
 
 
+def _refuse_other_files(directory: Path, old_plan: Any) -> None:
+    """Raises ValueError if there are files that `prepare` did not write."""
+    if not directory.is_dir():
+        return
+    names = sorted(path.name for path in directory.iterdir())
+    if old_plan is None:  # prepare writes it first
+        before = re.compile(rf"{SETTINGS_FILE}{_TMP}|{_LOCK_FILES}|{CHUNK_FOLDER}")
+        names = [name for name in names if not before.fullmatch(name)]
+    elif {"settings", "inputs"} <= old_plan.keys():
+        return
+    if names:
+        raise ValueError(
+            f"--output {directory} contains files that prepare did not write: {names[:5]}. "
+            "Name a new directory."
+        )
+
+
+def _refuse_to_delete_other_parts(directory: Path, part: tuple[int, int]) -> None:
+    index, parts = part
+    files = _files_of_other_parts(directory, part)
+    if parts > 1 and files:
+        raise ValueError(
+            f"--overwrite with --shard {index}/{parts} would delete files of other parts in "
+            f"{directory}: {files[:3]}. Leave out --overwrite to continue; to start again, name a "
+            "new --output for all parts."
+        )
+
+
+def _is_begun(directory: Path) -> bool:
+    has_chunks = any((directory / CHUNK_FOLDER).glob("*.json"))
+    return has_chunks or (directory / METADATA_FILE).exists()
+
+
 def contents_of(files: Sequence[str], directory: Path) -> dict[str, Any]:
     """Returns the entries of a plan that tell the contents of local `files`.
 
     "contents" has the SHA-256 of each file, and "stamps" also its size, times and inode. As long
     as these are as in the prepare.json of `directory`, the hash is taken from there.
     """
-    path, stamps = directory / SETTINGS_FILE, {}
+    path = directory / SETTINGS_FILE
+    stamps = {}
+    contents = {}
     known = read_json_or_empty(path).get("stamps", {})
     total = sum(map(os.path.getsize, files))
     with progress("hashing the input", total, BYTES) as state, naming_read_errors(path):
         for file in files:
-            found = os.stat(file)
-            times = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
-            stamps[file] = known.get(file, [])
-            if stamps[file][1:] != times:
-                stamps[file] = [f"SHA-256 {checksum(file, state.advance)}", *times]
-    return {"contents": {file: hashed for file, (hashed, *_) in stamps.items()}, "stamps": stamps}
+            status = os.stat(file)
+            times = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+            stamp = known.get(file, [])
+            if stamp[1:] != times:
+                stamp = [f"SHA-256 {checksum(file, state.advance)}", *times]
+            stamps[file] = stamp
+            contents[file] = stamp[0]
+    return {"contents": contents, "stamps": stamps}
 
 
 def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> Metadata:
@@ -194,12 +215,17 @@ def locked(directory: Path, shard: str | None) -> Iterator[None]:
         yield
         return
     with naming_write_errors(directory):
-        complete, is_new = (directory / METADATA_FILE).is_file(), not directory.exists()
+        complete = (directory / METADATA_FILE).is_file()
+        is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
-    part = "" if shard is None else f"-{shard.replace('/', '-of-')}"
+    name = "prepare.lock"
+    locked_place = f"--output {directory}"
+    if shard is not None:
+        name = f"prepare-{shard.replace('/', '-of-')}.lock"
+        locked_place += f" (--shard {shard})"
     lock = Lock(
-        directory / f"prepare{part}.lock",
-        place=f"--output {directory}" + ("" if shard is None else f" (--shard {shard})"),
+        directory / name,
+        place=locked_place,
         what="prepare command",
         remedy="wait until it ends, stop it, or choose another --output",
     )
@@ -224,12 +250,14 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
     names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
     files = []
     for name in sorted(names):
+        chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
         if name.startswith("metadata"):
-            other = not name.startswith(_PART_FILE.format(index, parts))
+            is_other = not name.startswith(_PART_FILE.format(index, parts))
+        elif "-of-" in name or chunk is None:
+            is_other = "-of-" in name
         else:
-            chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
-            other = "-of-" in name or (chunk is not None and int(chunk[1]) % parts != index)
-        if other:
+            is_other = int(chunk[1]) % parts != index
+        if is_other:
             files.append(name)
     return files
 
@@ -258,24 +286,29 @@ def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bo
 def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     differences = []
     for name in sorted(old_plan.keys() | plan.keys()):
-        old, new = old_plan.get(name), plan.get(name)
+        old = old_plan.get(name)
+        new = plan.get(name)
         if old == new or name == "stamps":
             continue
         if name in ("settings", "contents") and isinstance(old, dict) and isinstance(new, dict):
             differences += _differences(old, new)
         elif name == "sources":
-            weights = [
-                ", ".join(f"{s['name']}={s['weight']}" for s in plan or ()) or "none"
-                for plan in (old, new)
-            ]
-            differences.append(f"weighted sources were {weights[0]}, now {weights[1]}")
+            differences.append(f"weighted sources were {_weights(old)}, now {_weights(new)}")
         elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
-            gone = listed([str(entry)[1:-1] for entry in old if entry not in new], 150)
-            added = listed([str(entry)[1:-1] for entry in new if entry not in old], 150)
+            gone = _entries_without(old, new)
+            added = _entries_without(new, old)
             differences.append(f"inputs were {gone}, now {added} (name, size, hash)")
         else:
             differences.append(f"{name} was {old!r}, now {new!r}")
     return differences
+
+
+def _weights(sources: Any) -> str:
+    return ", ".join(f"{s['name']}={s['weight']}" for s in sources or ()) or "none"
+
+
+def _entries_without(inputs: list, others: list) -> str:
+    return listed([str(entry)[1:-1] for entry in inputs if entry not in others], 150)
 
 
 def clear(directory: Path) -> None:
@@ -318,8 +351,7 @@ def join_parts(directory: Path) -> Metadata | None:
     parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
     if not path.is_file() or not parts:
         raise ValueError(
-            f"{directory} contains no finished part (a file such as metadata-0-of-4.json): first "
-            "run prepare with --shard 0/4, 1/4, ..."
+            f"{directory} contains no finished part: first run prepare with --shard 0/4, 1/4, ..."
         )
     content = json.loads(parts[0].read_text(encoding="utf-8"))
     if None in _summaries(directory, content["chunks"]):
@@ -354,7 +386,8 @@ def finish(
         ValueError: a chunk is not finished, or one of its shards is missing or incomplete.
     """
     settings = plan["settings"]
-    counts, summaries = Counter(reader_counts), []
+    counts = Counter(reader_counts)
+    summaries = []
     for number, summary in enumerate(_summaries(directory, chunks)):
         if summary is None:
             raise ValueError(f"Chunk {number} of {directory} is missing: run prepare again.")
@@ -365,16 +398,16 @@ def finish(
     sources = sources_of(plan, summaries)
     for split, summary in splits.items():
         for length, content in summary.lengths.items():
-            parts = [s.splits[split].lengths[length] for s in sources or () if split in s.splits]
-            shards = join_shards(
-                directory,
-                f"{split}-{length}",
-                [part.shards for part in parts] if sources else [content.shards],
-                several=several,
-            )
-            for part, of_source in zip(parts, shards, strict=bool(sources)):
-                part.shards[:] = of_source
-            content.shards[:] = [shard for of_source in shards for shard in of_source]
+            name = f"{split}-{length}"
+            if sources is None:
+                parts = [content]
+            else:
+                parts = [s.splits[split].lengths[length] for s in sources if split in s.splits]
+            of_chunks = [part.shards for part in parts]
+            joined = join_shards(directory, name, of_chunks, several=several)
+            for part, shards in zip(parts, joined, strict=True):
+                part.shards[:] = shards
+            content.shards[:] = itertools.chain.from_iterable(joined)
     metadata = Metadata(
         settings=settings,
         inputs=plan["inputs"],
@@ -400,41 +433,54 @@ def add_up(
     splits = {}
     for split in (TRAIN, EVAL):
         contents = [summary["splits"][split] for summary in summaries]
-        if not any(content["documents"] for content in contents):
+        documents = _total(contents, "documents")
+        if not documents:
             continue
-        totals = {
-            name: sum(content[name] for content in contents)
-            for name in ("documents", "sentences", "text_bytes", "text_tokens")
-        }
-        unigrams: Counter = Counter()
-        for summary in summaries if split == EVAL else ():
-            unigrams.update(summary["eval_unigrams"])
+        entropy = None
+        if split == EVAL:
+            unigrams: Counter = Counter()
+            for summary in summaries:
+                unigrams.update(summary["eval_unigrams"])
+            entropy = unigram_entropy(unigrams.values())
+        lengths = {}
+        for length in sorted(settings["max_length"]):
+            of_length = [content["lengths"][str(length)] for content in contents]
+            lengths[str(length)] = _add_up_length(length, of_length)
         splits[split] = SplitSummary(
-            **totals,
-            unigram_entropy_nats=unigram_entropy(unigrams.values()) if split == EVAL else None,
-            lengths={
-                str(n): _of_length(n, [content["lengths"][str(n)] for content in contents])
-                for n in sorted(settings["max_length"])
-            },
+            documents=documents,
+            sentences=_total(contents, "sentences"),
+            text_bytes=_total(contents, "text_bytes"),
+            text_tokens=_total(contents, "text_tokens"),
+            unigram_entropy_nats=entropy,
+            lengths=lengths,
         )
     return splits
 
 
-def _of_length(length: int, contents: list[dict[str, Any]]) -> LengthSummary:
+def _add_up_length(length: int, contents: list[dict[str, Any]]) -> LengthSummary:
     labels: Counter = Counter()
+    length_counts = [0] * (length + 1)
+    shards = []
     for content in contents:
         labels.update(content["labels"])
-    counts = itertools.zip_longest(
-        [0] * (length + 1), *(content["length_counts"] for content in contents), fillvalue=0
-    )
-    names = ("records", "tokens", "random_from_same_document")
+        for size, count in enumerate(content["length_counts"]):
+            length_counts[size] += count
+        shard = shard_of(content)
+        if shard is not None:
+            shards.append(shard)
     return LengthSummary(
-        **{name: sum(content[name] for content in contents) for name in names},
-        shards=[shard for content in contents if (shard := shard_of(content))],
+        shards=shards,
+        records=_total(contents, "records"),
         sequences=sum(labels.values()),
+        tokens=_total(contents, "tokens"),
         labels=dict(sorted(labels.items())),
-        length_counts=list(map(sum, counts)),
+        random_from_same_document=_total(contents, "random_from_same_document"),
+        length_counts=length_counts,
     )
+
+
+def _total(contents: list[dict[str, Any]], name: str) -> int:
+    return sum(content[name] for content in contents)
 
 
 def check_enough(
@@ -446,19 +492,18 @@ def check_enough(
     """
     if not splits:
         left_out = f" Left out: {dict(counts)}." if counts else ""
+        name, size, *_ = inputs[0]
         raise TooLittleText(
             f"The input contains no text: it consists of {len(inputs)} files or data sets, the "
-            f"first of which is {inputs[0][0]} (bytes or examples: {inputs[0][1]}).{left_out} "
-            "Use files with text."
+            f"first of which is {name} (bytes or examples: {size}).{left_out} Use files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
-    if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:
-        others = [name for name, known in OBJECTIVES.items() if not known.needs_second_document]
+    objective = settings["objective"]
+    if OBJECTIVES[objective].needs_second_document and documents == 1:
         raise TooLittleText(
-            f"The input is a single document, but --objective {settings['objective']} needs a "
-            "second one to draw random sentences from: add files, separate documents by blank "
-            "lines with --text_format lines, give one per line with --text_format documents, or "
-            f"choose --objective {' or '.join(others)}."
+            f"The input is a single document, but --objective {objective} needs a second one to "
+            "draw random sentences from: separate documents by blank lines with --text_format "
+            "lines, or give one per line with --text_format documents."
         )
 
 
@@ -471,24 +516,26 @@ def sources_of(
     """
     if "sources" not in plan:
         return None
-    settings, inputs = plan["settings"], list(plan["inputs"])
+    settings = plan["settings"]
+    inputs = list(plan["inputs"])
     sources = []
     for number, source in enumerate(plan["sources"]):
         of_source = [summary for summary in summaries if summary["source"] == number]
-        counts = sum((Counter(summary["counts"]) for summary in of_source), Counter())
+        counts: Counter = Counter()
+        for summary in of_source:
+            counts.update(summary["counts"])
         splits = add_up(of_source, settings)
         try:
             check_enough(splits, settings, inputs[: source["inputs"]], counts)
         except TooLittleText as error:
             raise TooLittleText(
-                f"The source {source['name']!r} of the mixture cannot be used. {error} Or leave "
-                "the source out of --input."
+                f"The source {source['name']!r} of the mixture cannot be used. {error}"
             ) from error
         for length, content in splits[TRAIN].lengths.items():
             if not content.records:
                 raise TooLittleText(
                     f"The source {source['name']!r} of the mixture has no training rows of "
-                    f"{length} tokens: add text to it, or leave it out of --input."
+                    f"{length} tokens: leave it out of --input."
                 )
         sources.append(SourceSummary(name=source["name"], weight=source["weight"], splits=splits))
         inputs = inputs[source["inputs"] :]
@@ -516,19 +563,28 @@ def join_shards(
         OSError: a shard cannot be read or written.
         ValueError: a shard of a chunk is damaged.
     """
-    least = _least([shard for shards in sources for shard in shards])
-    groups = [list(_groups(shards, least)) for shards in sources]
-    total = sum(map(len, groups))
-    names = (f"{name}-{number:05d}-of-{total:05d}" for number in itertools.count())
-    return [
-        [_join(directory, next(names), group, several) for group in of_source]
-        for of_source in groups
-    ]
+    least = _least(itertools.chain.from_iterable(sources))
+    groups_of_sources = [list(_groups(shards, least)) for shards in sources]
+    total = sum(map(len, groups_of_sources))
+    number = 0
+    joined_of_sources = []
+    for groups in groups_of_sources:
+        joined = []
+        for group in groups:
+            full_name = f"{name}-{number:05d}-of-{total:05d}"
+            joined.append(_join(directory, full_name, group, several))
+            number += 1
+        joined_of_sources.append(joined)
+    return joined_of_sources
 
 
 def joined_files(directory: Path) -> frozenset[str]:
     """Returns the names of the chunks' shards that joined shards contain."""
-    return frozenset(file for name in _names(directory) for file in _parts(directory, name)[1])
+    files: set[str] = set()
+    for name in _names(directory):
+        _, parts = _parts(directory, name)
+        files.update(parts)
+    return frozenset(files)
 
 
 def remove_damaged(directory: Path, remembered: Remembered) -> None:
@@ -549,19 +605,29 @@ def _description(directory: Path, name: str) -> Path:
     return directory / CHUNK_FOLDER / f"{name}.json"
 
 
-def _sizes(shards: Sequence[Shard]) -> list[int]:
+def _size(shard: Shard) -> int:
     # Older versions stored no sizes; the number of records is as good a measure.
-    return [shard.size or shard.records for shard in shards]
+    return shard.size or shard.records
 
 
-def _least(shards: Sequence[Shard]) -> int:
-    return max(SHARD_BYTES, sum(_sizes(shards)) // MAX_SHARDS)
+def _least(shards: Iterable[Shard]) -> int:
+    return max(SHARD_BYTES, sum(map(_size, shards)) // MAX_SHARDS)
 
 
 def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
-    begins = (before // least for before in itertools.accumulate(_sizes(shards), initial=0))
-    for _, group in itertools.groupby(zip(begins, shards, strict=False), lambda item: item[0]):
-        yield [shard for _, shard in group]
+    """Yields groups of consecutive shards, which begin within the same multiple of `least`."""
+    group: list[Shard] = []
+    before = 0
+    end = least
+    for shard in shards:
+        if before >= end:
+            yield group
+            group = []
+            end = (before // least + 1) * least
+        group.append(shard)
+        before += _size(shard)
+    if group:
+        yield group
 
 
 def _join(directory: Path, name: str, shards: list[Shard], several: bool) -> Shard:
@@ -594,7 +660,10 @@ def _parts(directory: Path, name: str) -> tuple[Shard | None, list[str]]:
     """Returns a joined shard and the names of the shards in it; (None, []) if it is incomplete."""
     content = read_json_or_empty(_description(directory, name))
     try:
-        shard, files = Shard(**content["shard"]), list(content["chunk_shards"])
+        shard = Shard(**content["shard"])
+        files = list(content["chunk_shards"])
     except (TypeError, KeyError):
         return None, []
-    return (shard, files) if has_records(directory / shard.file, shard.records) else (None, [])
+    if not has_records(directory / shard.file, shard.records):
+        return None, []
+    return shard, files

@@ -75,7 +75,8 @@ def sentence_pairs(
     reaches the target length or is the last of its document, this sentence is segment A, and
     segment B is random. No sentence in `documents` may be empty.
     """
-    max_tokens, random = options.max_tokens, rng.random
+    max_tokens = options.max_tokens
+    random = rng.random
     for number, bounds in enumerate(documents):
         # The target length is drawn once per document, not once per example.
         target = max_tokens
@@ -127,7 +128,8 @@ def _truncate(
     The result has the distribution of removing one token at a time from the longer segment (from B
     if both are equally long), at random from its beginning or its end.
     """
-    a_length, b_length = a_end - a_start, b_end - b_start
+    a_length = a_end - a_start
+    b_length = b_end - b_start
     excess = a_length + b_length - max_tokens
     if excess <= 0:
         return a_start, a_end, b_start, b_end
@@ -140,10 +142,12 @@ def _truncate(
         b_loss += level
     if a_loss:
         front = int(rng.binomial(a_loss, 0.5))
-        a_start, a_end = a_start + front, a_end - (a_loss - front)
+        a_start = a_start + front
+        a_end = a_end - (a_loss - front)
     if b_loss:
         front = int(rng.binomial(b_loss, 0.5))
-        b_start, b_end = b_start + front, b_end - (b_loss - front)
+        b_start = b_start + front
+        b_end = b_end - (b_loss - front)
     return a_start, a_end, b_start, b_end
 
 
@@ -164,7 +168,8 @@ def single_segments(
             if end == start:
                 end = start + room
             yield [(start, end)]
-            start, room = end, options.max_tokens
+            start = end
+            room = options.max_tokens
 
 
 def full_sentences(
@@ -188,10 +193,12 @@ def full_sentences(
                 end = start + room
             if end > start:
                 row.append((start, end))
-                room, start = free - (end - start), end
+                room = free - (end - start)
+                start = end
             if start < bounds[-1]:
                 yield row
-                row, room = [], options.max_tokens
+                row = []
+                room = options.max_tokens
     if row:
         yield row
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bertjax.base.files import brief
 from bertjax.cloud.copies import ahead, local_copy
 from bertjax.cloud.hub import HubDataset, download, is_hub_dataset, open_dataset
-from bertjax.data.mixture import parse_mixture
+from bertjax.data.mixture import Mixture, parse_mixture
 from bertjax.data.text import markup, pydocs, streams, tables
 from bertjax.data.text.sentences import (
     LONG_DOCUMENT_CHARACTERS,
@@ -31,7 +31,8 @@ PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
 SNIFFED_BYTES = 1 << 16
 MOST_REMEMBERED = 1 << 20  # documents among which duplicates are counted
-LONG_LINES = (300, 1000)
+LONG_LINE = 300  # bytes
+VERY_LONG_LINE = 1000
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
 _WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
@@ -109,26 +110,30 @@ class Corpus:
         mixture = parse_mixture(inputs, streams.input_exists)
         names = inputs if mixture is None else [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
-        self.identity = [entry for opened in self._opened for entry in opened.identity]
+        self.identity = list(chain.from_iterable(opened.identity for opened in self._opened))
         self.pinned_inputs = [opened.pinned for opened in self._opened]
         sizes = [opened.size for opened in self._opened]
         self.total_bytes = None if None in sizes else sum(size or 0 for size in sizes)
         self.sources: list[dict[str, Any]] | None = None
         self.note = ""
-        if mixture is None:
-            return
+        if mixture is not None:
+            self._name_sources(mixture)
+
+    def _name_sources(self, mixture: Mixture) -> None:
         total = sum(source.weight for source in mixture.sources)
-        self.sources = [
-            {"name": source.name, "weight": source.weight, "inputs": len(opened.identity)}
-            for source, opened in zip(mixture.sources, self._opened, strict=True)
-        ]
-        named = zip(self.pinned_inputs, mixture.sources, strict=True)
-        self.pinned_inputs = [f"{pinned}={source.weight}" for pinned, source in named]
+        sources = []
+        pinned = []
+        shares = []
+        for (name, weight), opened in zip(mixture.sources, self._opened, strict=True):
+            sources.append({"name": name, "weight": weight, "inputs": len(opened.identity)})
+            pinned.append(f"{opened.pinned}={weight}")
+            shares.append(f"{name} {weight / total:.2%}")
+        self.sources = sources
+        self.pinned_inputs = pinned
         if abs(mixture.total - 1) > 1e-9:
-            shares = ", ".join(f"{name} {weight / total:.2%}" for name, weight in mixture.sources)
             self.note = (
                 f"note: the weights of --input add up to {mixture.total:g}, not to 1; the shares "
-                f"of the rows are {shares}"
+                f"of the rows are {', '.join(shares)}"
             )
 
     def check_sources(self) -> None:
@@ -138,12 +143,13 @@ class Corpus:
         """
         for source in self.sources or ():
             corpus = Corpus([source["name"]], self.options)
-            if any(os.path.exists(e[0]) and not os.path.isfile(e[0]) for e in corpus.identity):
+            paths = [path for path, *_ in corpus.identity]
+            if any(os.path.exists(path) and not os.path.isfile(path) for path in paths):
                 continue
             if not any(document.text.strip() for document in corpus.documents()):
                 raise TooLittleText(
-                    f"The source {source['name']!r} of the mixture contains no text: use files "
-                    "with text, or leave the source out of --input."
+                    f"The source {source['name']!r} of the mixture contains no text: leave it out "
+                    "of --input."
                 )
 
     def _open(self, name: str) -> _Opened:
@@ -152,20 +158,26 @@ class Corpus:
             identity = [[package, None] for package, _ in roots]
             return _Opened(name, identity, None, [(PYDOCS, roots)])
         if name.startswith(tables.TFDS_PREFIX):
+            tfds_name = name.removeprefix(tables.TFDS_PREFIX)
             full_name, splits = tables.open_tfds_splits(
-                name.removeprefix(tables.TFDS_PREFIX), self.options.tfds_data_dir, ("train",)
+                tfds_name, self.options.tfds_data_dir, ("train",)
             )
             source = splits["train"]
             return _Opened(name, [[full_name, len(source)]], None, [(full_name, source)])
         if is_hub_dataset(name):
             dataset = open_dataset(name)
             identity = [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
-            readers = [("hub", dataset)]
-            return _Opened(dataset.pinned, identity, sum(e[1] for e in identity), readers)
-        paths = streams.find_files(str(local_copy(name)))
-        identity = [[path, os.path.getsize(path), streams.fingerprint(path)] for path in paths]
-        readers = [("file", path) for path in paths]
-        return _Opened(name, identity, sum(entry[1] for entry in identity), readers)
+            size = sum(file.size for file in dataset.files)
+            return _Opened(dataset.pinned, identity, size, [("hub", dataset)])
+        identity = []
+        readers = []
+        size = 0
+        for path in streams.find_files(str(local_copy(name))):
+            size_of_file = os.path.getsize(path)
+            size += size_of_file
+            identity.append([path, size_of_file, streams.fingerprint(path)])
+            readers.append(("file", path))
+        return _Opened(name, identity, size, readers)
 
     @property
     def files(self) -> list[str]:
@@ -217,8 +229,8 @@ class Corpus:
 
     def _file(self, path: str, text_field: str) -> Iterator[Document]:
         is_parquet = False
-        # A pipe has no size, and can be opened only once.
-        if size := os.path.getsize(path):
+        size = os.path.getsize(path)
+        if size:  # a pipe has no size, and can be opened only once
             with open(path, "rb") as opened:
                 is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         if not is_parquet:
@@ -230,29 +242,25 @@ class Corpus:
         self._bytes.count += size
 
     def _text_file(self, name: str, stream: Stream) -> Iterator[Document]:
-        errors, counts = self.options.errors, self.counts
+        errors = self.options.errors
+        counts = self.counts
         stream = streams.as_utf8(
             name, stream, encoding=self.options.encoding, errors=errors, counts=counts
         )
-        head = stream.peek(SNIFFED_BYTES)
-        head = head.removeprefix(b"\xef\xbb\xbf")
-        is_json = bool(_JSON_BEGIN.match(head)) or (
-            bool(_JSON_NAME.search(name)) and head.lstrip()[:1] in (b"{", b"[")
-        )
+        head = stream.peek(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf")
+        is_json = _is_json(name, head)
         read = _wiki_documents if _WIKI_BEGIN.match(head) else markup.reader_of(head)
         text_format = self.options.text_format
-        if not (is_json or read) and (found := markup.unread_markup(head)):
-            kind, command = found
-            message = (
-                f"{name} looks like {kind}, and is read as text; to extract its text: {command}"
-            )
-            self._say(kind, f"warning: {message}")
-        if text_format == "auto" and not (is_json or read):
-            text_format = self._detected(name, head)
-        limit = LONG_DOCUMENT_CHARACTERS if text_format == "documents" else MAX_LINE_CHARACTERS
-        lines = read_lines(
-            name, stream, errors=errors, counts=counts, limit=None if is_json else limit
-        )
+        if not is_json and read is None:
+            self._warn_of_markup(name, head)
+            if text_format == "auto":
+                text_format = self._detected(name, head)
+        limit = MAX_LINE_CHARACTERS
+        if is_json:
+            limit = None
+        elif text_format == "documents":
+            limit = LONG_DOCUMENT_CHARACTERS
+        lines = read_lines(name, stream, errors=errors, counts=counts, limit=limit)
         if read is not None:
             yield from read(name, stream, lines)
         elif is_json:
@@ -260,9 +268,20 @@ class Corpus:
         elif text_format == "lines":
             yield from _blank_line_documents(lines)
         elif text_format == "documents":
-            yield from (Document(line, "paragraphs") for line in lines if _is_filled(line))
+            for line in filter(_is_filled, lines):
+                yield Document(line, "paragraphs")
         else:
             yield from bounded_documents(lines, "prose")
+
+    def _warn_of_markup(self, name: str, head: bytes) -> None:
+        markup_and_command = markup.unread_markup(head)
+        if markup_and_command is not None:
+            kind, command = markup_and_command
+            self._say(
+                kind,
+                f"warning: {name} looks like {kind}, and is read as text; to extract its text: "
+                f"{command}",
+            )
 
     def _detected(self, name: str, head: bytes) -> str:
         lines = head.decode("utf-8", "replace").splitlines()
@@ -282,43 +301,48 @@ class Corpus:
             print(message, flush=True)
 
     def _json_documents(self, name: str, lines: Iterable[str]) -> Iterator[Document]:
-        field = self.options.text_field
         for number, line in enumerate(lines, 1):
             if not _is_filled(line):
                 continue
+            where = f"{name}, line {number}"
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(
-                    f"{name}, line {number} is not JSON ({brief(error)}): JSON lines contain one "
-                    f"object per line. {_ONE_PER_LINE}"
+                    f"{where} is not JSON ({brief(error)}): JSON lines contain one object per "
+                    f"line. {_ONE_PER_LINE}"
                 ) from error
-            text: Any = self
-            with contextlib.suppress(LookupError):
-                text = tables.field_of(record, field)
-            if text is not None and not isinstance(text, str):
-                kind = "no" if text is self else f"a {type(text).__name__}, not a text, in the"
-                raise ValueError(
-                    f"{name}, line {number} has {kind} text field {field!r}. Its text fields: "
-                    f"{brief(tables.text_fields(record))}. Name one with --text_field."
-                    f"{'' if isinstance(record, dict) else f' It is no object. {_ONE_PER_LINE}'}"
-                )
+            text = self._json_text(where, record)
             if text and "\\u" in line:
-                text = self._without_surrogates(text, name, number)
+                text = self._without_surrogates(where, text)
             # WikiExtractor's JSON repeats the title as the first line, as its XML does.
             title = record.get("title") if "url" in record else None
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
-    def _without_surrogates(self, text: str, name: str, number: int) -> str:
+    def _json_text(self, where: str, record: Any) -> str | None:
+        field = self.options.text_field
+        kind = "no"
+        with contextlib.suppress(LookupError):
+            text = tables.field_of(record, field)
+            if text is None or isinstance(text, str):
+                return text
+            kind = f"a {type(text).__name__}, not a text, in the"
+        message = f"{where} has {kind} text field {field!r}."
+        if not isinstance(record, dict):
+            raise ValueError(f"{message} It is no object. {_ONE_PER_LINE}")
+        fields = brief(tables.text_fields(record))
+        raise ValueError(f"{message} Its text fields: {fields}. Name one with --text_field.")
+
+    def _without_surrogates(self, where: str, text: str) -> str:
         """Replaces or refuses lone surrogates, which JSON allows but UTF-8 cannot encode."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             if self.options.errors == "strict":
+                surrogate = f"\\u{ord(text[error.start]):04x}"
                 raise ValueError(
-                    f"{name}, line {number} contains an unpaired surrogate "
-                    f"(\\u{ord(text[error.start]):04x}). Correct the file, or pass --errors "
-                    "replace to put U+FFFD in place of such characters."
+                    f"{where} contains an unpaired surrogate ({surrogate}): pass --errors replace "
+                    "to put U+FFFD in place of such characters."
                 ) from error
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
@@ -335,8 +359,13 @@ class Corpus:
             if first.strip() == title.strip():
                 text = rest
             layout = "paragraphs"
-        lines = text.split("\n")
-        yield from bounded_documents(lines, layout)
+        yield from bounded_documents(text.split("\n"), layout)
+
+
+def _is_json(name: str, head: bytes) -> bool:
+    if _JSON_BEGIN.match(head):
+        return True
+    return bool(_JSON_NAME.search(name)) and head.lstrip().startswith((b"{", b"["))
 
 
 def _blank_line_documents(lines: Iterable[str]) -> Iterator[Document]:
@@ -381,34 +410,45 @@ def _wiki_documents(_name: str, _stream: Stream, lines: Iterable[str]) -> Iterat
 def looks_like_documents(lines: Sequence[str]) -> bool:
     """Returns whether `lines` look like one document each: long, and of several sentences.
 
-    They have LONG_LINES bytes, more if blank lines separate them, which separate paragraphs of
-    prose as well.
+    They have LONG_LINE bytes, or VERY_LONG_LINE if blank lines separate them, which separate
+    paragraphs of prose as well.
     """
-    lines = lines[:-1] if len(lines) > 20 else lines
+    if len(lines) > 20:
+        lines = lines[:-1]
     filled = [line for line in lines if line.strip()]
-    blank = any(not line.strip() for line in lines[:-1])
-
-    least = len(filled) if blank else max(0.9 * len(filled), 5)
-    long = [line for line in filled if len(line.encode()) >= LONG_LINES[blank]]
+    has_blank = not all(line.strip() for line in lines[:-1])
+    if has_blank:
+        shortest = VERY_LONG_LINE
+        least = len(filled)
+    else:
+        shortest = LONG_LINE
+        least = max(0.9 * len(filled), 5)
+    long = [line for line in filled if len(line.encode()) >= shortest]
     if len(filled) < 5 or len(long) < least:
         return False
 
     def is_document(line: str) -> bool:
-        very_long = not blank and len(line.encode()) >= max(LONG_LINES)
-        return very_long or sum(map(ends_like_sentence, split_sentences(line))) > 2
+        if not has_blank and len(line.encode()) >= VERY_LONG_LINE:
+            return True
+        return sum(map(ends_like_sentence, split_sentences(line))) > 2
 
     return sum(map(is_document, long)) >= least
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:
     """Returns whether `lines` look like one sentence each, with blank lines between documents."""
-    lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
+    lines = list(lines)
+    if len(lines) > 20:
+        lines = [line.strip() for line in lines[:-1]]
     filled = [line for line in lines if line.strip()]
-    if not filled or looks_wrapped(lines):
+    if not filled:
+        return False
+    if looks_wrapped(lines):
         # Wrapped lines end anywhere; a line that is a sentence ends with punctuation.
-        return bool(filled) and sum(map(ends_like_sentence, filled)) >= 0.9 * len(filled)
-    blocks = 1 + sum(
-        not line.strip() and bool(following.strip()) for line, following in pairwise(lines)
-    )
+        return sum(map(ends_like_sentence, filled)) >= 0.9 * len(filled)
+    blocks = 1
+    for line, following in pairwise(lines):
+        if following.strip() and not line.strip():
+            blocks += 1
     sentences = sum(len(split_sentences(line)) for line in filled)
     return len(filled) >= 1.5 * blocks and sentences <= 1.3 * len(filled)

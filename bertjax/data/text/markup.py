@@ -36,10 +36,16 @@ def unread_markup(head: bytes) -> tuple[str, str] | None:
     for delimiter in ",;\t":
         with contextlib.suppress(csv.Error):
             rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
-            usual = all(cell == cell.strip() for cell in rows[0]) if len(rows) > 2 else False
-            if usual and len(rows[0]) > 1 and len(set(map(len, rows))) == 1:
+            if len(rows) > 2 and _is_table(rows):
                 return "CSV", _CSV_COMMAND
     return None
+
+
+def _is_table(rows: list[list[str]]) -> bool:
+    header = rows[0]
+    if len(header) < 2 or any(cell != cell.strip() for cell in header):
+        return False
+    return all(len(row) == len(header) for row in rows)
 
 
 def _conllu(_name: str, _stream: Stream, lines: Iterable[str]) -> Iterator[Document]:
@@ -69,12 +75,13 @@ def _sections(lines: Iterable[str], begin: str) -> Iterator[Iterator[str]]:
 def _wet(name: str, stream: Stream, _lines: Iterable[str]) -> Iterator[Document]:
     texts = 0
     while head := stream.peek(1 << 14):
-        fields = head.lower().partition(b"\r\n\r\n")[0]
-        size = re.search(rb"\ncontent-length: *(\d{1,9})\r?$", fields, re.MULTILINE)
-        if not fields.startswith(b"warc/") or size is None or int(size[1]) > MAX_JSON_CHARACTERS:
+        fields, _, _ = head.lower().partition(b"\r\n\r\n")
+        length = re.search(rb"\ncontent-length: *(\d{1,9})\r?$", fields, re.MULTILINE)
+        size = int(length[1]) if length else MAX_JSON_CHARACTERS + 1
+        if not fields.startswith(b"warc/") or size > MAX_JSON_CHARACTERS:
             raise DamagedInput(f"{name} has a damaged WARC record: download it again.")
         stream.read(len(fields) + 4)
-        body = stream.read(int(size[1]))
+        body = stream.read(size)
         stream.read(4)
         if re.search(rb"\nwarc-type: *conversion\b", fields):
             texts += 1
@@ -97,24 +104,29 @@ def _mediawiki(name: str, stream: Stream, _lines: Iterable[str]) -> Iterator[Doc
     prefixes = {"file", "image", "category"}
 
     def is_no_text(node: object) -> bool:
-        title = str(getattr(node, "title", "")).partition(":")[0].strip().lower()
-        is_heading = isinstance(node, mwparserfromhell.nodes.Heading)
-        return title in prefixes or getattr(node, "tag", None) in _NO_TEXT or is_heading
+        if isinstance(node, mwparserfromhell.nodes.Heading):
+            return True
+        prefix, _, _ = str(getattr(node, "title", "")).partition(":")
+        return prefix.strip().lower() in prefixes or getattr(node, "tag", None) in _NO_TEXT
 
     events = ElementTree.iterparse(stream, ("start", "end"))
     try:
         _, root = next(events)
         for event, element in events:
-            tag = element.tag.rpartition("}")[2]
-            if event == "end" and tag == "namespace" and element.get("key") in ("6", "14"):
+            _, _, tag = element.tag.rpartition("}")
+            if event == "start":
+                continue
+            if tag == "namespace" and element.get("key") in ("6", "14"):
                 prefixes.add((element.text or "").lower())
-            if event == "end" and tag == "page":
+            if tag == "page":
                 if element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
-                    code = mwparserfromhell.parse(element.findtext("{*}revision/{*}text") or "")
+                    source = element.findtext("{*}revision/{*}text") or ""
+                    code = mwparserfromhell.parse(source)
                     for node in code.filter(matches=is_no_text):
                         with contextlib.suppress(ValueError):  # it is in a removed node
                             code.remove(node)
-                    yield from bounded_documents(code.strip_code().split("\n"), "paragraphs")
+                    lines = code.strip_code().split("\n")
+                    yield from bounded_documents(lines, "paragraphs")
                 root.clear()
     except ElementTree.ParseError as error:
         raise DamagedInput(f"{name} is damaged ({error}): download it again.") from error
@@ -130,4 +142,7 @@ _READERS = (
 
 def reader_of(head: bytes) -> Callable[[str, Stream, Iterable[str]], Iterator[Document]] | None:
     """Returns the function that makes documents of a file's name, stream and lines, if any."""
-    return next((read for begin, read in _READERS if begin.match(head)), None)
+    for begin, read in _READERS:
+        if begin.match(head):
+            return read
+    return None

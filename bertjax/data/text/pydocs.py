@@ -9,12 +9,14 @@ import ast
 import gc
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
 import re
 import sysconfig
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from bertjax.data.text.sentences import split_sentences
 
@@ -40,6 +42,7 @@ _ENTRY = re.compile(
     r"^[*`]{0,3}[A-Za-z_][\w.*]*[*`]*(?:, ?[*`]*\w+[*`]*)*(?: \([^()]*\))?:\s+(\S.*)$"
 )
 _TYPED_ENTRY = re.compile(r"^[*`]{0,3}[A-Za-z_][\w.*]*[*`]*(?:, ?[*`]*[\w.]+[*`]*)* ?: ?\S.*$")
+_FIELD = re.compile(r"^:\w+[^:]*:\s*(.*)$")  # :param x: text
 _BULLET = re.compile(r"^(?:[*+\-•]|\d{1,2}[.)]|\(?[a-z]\)|#\.)\s+(?=\S)")
 _MARKUP = (
     ("`", re.compile(r":[\w:+.-]+:`~?([^`<>]*?)(?:\s*<[^`>]*>)?`"), r"\1"),  # :class:`~a.B`
@@ -65,9 +68,9 @@ def package_roots() -> list[tuple[str, str]]:
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
         spec = importlib.util.find_spec(package)
-        folders = list(spec.submodule_search_locations or ()) if spec else []
-        if folders:
-            roots.append((f"{package} {_version(package)}", folders[0]))
+        if spec is not None and spec.submodule_search_locations:
+            folder = spec.submodule_search_locations[0]
+            roots.append((f"{package} {_version(package)}", folder))
     return roots
 
 
@@ -114,7 +117,8 @@ def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
         for paragraph in clean(text):
             sentences = []
             for sentence in split_sentences(paragraph):
-                if is_english(sentence) and (key := hash(sentence.lower())) not in seen:
+                key = hash(sentence.lower())
+                if key not in seen and is_english(sentence):
                     seen.add(key)
                     sentences.append(sentence)
             if sentences:
@@ -136,8 +140,9 @@ def _long_strings(source: str) -> Iterator[tuple[int, str]]:
     for statement in tree.body:
         # numpy documents its compiled functions in calls, scipy in templates.
         if isinstance(statement, ast.Assign | ast.Expr):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            nodes: Iterator[Any] = ast.walk(statement)
+            for node in nodes:
+                if _is_string(node):
                     is_docstring = isinstance(statement, ast.Expr) and node is statement.value
                     if is_docstring or node.value.count("\n") >= _LONG_STRING_LINES:
                         yield node.lineno, node.value
@@ -145,16 +150,21 @@ def _long_strings(source: str) -> Iterator[tuple[int, str]]:
             yield from _strings_of_bodies(statement)
 
 
+def _is_string(node: Any) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
     for child in getattr(statement, "body", ()):
         if isinstance(child, ast.Expr):
-            node = child.value
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node: Any = child.value
+            if _is_string(node):
                 yield node.lineno, node.value
         else:
             yield from _strings_of_bodies(child)
-    for handler in (*getattr(statement, "orelse", ()), *getattr(statement, "handlers", ())):
-        yield from _strings_of_bodies(handler)
+    for field in ("orelse", "handlers"):
+        for child in getattr(statement, field, ()):
+            yield from _strings_of_bodies(child)
 
 
 def _long_comments(source: str) -> Iterator[tuple[int, str]]:
@@ -179,25 +189,27 @@ def clean(text: str) -> Iterator[str]:
     held_indent = 0
     hanging = False  # the paragraph began with a bullet or `name:`, so its other lines are indented
     literal_indent: int | None = None  # lines with a larger indent are code
-    for number, raw in enumerate(lines):
+    for number, (raw, following) in enumerate(itertools.pairwise([*lines, ""])):
         line = raw.strip()
         indent = len(raw) - len(raw.lstrip())
         if literal_indent is not None and line:
             if indent > literal_indent:
                 continue
             literal_indent = None
-        breaks, starts_hanging, kept = _read_line(line, lines[number + 1 : number + 2])
-        if kept is not None and not breaks:
-            deeper_ok = hanging and indent > held_indent
-            same = indent == held_indent or (len(held) == 1 and number == 1)
-            breaks = bool(held) and not (deeper_ok or same)
+        breaks, starts_hanging, kept = _read_line(line, following.strip())
+        if held and kept is not None and not breaks:
+            continues_hanging = hanging and indent > held_indent
+            is_second = len(held) == 1 and number == 1
+            breaks = not (continues_hanging or is_second or indent == held_indent)
         if breaks or kept is None:
             if held:
                 yield _plain(held)
-            held, hanging = [], False
+            held = []
+            hanging = False
         if kept:
             if not held:
-                held_indent, hanging = indent, starts_hanging
+                held_indent = indent
+                hanging = starts_hanging
             held.append(kept)
         if line.endswith("::") or _is_code_directive(line):
             literal_indent = indent
@@ -205,8 +217,8 @@ def clean(text: str) -> Iterator[str]:
         yield _plain(held)
 
 
-def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Classifies a line of a docstring by its text and by `following`, [next line] or [].
+def _read_line(line: str, following: str) -> tuple[bool, bool, str | None]:
+    """Classifies a line of a docstring by its text and by `following`, the next line.
 
     Returns (whether it ends the paragraph above, whether indented lines may continue it, its text
     or None if it contains no prose).
@@ -215,28 +227,33 @@ def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]
         return True, False, None
     if _UNDERLINE.match(line) or _TABLE.match(line):
         return True, False, None
-    if following and _UNDERLINE.match(following[0].strip()):
+    if _UNDERLINE.match(following):
         return True, False, None  # a heading
     if line.startswith(".. "):
         name, _, text = line[3:].partition("::")
         if name.strip() in _TEXT_DIRECTIVES and not name.startswith("version"):
             return True, False, text.strip() or None
         return True, False, None
-    if line.startswith(":") and (match := re.match(r"^:\w+[^:]*:\s*(.*)$", line)):
-        return True, True, match[1] or None  # :param x: text
-    if match := _BULLET.match(line):
-        entry = line[match.end() :]
-        return True, True, (_ENTRY.match(entry) or [entry, entry])[1]
-    if match := _ENTRY.match(line):
+    if field := _FIELD.match(line):
+        return True, True, field[1] or None
+    if bullet := _BULLET.match(line):
+        item = line[bullet.end() :]
+        entry = _ENTRY.match(item)
+        return True, True, entry[1] if entry else item
+    if entry := _ENTRY.match(line):
         # "name: a description" and "name (type): a description" are text, "x: int" is not.
-        return True, True, match[1] if len(match[1].split()) >= 3 else None
+        is_text = len(entry[1].split()) >= 3
+        return True, True, entry[1] if is_text else None
     if _TYPED_ENTRY.match(line) and not line.endswith("."):
         return True, False, None
     return False, False, line
 
 
 def _is_code_directive(line: str) -> bool:
-    return line.startswith(".. ") and line[3:].partition("::")[0].strip() not in _TEXT_DIRECTIVES
+    if not line.startswith(".. "):
+        return False
+    name, _, _ = line[3:].partition("::")
+    return name.strip() not in _TEXT_DIRECTIVES
 
 
 def _plain(lines: list[str]) -> str:

@@ -81,7 +81,8 @@ _OTHER_END = regex.compile(
 # That pattern needs characters other than Latin, Cyrillic and their usual punctuation.
 _HAS_OTHER = re.compile(r"[^\x00-\u036f\u0400-\u052f\u2000-\u203b]")
 _ENDS = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎՞]["'”’»)\]」』）》】]*$""")
-_WIDE, _MARKS = regex.compile(r"[\p{EA=W}\p{EA=F}]"), regex.compile(r"\p{Mn}")  # EA: East Asian
+_WIDE = regex.compile(r"[\p{EA=W}\p{EA=F}]")  # EA: East Asian
+_MARKS = regex.compile(r"\p{Mn}")
 _SPACELESS = r"[[\p{EA=W}\p{EA=F}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]--[\p{Hangul}\s]]"
 _SPACELESS_BREAK = regex.compile(
     rf"(?V1)(?<={_SPACELESS})\s*\n\s*(?={_SPACELESS}|[“”‘’…—])|(?<=[“”‘’…—])\s*\n\s*(?={_SPACELESS})"
@@ -106,10 +107,9 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences = []
     start = 0
     for end in _boundaries(paragraph):
-        sentences.append(paragraph[start:end])
+        sentences += normalise(paragraph[start:end])
         start = end
-    sentences.append(paragraph[start:])
-    return [piece for sentence in sentences for piece in normalise(sentence)]
+    return sentences + normalise(paragraph[start:])
 
 
 def ends_like_sentence(line: str) -> bool:
@@ -129,15 +129,16 @@ def normalise(sentence: str) -> list[str]:
 
 
 def _boundaries(paragraph: str) -> list[int]:
-    ends = [
-        match.start(1)
-        for match in _LATIN_END.finditer(paragraph)
-        if _ends_sentence(paragraph, match)
-    ]
-    if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
-        ends += [m.start(1) for m in _OTHER_END.finditer(paragraph) if not _is_lower(m[2] or "")]
-        return sorted(set(ends))
-    return ends
+    ends = []
+    for match in _LATIN_END.finditer(paragraph):
+        if _ends_sentence(paragraph, match):
+            ends.append(match.start(1))
+    if paragraph.isascii() or not _HAS_OTHER.search(paragraph):
+        return ends
+    for match in _OTHER_END.finditer(paragraph):
+        if not _is_lower(match[2] or ""):
+            ends.append(match.start(1))
+    return sorted(set(ends))
 
 
 def _ends_sentence(paragraph: str, match: re.Match) -> bool:
@@ -214,11 +215,13 @@ def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document
     for line in lines:
         held.append(line)
         size += len(line) + 1
-        if size > LONG_DOCUMENT_CHARACTERS and (
-            layout != "prose" or not line.strip() or size > 2 * LONG_DOCUMENT_CHARACTERS
-        ):
+        longest = LONG_DOCUMENT_CHARACTERS
+        if layout == "prose" and line.strip():
+            longest *= 2
+        if size > longest:
             yield Document("\n".join(held), layout)
-            held, size = [], 0
+            held = []
+            size = 0
     if held:
         yield Document("\n".join(held), layout)
 
@@ -226,10 +229,12 @@ def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document
 def sentences_of(document: Document) -> list[str]:
     """Returns the non-empty sentences of `document`; each run of white space becomes one space."""
     text, layout = document
-    if layout == "lines":
-        return [piece for line in text.split("\n") for piece in normalise(line)]
-    paragraphs = text.split("\n") if layout == "paragraphs" else _paragraphs(text)
-    return [sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+    paragraphs = _paragraphs(text) if layout == "prose" else text.split("\n")
+    split = normalise if layout == "lines" else split_sentences
+    sentences: list[str] = []
+    for paragraph in paragraphs:
+        sentences += split(paragraph)
+    return sentences
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -245,15 +250,16 @@ def _paragraphs(text: str) -> list[str]:
     if _SPACELESS_BREAK.search(text) is None:
         return ["\n".join(paragraph) for paragraph in paragraphs]
     # A line that is not full ends something, such as an item of a list.
-    full = {size: WRAPPED_FULL * max(map(size, lines)) for size in (len, _width)}
-
-    def is_full(line: str) -> bool:
-        return any(size(line) >= least for size, least in full.items())
-
-    return [
-        _SPACELESS_BREAK.sub("", "".join(ln + ("\n" if is_full(ln) else " ") for ln in lines))
-        for lines in paragraphs
-    ]
+    full_length = WRAPPED_FULL * max(map(len, lines))
+    full_width = WRAPPED_FULL * max(map(_width, lines))
+    joined = []
+    for paragraph in paragraphs:
+        text = ""
+        for line in paragraph:
+            is_full = len(line) >= full_length or _width(line) >= full_width
+            text += line + ("\n" if is_full else " ")
+        joined.append(_SPACELESS_BREAK.sub("", text))
+    return joined
 
 
 def _width(line: str) -> int:
@@ -265,9 +271,8 @@ def looks_wrapped(lines: list[str]) -> bool:
     widest = max(map(len, lines))
     if widest > WIDEST_WRAPPED_LINE:
         return False
-    inner = [
-        len(line)
-        for line, following in itertools.pairwise(lines)
-        if following.strip() and line.strip()
-    ]
+    inner = []
+    for line, following in itertools.pairwise(lines):
+        if following.strip() and line.strip():
+            inner.append(len(line))
     return bool(inner) and sum(inner) / len(inner) >= WRAPPED_FILL * widest

@@ -12,6 +12,7 @@ import contextlib
 import glob
 import hashlib
 import io
+import itertools
 import lzma
 import os
 import re
@@ -75,7 +76,10 @@ def find_files(pattern: str) -> list[str]:
             f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
-    files = sorted({_identity(path): path for path in reversed(paths)}.values())
+    by_identity: dict[Any, str] = {}
+    for path in paths:
+        by_identity.setdefault(_identity(path), path)
+    files = list(by_identity.values())
     if len(files) < len(paths):
         links = len(paths) - len(files)
         print(f"{pattern}: {links:,} links to files that are read anyway are left out", flush=True)
@@ -84,22 +88,28 @@ def find_files(pattern: str) -> list[str]:
 
 def _identity(path: str) -> Any:
     status = os.stat(path)
-    several = status.st_nlink > 1 and status.st_ino
-    return (status.st_dev, status.st_ino) if several else os.path.realpath(path)
+    if status.st_nlink > 1 and status.st_ino:
+        return status.st_dev, status.st_ino
+    return os.path.realpath(path)
 
 
 def _files_below(folder: str) -> list[str]:
-    paths, seen, folders_left = [], set(), [folder]
+    paths = []
+    seen = set()
+    folders_left = [folder]
     for start in folders_left:  # which grows by links to folders
         for parent, folders, files in os.walk(start):
-            if (real := os.path.realpath(parent)) in seen:
+            real = os.path.realpath(parent)
+            if real in seen:
                 folders.clear()
                 continue
             seen.add(real)
             paths += [os.path.join(parent, name) for name in files if not name.startswith(".")]
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            inner = [os.path.join(parent, name) for name in sorted(folders)]
-            folders_left += [path for path in inner if os.path.islink(path)]
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in folders:
+                path = os.path.join(parent, name)
+                if os.path.islink(path):
+                    folders_left.append(path)
     return paths
 
 
@@ -137,7 +147,9 @@ class Stream(io.RawIOBase):
     """A readable stream of the bytes in `blocks`; `position` is the number of bytes read so far."""
 
     def __init__(self, blocks: Iterator[bytes]):
-        self._blocks, self._held, self._at = blocks, b"", 0
+        self._blocks = blocks
+        self._held = b""
+        self._at = 0
         self.position = 0
 
     def peek(self, size: int) -> bytes:
@@ -145,10 +157,13 @@ class Stream(io.RawIOBase):
         missing = size - len(self._held) + self._at
         if missing > 0:
             held = [self._held[self._at :]]
-            while missing > 0 and (block := next(self._blocks, None)) is not None:
+            for block in self._blocks:
                 held.append(block)
                 missing -= len(block)
-            self._held, self._at = b"".join(held), 0
+                if missing <= 0:
+                    break
+            self._held = b"".join(held)
+            self._at = 0
         return self._held[self._at : self._at + size]
 
     def readable(self) -> bool:
@@ -157,7 +172,9 @@ class Stream(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Returns the next `size` bytes, or all if `size` < 0; fewer at the end of the stream."""
-        data = self.peek(sys.maxsize if size is None or size < 0 else size)
+        if size is None or size < 0:
+            size = sys.maxsize
+        data = self.peek(size)
         self._at += len(data)
         self.position += len(data)
         return data
@@ -206,7 +223,9 @@ def decompressed(name: str, file: BinaryIO) -> Stream:
     counter = ByteCounter()
     stream = Stream(counter.blocks(file))
     start = _decompressor_of(stream.peek(8))
-    return Stream(_decompressed(name, stream, start, lambda: counter.count)) if start else stream
+    if start is None:
+        return stream
+    return Stream(_decompressed(name, stream, start, lambda: counter.count))
 
 
 class _OpenFile(NamedTuple):
@@ -221,13 +240,14 @@ def _unwrap(
     file: _OpenFile, member: str, stream: Stream, depth: int
 ) -> Iterator[tuple[str, Stream]]:
     """Yields (name, stream) of each text in `stream`, with up to `depth` layers of compression."""
-    name, head = file.name_of(member), stream.peek(tarfile.BLOCKSIZE)
+    name = file.name_of(member)
+    head = stream.peek(tarfile.BLOCKSIZE)
     start = _decompressor_of(head)
     if not start and not _is_tar(head):
         if head.count(b"\0" * ZEROS_OF_BINARY):
             raise ValueError(
                 f"{name} begins with bytes that are not text, and is of no known format: leave it "
-                "out, or copy or download it again if it is an archive."
+                "out."
             )
         yield name, stream
     elif not depth:
@@ -241,12 +261,16 @@ def _unwrap(
         for path, content in _named(name, _members(stream)):
             # "._x" are resource forks, which macOS adds for each file.
             if not os.path.basename(path).startswith("."):
-                inner = f"{member}:{path.removeprefix('./')}".removeprefix(":")
-                if len(inner) > MAX_MEMBER_NAME:  # the end tells the files of a folder apart
-                    inner = f"{inner[:20]}...{inner[23 - MAX_MEMBER_NAME :]}"
-                inner = brief(inner, MAX_MEMBER_NAME)
+                inner = _inner_name(member, path.removeprefix("./"))
                 content = Stream(_named(file.name_of(inner), content))
                 yield from _unwrap(file, inner, content, depth - 1)
+
+
+def _inner_name(member: str, path: str) -> str:
+    name = f"{member}:{path}" if member else path
+    if len(name) > MAX_MEMBER_NAME:  # the end tells the files of a folder apart
+        name = f"{name[:20]}...{name[23 - MAX_MEMBER_NAME :]}"
+    return brief(name, MAX_MEMBER_NAME)
 
 
 def _named(
@@ -262,8 +286,7 @@ def _named(
             raise
         except errors as error:
             raise DamagedInput(
-                f"{name} is damaged or truncated ({type(error).__name__}: {error}): download or "
-                "pack it again."
+                f"{name} is damaged or truncated ({type(error).__name__}: {error}): copy it again."
             ) from error
         yield item
 
@@ -273,11 +296,14 @@ class _Gzip:
 
     def __init__(self):
         self._zlib = zlib.decompressobj(wbits=31)
-        self.eof, self.needs_input, self.unused_data = False, True, b""
+        self.eof = False
+        self.needs_input = True
+        self.unused_data = b""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
-        self.eof, self.unused_data = self._zlib.eof, self._zlib.unused_data
+        self.eof = self._zlib.eof
+        self.unused_data = self._zlib.unused_data
         # If as much as allowed comes out, zlib may hold more.
         self.needs_input = not self._zlib.unconsumed_tail and len(out) < max_length
         return out
@@ -289,17 +315,22 @@ class _Zst:
     def __init__(self):
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._input = memoryview(b"")
-        self.eof, self.needs_input, self.unused_data = False, True, b""
+        self.eof = False
+        self.needs_input = True
+        self.unused_data = b""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         if data:
             self._input = memoryview(bytes(self._input) + data)
-        blocks, size = [], 0
+        blocks = []
+        size = 0
         while self._input and not self._frame.eof and size < max_length:
-            blocks.append(self._frame.decompress(self._input[:_ZST_PIECE]))
+            block = self._frame.decompress(self._input[:_ZST_PIECE])
             self._input = self._input[_ZST_PIECE:]
-            size += len(blocks[-1])
-        self.eof, self.needs_input = self._frame.eof, not self._input
+            blocks.append(block)
+            size += len(block)
+        self.eof = self._frame.eof
+        self.needs_input = not self._input
         if self.eof:
             self.unused_data = self._frame.unused_data + bytes(self._input)
         return b"".join(blocks)
@@ -316,7 +347,10 @@ _DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.
 
 
 def _decompressor_of(head: bytes) -> Callable[[], Any] | None:
-    return next((start for magic, start in _DECOMPRESSORS.items() if head.startswith(magic)), None)
+    for magic, start in _DECOMPRESSORS.items():
+        if head.startswith(magic):
+            return start
+    return None
 
 
 def _decompressed(
@@ -328,9 +362,9 @@ def _decompressed(
         written += len(block)
         if written > FREE_BYTES and written > MAX_GROWTH * bytes_read():
             raise DamagedInput(
-                f"{name} has {written:,} decompressed bytes in the first "
-                f"{bytes_read():,} bytes of the file, a ratio above {MAX_GROWTH} that only "
-                "decompression bombs have: leave it out, or decompress it yourself if it is text."
+                f"{name} has {written:,} decompressed bytes in the first {bytes_read():,} bytes of "
+                f"the file, a ratio above {MAX_GROWTH} that only decompression bombs have: leave "
+                "it out."
             )
         yield block
 
@@ -348,8 +382,10 @@ def _decompressed_blocks(stream: Stream, start: Callable[[], Any]) -> Iterator[b
             data = b""
         # Concatenated streams are one text, as for the command-line tools. Writers may fill up the
         # last block of a disk or tape with zeros.
-        data = decompressor.unused_data.lstrip(b"\0")
-        while not data and (block := stream.read(BLOCK_BYTES)):
+        block = decompressor.unused_data or stream.read(BLOCK_BYTES)
+        data = block.lstrip(b"\0")
+        while block and not data:
+            block = stream.read(BLOCK_BYTES)
             data = block.lstrip(b"\0")
 
 
@@ -373,11 +409,15 @@ def _members(stream: Stream) -> Iterator[tuple[str, Iterator[bytes]]]:
     """
     while (member := _next_member(stream)) is not None:
         name, size = member
-        end = stream.position + size + -size % tarfile.BLOCKSIZE
+        end = stream.position + _padded(size)
         if name is not None:
             yield name, _exactly(stream, size)
         for _ in _exactly(stream, end - stream.position):
             pass
+
+
+def _padded(size: int) -> int:
+    return size + -size % tarfile.BLOCKSIZE
 
 
 def _exactly(stream: Stream, size: int) -> Iterator[bytes]:
@@ -412,10 +452,11 @@ def _next_member(stream: Stream) -> tuple[str | None, int] | None:
             raise ValueError(
                 "a member is a sparse file, whose size has no bound: pack it without -S"
             )
-        name, size = extended.get("path", header.name), int(extended.get("size", header.size))
-        if header.isreg():
-            return (None if name.endswith("/") else name), size
-        if header.type in _SKIPPED:
+        name = extended.get("path", header.name)
+        size = int(extended.get("size", header.size))
+        if header.isreg() and not name.endswith("/"):
+            return name, size
+        if header.isreg() or header.type in _SKIPPED:
             return None, size
         if header.type in tarfile.SUPPORTED_TYPES:  # links, devices, folders, pipes
             return None, 0
@@ -438,31 +479,32 @@ def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
         raise ValueError(
             f"an extended header has {header.size:,} bytes, more than {MAX_EXTENDED_BYTES:,}"
         )
-    content = stream.read(header.size + -header.size % tarfile.BLOCKSIZE)
-    if len(content) % tarfile.BLOCKSIZE or len(content) < header.size:
+    content = stream.read(_padded(header.size))
+    if len(content) < _padded(header.size):
         raise ValueError("the archive ends within an extended header")
     content = content[: header.size]
     if header.type == tarfile.GNUTYPE_LONGLINK:
         return {}
     if header.type == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.split(b"\0")[0].decode("utf-8", "replace")}
-    found = {}
+    values = {}
     while content.strip(b"\0"):
         length, space, _ = content[:20].partition(b" ")
         end = int(length) if space and length.isdigit() else 0
-        key, equals, value = content[len(length) + 1 : end].partition(b"=")
-        if not equals or value[-1:] != b"\n" or end > len(content):
+        key, equals, line = content[len(length) + 1 : end].partition(b"=")
+        if not equals or line[-1:] != b"\n" or end > len(content):
             raise ValueError("an extended header is damaged")
+        value = line[:-1]
         if key.startswith(b"GNU.sparse"):
-            found["sparse"] = "yes"
+            values["sparse"] = "yes"
         elif key == b"path":
-            found["path"] = value[:-1].decode("utf-8", "replace")
+            values["path"] = value.decode("utf-8", "replace")
         elif key == b"size":
-            if not value[:-1].isdigit() or len(value) > 20:
+            if not value.isdigit() or len(value) >= 20:
                 raise ValueError(f"an extended header gives the invalid size {value[:20]!r}")
-            found["size"] = value[:-1].decode()
+            values["size"] = value.decode()
         content = content[end:]
-    return found
+    return values
 
 
 def read_lines(
@@ -503,7 +545,9 @@ def read_lines(
             counts["long_lines_cut"] += not was_cut
             *pieces, last = cut_at_spaces("".join(parts), limit)
             yield from pieces
-            parts, size, was_cut = [last], len(last), True
+            parts = [last]
+            size = len(last)
+            was_cut = True
         if rest:
             yield "".join(parts)
             for line in rest[:-1]:
@@ -512,7 +556,9 @@ def read_lines(
                     yield from cut_at_spaces(line, limit)
                 else:
                     yield line
-            parts, size, was_cut = [rest[-1]], len(rest[-1]), False
+            parts = [rest[-1]]
+            size = len(rest[-1])
+            was_cut = False
     if size:
         yield "".join(parts)
 
@@ -521,12 +567,11 @@ def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
     """Splits `text` into pieces of at most `limit` characters, at white space where possible."""
     start = 0
     while len(text) - start > limit:
-        window = text[start : start + limit]
-        head = window.rstrip()
-        cut = len(head.rsplit(None, 1)[0]) if len(head) == limit and len(head.split()) > 1 else 0
-        cut = cut or limit
-        yield text[start : start + cut]
-        start += cut
+        piece = text[start : start + limit]
+        if piece == piece.rstrip() and len(piece.split()) > 1:
+            piece = piece.rsplit(None, 1)[0]
+        yield piece
+        start += len(piece)
     yield text[start:]
 
 
@@ -548,17 +593,21 @@ def as_utf8(name: str, stream: Stream, *, encoding: str, errors: str, counts: Co
     For UTF-8, this is `stream` itself, unchecked. Reading raises the errors of `read_lines`.
     """
     head = stream.peek(BLOCK_BYTES)
-    marked = next((known for mark, known in _MARKS.items() if head.startswith(mark)), None)
+    marked = None
+    for mark, known in _MARKS.items():
+        if head.startswith(mark):
+            marked = known
+            break
     encoding = codecs.lookup(marked or encoding).name
-    controls = len(head) - len(head.translate(None, _CONTROLS))
-    if not marked and (
-        encoding in ("utf-16", "utf-32") or (encoding == "utf-8" and controls > 8 + len(head) // 8)
-    ):
-        raise ValueError(
-            f"{name} begins with no byte order mark, and {controls:,} of its first {len(head):,} "
-            "bytes are zeros or control characters: if it is UTF-16, pass --encoding utf-16-le or "
-            "utf-16-be."
-        )
+    if marked is None:
+        controls = len(head) - len(head.translate(None, _CONTROLS))
+        is_binary = encoding == "utf-8" and controls > 8 + len(head) // 8
+        if is_binary or encoding in ("utf-16", "utf-32"):
+            raise ValueError(
+                f"{name} begins with no byte order mark, and {controls:,} of its first "
+                f"{len(head):,} bytes are zeros or control characters: if it is UTF-16, pass "
+                "--encoding utf-16-le or utf-16-be."
+            )
     if encoding == "utf-8":
         return stream
     blocks = _decoded_blocks(name, stream, errors, counts, encoding)
@@ -577,29 +626,33 @@ def _decoded_blocks(
     block = sample = None
     while block != b"":
         block = stream.read(BLOCK_BYTES)
-        pending = len(inner.getstate()[0])
+        pending, _ = inner.getstate()
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            bad = error.object[error.start : error.start + 1].hex()
+            bad = error.object[error.start]
+            place = offset - len(pending) + error.start
             is_cut = error.reason == "unexpected end of data"  # at most a character is wrong
             remedy = "" if is_cut else _remedy(error.object)
             raise ValueError(
-                f"{name} is not {encoding.upper()}: byte 0x{bad} at offset "
-                f"{offset - pending + error.start:,} ({error.reason}). "
+                f"{name} is not {encoding.upper()}: byte 0x{bad:02x} at offset {place:,} "
+                f"({error.reason}). "
                 f"{remedy}If only a few bytes are wrong, --errors replace reads U+FFFD for them."
             ) from error
         offset += len(block)
         size += len(text)
         if errors == "replace" and "\ufffd" in text:
-            new = text.count("\ufffd") - is_utf8 * block.count(b"\xef\xbf\xbd")
-            replaced, sample = replaced + new, sample or block
+            replaced += text.count("\ufffd")
+            if is_utf8:
+                replaced -= block.count("\ufffd".encode())
+            sample = sample or block
         # A few bad bytes in a short file are no sign of another encoding.
-        if replaced > max(2, MOST_REPLACED * size) and (not block or size > MAX_JSON_CHARACTERS):
+        is_enough = not block or size > MAX_JSON_CHARACTERS
+        if is_enough and replaced > max(2, MOST_REPLACED * size):
             raise ValueError(
                 f"{name}: {replaced:,} of {size:,} characters ({replaced / size:.1%}) are not "
                 f"{encoding.upper()}, and --errors replace would delete them. "
-                f"{_remedy(sample or b'')}Otherwise convert the file to UTF-8, or leave it out."
+                f"{_remedy(sample or b'')}Otherwise convert the file to UTF-8."
             )
         if text:
             yield text
@@ -620,9 +673,11 @@ def _remedy(block: bytes) -> str:
     from charset_normalizer import from_bytes
 
     lines = b"\n".join(line for line in block.split(b"\n") if not line.isascii())
-    likely = []
     end = lines.rfind(b"\n", 0, SAMPLED_BYTES)
-    for match in list(from_bytes(lines[: SAMPLED_BYTES if end < 0 else end]))[:3]:
+    if end < 0:
+        end = SAMPLED_BYTES
+    likely = []
+    for match in itertools.islice(from_bytes(lines[:end]), 3):
         usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
         example = _NOT_ASCII.search(str(match))
         likely.append(f"{usual} ({brief(example[0] if example else '')!r})")

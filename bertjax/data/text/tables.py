@@ -21,7 +21,8 @@ USUAL_TEXT_COLUMNS = ("text", "content", "document", "body", "article", "raw_con
 # Maximum size of the strings and lists in the footer of a Parquet file, which describes its data.
 MAX_FOOTER_BYTES = 1 << 24
 # Arrow's file format begins with these bytes; its stream format, which `datasets` writes, does not.
-ARROW_SUFFIX, ARROW_MAGIC = ".arrow", b"ARROW1"
+ARROW_SUFFIX = ".arrow"
+ARROW_MAGIC = b"ARROW1"
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
