@@ -20,12 +20,20 @@ FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 # Settings of jax and variables of the environment on which the bits of results depend, with the
 # values that they have by default. A script may set them; a command ignores those of
 # `base.process.IGNORED`.
-_SETTINGS = (
-    "enable_x64=False numpy_dtype_promotion=standard default_prng_impl=threefry2x32 "
-    "random_seed_offset=0 threefry_partitionable=True threefry_gpu_kernel_lowering=False "
-    "default_matmul_precision=None disable_jit=False disable_most_optimizations=False "
-    "softmax_custom_jvp=False optimization_level=UNKNOWN exec_time_optimization_effort=0.0"
-).split()
+_SETTINGS = {
+    "jax_enable_x64": "False",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_random_seed_offset": "0",
+    "jax_threefry_partitionable": "True",
+    "jax_threefry_gpu_kernel_lowering": "False",
+    "jax_default_matmul_precision": "None",
+    "jax_disable_jit": "False",
+    "jax_disable_most_optimizations": "False",
+    "jax_softmax_custom_jvp": "False",
+    "jax_optimization_level": "UNKNOWN",
+    "jax_exec_time_optimization_effort": "0.0",
+}
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 # Flags of XLA that change no bit, or that stand in the config of the run.
 _HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platform_device_count")
@@ -35,15 +43,15 @@ def bits_settings() -> dict[str, str]:
     """Returns {name: value} of all settings that change bits and that are not as by default."""
     settings = {}
     config = jax.config.values
-    for setting in _SETTINGS:
-        name, _, usual = f"jax_{setting}".partition("=")
+    for name, usual in _SETTINGS.items():
         value = config.get(name, usual)
         text = str(getattr(value, "value", value))
         if text != usual:
             settings[name] = text
     for name in _VARIABLES:
         flags = os.environ.get(name, "").split()
-        if kept := [flag for flag in flags if not flag.startswith(_HARMLESS)]:
+        kept = [flag for flag in flags if not flag.startswith(_HARMLESS)]
+        if kept:
             settings[name] = " ".join(sorted(kept))
     return settings
 
@@ -55,9 +63,9 @@ def refuse_fork() -> None:
     """Raises RuntimeError in a process that was forked after its parent has initialised devices."""
     if _process not in (None, os.getpid()):
         raise RuntimeError(
-            "This process was forked by one that uses jax, whose threads it lacks: it would "
-            "wait forever: start processes with multiprocessing.get_context('spawn') (in a "
-            "DataLoader of PyTorch: multiprocessing_context='spawn')."
+            "This process was forked by one that uses jax, whose threads it lacks, and would wait "
+            "forever: start processes with multiprocessing.get_context('spawn') (in a DataLoader "
+            "of PyTorch: multiprocessing_context='spawn')."
         )
 
 

@@ -10,6 +10,7 @@ peaks of FLOP/s and bandwidth.
 """
 
 import functools
+import math
 import re
 import statistics
 import time
@@ -73,23 +74,31 @@ def train_flops_per_row(
     d = config.hidden_size
     f = config.intermediate_size
     layers = _layers(config, predictions)
-    products = 6 * layers * (4 * d * d + (3 if config.gated_linear_unit else 2) * d * f)
-    attended = row_length if attended is None else attended
-    window = attended if config.local_attention is None else config.local_attention // 2 * 2 + 1
+    matrices = 3 if config.gated_linear_unit else 2
+    products = 6 * layers * (4 * d * d + matrices * d * f)
+    if attended is None:
+        attended = row_length
+    near = attended
+    if config.local_attention is not None:
+        near = min(attended, config.local_attention // 2 * 2 + 1)
     everywhere = sum(map(config.is_global, range(layers)))
-    attention = 12 * d * (everywhere * attended + (layers - everywhere) * min(attended, window))
+    attention = 12 * d * (everywhere * attended + (layers - everywhere) * near)
     if config.relative_attention:  # scores for the positions of 2 L - 1 differences
         attention += 12 * d * len(config.pos_att_type) * layers * row_length
     e = config.embedding_size or d
     widened = 6 * e * d if config.embedding_size else 0
     widened += 6 * config.conv_kernel_size * d * d // config.conv_groups
-    head = 6 * (d * e + e * config.vocab_size)
-    return float(row_length * (products + attention + widened) + predictions * head)
+    head = 6 * e * (d + config.vocab_size)
+    per_token = products + attention + widened
+    return float(row_length * per_token + predictions * head)
 
 
 def _layers(config: BertConfig, predictions: int) -> int:
     """Returns how many layers a row passes, with two of the enhanced mask decoder."""
-    return config.num_hidden_layers + 2 * (config.enhanced_mask_decoder and predictions > 0)
+    layers = config.num_hidden_layers
+    if config.enhanced_mask_decoder and predictions:
+        layers += 2
+    return layers
 
 
 def peak_flops(peak_tflops: float | None) -> float:
@@ -110,12 +119,21 @@ def listed_tflops(kind: str) -> float | None:
     cards of one name differ: H100 PCIe.
     """
     known = [key for key in PEAK_TFLOPS if re.match(rf"{re.escape(key)}(?!\w)", kind)]
-    return PEAK_TFLOPS[max(known, key=len)] if known else None
+    if not known:
+        return None
+    return PEAK_TFLOPS[max(known, key=len)]
 
 
 def _measured_tflops() -> float:
     """Measures the TFLOP/s of one device: float32 on CPUs, else bfloat16, as devices train in."""
-    size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    size = 8192
+    dtype = jnp.bfloat16
+    shared = 1
+    if jax.default_backend() == "cpu":
+        size = 1024
+        dtype = jnp.float32
+        # Simulated devices share one processor, so each has a fraction of its FLOP/s.
+        shared = jax.local_device_count()
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
     product(x).block_until_ready()
@@ -124,9 +142,8 @@ def _measured_tflops() -> float:
         start = time.perf_counter()
         product(x).block_until_ready()
         times.append(time.perf_counter() - start)
-    # Simulated devices share one processor, so each has a fraction of its FLOP/s.
-    shared = jax.local_device_count() if jax.default_backend() == "cpu" else 1
-    return 2 * size**3 / min(times) / 1e12 / shared
+    flop = 2 * size**3
+    return flop / min(times) / 1e12 / shared
 
 
 CANDIDATES = (jnp.matmul, matmul)
@@ -160,18 +177,21 @@ def forward_products(
     products: Counter[Product] = Counter()
     layers = _layers(config, predictions)
     products[Product(0, tokens, d, d)] += 4 * layers
-    products[Product(0, tokens, d, f)] += 2 * layers if config.gated_linear_unit else layers
+    products[Product(0, tokens, d, f)] += layers
+    if config.gated_linear_unit:
+        products[Product(0, tokens, d, f)] += layers
     products[Product(0, tokens, f, d)] += layers
+    window = config.local_attention or 0
     for layer in range(layers):
-        blocks = 1
+        count = rows * heads
         queries = row_length
         keys = row_length
-        if not config.is_global(layer) and is_in_blocks(row_length, config.local_attention or 0):
-            queries = block_size(config.local_attention or 0)
-            blocks = -(-row_length // queries)
+        if not config.is_global(layer) and is_in_blocks(row_length, window):
+            queries = block_size(window)
             keys = 3 * queries
-        products[Product(rows * heads * blocks, queries, head, keys)] += 1
-        products[Product(rows * heads * blocks, queries, keys, head)] += 1
+            count *= math.ceil(row_length / queries)
+        products[Product(count, queries, head, keys)] += 1
+        products[Product(count, queries, keys, head)] += 1
     if config.relative_attention and config.pos_att_type:
         positions = Product(heads, tokens, head, 2 * row_length)
         products[positions] += layers * len(config.pos_att_type)
@@ -205,8 +225,10 @@ class _Loop:
     def __init__(self, product: Product, dtype: DTypeLike):
         batch, m, k, n = product
         lead = (batch,) if batch else ()
-        shapes = [(*lead, m, k), (*lead, k, n), (*lead, m, n)]
-        self._operands = [jnp.full(shape, 0.01, dtype) for shape in shapes]
+        x = jnp.full((*lead, m, k), 0.01, dtype)
+        w = jnp.full((*lead, k, n), 0.01, dtype)
+        dy = jnp.full((*lead, m, n), 0.01, dtype)
+        self._operands = (x, w, dy)
         # XLA may compile one of the implementations to a slow program; the faster one is measured.
         programs = [jax.jit(functools.partial(_repeat, multiply)) for multiply in CANDIDATES]
         self._program = min(programs, key=lambda program: self._time(program, 1))

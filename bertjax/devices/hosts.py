@@ -57,7 +57,8 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     mark = Waiting(meeting_place, *known) if known else None
     arrived = threading.Event()
     detection = None if config.coordinator_address is None else "deactivate"
-    threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True).start()
+    watch = threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True)
+    watch.start()
     # jax's preemption service would handle SIGTERM, which `signals.StopSignal` does here.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -94,12 +95,14 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
     if config.coordinator_address is not None:
         assert config.process_id is not None and config.num_processes is not None
         return config.process_id, config.num_processes
-    for rank, count in (
+    for rank_name, count_name in (
         ("SLURM_PROCID", "SLURM_NTASKS"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ):
-        if rank in os.environ and int(os.environ.get(count, "1")) > 1:
-            return int(os.environ[rank]), int(os.environ[count])
+        rank = os.environ.get(rank_name)
+        count = int(os.environ.get(count_name, "1"))
+        if rank is not None and count > 1:
+            return int(rank), count
     return None
 
 
@@ -114,31 +117,32 @@ class Waiting:
         self._folder = folder
         self._rank = rank
         self._count = count
+        self._file = folder / str(rank)
         folder.mkdir(parents=True, exist_ok=True)
         self.renew()
 
     def renew(self) -> None:
         """Touches the file of this host."""
-        (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
+        self._file.write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
         """Returns the ranks of the hosts without a file, or with an older file than this host's.
 
         A difference of up to 4 * RENEW_SECONDS is allowed.
         """
-        times = {rank: self._last_seen(rank) for rank in range(self._count)}
-        return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
+        oldest = self._last_seen(self._rank) - 4 * RENEW_SECONDS
+        return [rank for rank in range(self._count) if self._last_seen(rank) < oldest]
 
     def _last_seen(self, rank: int) -> float:
         try:
-            found: Any = (self._folder / str(rank)).stat()
+            status: Any = (self._folder / str(rank)).stat()
         except OSError:
             return float("-inf")
-        return found.mtime if is_remote(self._folder) else found.st_mtime
+        return status.mtime if is_remote(self._folder) else status.st_mtime
 
     def remove(self) -> None:
         """Removes the file of this host."""
-        (self._folder / str(self._rank)).unlink(missing_ok=True)
+        self._file.unlink(missing_ok=True)
 
 
 def _watch(
@@ -152,20 +156,22 @@ def _watch(
     The error message names the missing hosts, unlike the message of jaxlib after its own timeout.
     """
     deadline = time.monotonic() + config.timeout_seconds
-    while time.monotonic() < deadline:
-        if arrived.wait(min(RENEW_SECONDS, max(0.0, deadline - time.monotonic()))):
+    while (left := deadline - time.monotonic()) > 0:
+        if arrived.wait(min(RENEW_SECONDS, left)):
             return
         if mark is not None:
             with contextlib.suppress(Exception):  # the bucket may answer next time
                 mark.renew()
-    who = f"process {known[0]} of {known[1]}" if known else "this process"
-    missing = mark.missing() if mark else []
+    who = "this process"
+    missing = []
+    if known is not None and mark is not None:
+        who = f"process {known[0]} of {known[1]}"
+        missing = mark.missing()
     absent = f"process {', '.join(map(str, missing))}" if missing else "at least one process"
     print(
         f"error: {who} waited {config.timeout_seconds} s, but {absent} never connected to "
-        f"{config.coordinator_address or 'the coordinator of the cluster'}. Look at the log of the "
-        "missing process and check that its host can reach the coordinator, or raise "
-        "--distributed.timeout_seconds.",
+        f"{config.coordinator_address or 'the coordinator of the cluster'}: look at the log of the "
+        "missing process.",
         file=sys.stderr,
         flush=True,
     )
@@ -209,20 +215,26 @@ def on_all(action: Callable[[], Result]) -> Result:
     except BaseException as raised:
         error = raised
     if jax.process_count() > 1:
-        text = "" if error is None else str(error) or type(error).__name__
-        message = np.zeros(MESSAGE_BYTES, np.uint8)
-        encoded = np.frombuffer(text.encode()[:MESSAGE_BYTES], np.uint8)
-        message[: len(encoded)] = encoded
-        messages = np.asarray(multihost_utils.process_allgather(message))  # [hosts, bytes]
-        failed = np.flatnonzero(messages.any(axis=1))
-        if failed.size and error is None:
-            said = messages[failed[0]].tobytes().rstrip(b"\0").decode(errors="replace")
-            if said.startswith(Interrupted.BEGINNING):
-                raise Interrupted(f"stopped with process {failed[0]} ({said})", on_all_hosts=True)
-            raise ValueError(f"Process {failed[0]} stopped with an error: {said}")
+        text = ""
+        if error is not None:
+            text = str(error) or type(error).__name__
+        for process, message in enumerate(_messages(text)):
+            if message and error is None:
+                if message.startswith(Interrupted.BEGINNING):
+                    reason = f"stopped with process {process} ({message})"
+                    raise Interrupted(reason, on_all_hosts=True)
+                raise ValueError(f"Process {process} stopped with an error: {message}")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]
+
+
+def _messages(text: str) -> list[str]:
+    """Exchanges the first bytes of a text with all hosts; returns the text of each host."""
+    padded = text.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+    message = np.frombuffer(padded, np.uint8)
+    messages = np.asarray(multihost_utils.process_allgather(message))  # [hosts, bytes]
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in messages]
 
 
 def on_first(action: Callable[[], object]) -> None:
@@ -247,10 +259,10 @@ def on_first_patiently(action: Callable[[], object]) -> None:
     except BaseException as raised:
         error = raised
     if jax.process_count() > 1:
-        meet = functools.partial(
-            coordination_client().wait_at_barrier, timeout_in_ms=PATIENCE_SECONDS * 1000
-        )
-        next(ahead(meet, [f"bertjax/patient/{next(_barriers)}"]))
+        barrier = f"bertjax/patient/{next(_barriers)}"
+        wait = coordination_client().wait_at_barrier
+        meet = functools.partial(wait, timeout_in_ms=PATIENCE_SECONDS * 1000)
+        next(ahead(meet, [barrier]))
 
     def end() -> None:
         if error is not None:
@@ -271,25 +283,27 @@ def check_equal(facts: Mapping[str, str]) -> None:
     everyone = np.asarray(multihost_utils.process_allgather(mine))  # [hosts, facts, 32]
     problems = []
     for index, name in enumerate(facts):
-        hashes = [everyone[host, index].tobytes().hex()[:8] for host in range(len(everyone))]
-        others = [f"process {n} has {h}" for n, h in enumerate(hashes) if h != hashes[0]]
-        if others:
-            problems.append(f"{name} (hash {hashes[0]} in process 0): " + ", ".join(others))
+        first, *others = [digest.tobytes().hex()[:8] for digest in everyone[:, index]]
+        differing = []
+        for process, digest in enumerate(others, 1):
+            if digest != first:
+                differing.append(f"process {process} has {digest}")
+        if differing:
+            problems.append(f"{name} (hash {first} in process 0): {', '.join(differing)}")
     if problems:
         raise ValueError(
             "The processes do not run the same program. They differ in "
-            + "; ".join(problems)
-            + ". Give all processes the same code, config and data."
+            f"{'; '.join(problems)}. Give all processes the same code, config and data."
         )
 
 
 def code_fingerprint() -> str:
     """Returns a hash of the Python files of this package and of the versions of jax and Python."""
-    found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
+    digest = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
     for file in sorted(PACKAGE.rglob("*.py")):
-        found.update(str(file.relative_to(PACKAGE)).encode())
-        found.update(file.read_bytes())
-    return found.hexdigest()
+        digest.update(str(file.relative_to(PACKAGE)).encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def any_host(flag: bool) -> jax.Array:
@@ -302,7 +316,8 @@ def any_host(flag: bool) -> jax.Array:
 @functools.cache
 def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
     first = {device.process_index: device for device in reversed(jax.devices())}
-    mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
+    of_hosts = [first[process] for process in sorted(first)]
+    mesh = Mesh(np.array(of_hosts), ("hosts",))
     return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=replicated(mesh))
 
 

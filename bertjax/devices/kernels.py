@@ -48,7 +48,7 @@ def choose_attention(
         if requested != "auto":
             raise ValueError(
                 f"attention={requested!r} has no relative positions, which the model needs: use "
-                "attention='auto' or 'xla'."
+                "attention='auto'."
             )
         return Choice("xla", "fused kernels have no relative positions")
     rate = model.attention_probs_dropout_prob
@@ -60,31 +60,36 @@ def choose_attention(
         candidates = (requested,)
     reasons = []
     for name in candidates:
-        fused = FUSED[name]
-        obstacles = []
-        if not device_kind.startswith(fused.devices):
-            obstacles.append(f"{name} runs on {', '.join(fused.devices)}, not on {device_kind}")
-        if dtype not in fused.types:
-            obstacles.append(f"{name} supports {', '.join(fused.types)}, not {dtype}")
-        if odd := [length for length in row_lengths if length % fused.tokens]:
-            obstacles.append(f"row lengths {odd} are not multiples of {fused.tokens}")
+        obstacles = _obstacles(name, row_lengths, device_kind, dtype)
         if requested != "auto" and obstacles:
-            raise ValueError(
-                f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto' or 'xla'."
-            )
-        if rate and not fused.dropout:
+            raise ValueError(f"attention={requested!r}: {'; '.join(obstacles)}. Use 'auto'.")
+        if rate and not FUSED[name].dropout:
             obstacles.append(f"{name} does not support attention_probs_dropout_prob={rate}")
         elif rate and dropout_prng != THREEFRY:
             obstacles.append(f"{name} draws dropout masks with {THREEFRY}, not {dropout_prng}")
         if not obstacles:
-            parts = [device_kind, f"rows of {list(row_lengths)} tokens"]
-            parts.append(f"dropout {rate}" if rate else "no dropout")
+            reason = f"{device_kind}, rows of {list(row_lengths)} tokens, "
+            reason += f"dropout {rate}" if rate else "no dropout"
             if not all(map(model.is_global, range(model.num_hidden_layers))):
-                window = f"windows of {model.local_attention} tokens"
-                parts.append(window if fused.windows else f"{window} by xla")
-            return Choice(name, ", ".join(parts))
+                reason += f", windows of {model.local_attention} tokens"
+                if not FUSED[name].windows:
+                    reason += " by xla"
+            return Choice(name, reason)
         reasons.append(obstacles[0])
     return Choice("xla", "; ".join(reasons))
+
+
+def _obstacles(name: str, row_lengths: Sequence[int], device_kind: str, dtype: str) -> list[str]:
+    fused = FUSED[name]
+    obstacles = []
+    if not device_kind.startswith(fused.devices):
+        obstacles.append(f"{name} runs on {', '.join(fused.devices)}, not on {device_kind}")
+    if dtype not in fused.types:
+        obstacles.append(f"{name} supports {', '.join(fused.types)}, not {dtype}")
+    odd = [length for length in row_lengths if length % fused.tokens]
+    if odd:
+        obstacles.append(f"row lengths {odd} are not multiples of {fused.tokens}")
+    return obstacles
 
 
 def choose_remat(requested: str | None, mesh: Mesh) -> str:
@@ -114,6 +119,6 @@ def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh
     if on_cpu and remat != "none" and requested > 1:
         raise ValueError(
             f"unroll={requested}, remat={remat!r}: on CPUs, the compiler stores the activations "
-            "that unrolled layers should recompute. Give --unroll 1 or --remat none."
+            "that unrolled layers should recompute. Give --unroll 1."
         )
     return requested

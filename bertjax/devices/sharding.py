@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
 
-# The first pattern that matches a parameter's path applies. Axis 0 of "layers" is the layer. The
-# path of an optimizer moment ends with its parameter's path, so both have the same sharding if they
-# have the same shape.
+# The first pattern that matches a parameter's path applies; other parameters are replicated. Axis 0
+# of "layers" is the layer. The path of an optimizer moment ends with its parameter's path, so both
+# have the same sharding if they have the same shape.
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),
@@ -32,7 +32,6 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"(pooler|transform|head/dense)/kernel$", P("fsdp", "tensor")),
     (r"decoder/kernel$", P("fsdp", "tensor")),
     (r"predictions/bias$", P("tensor")),
-    (r"", P()),
 )
 
 
@@ -65,15 +64,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """
     devices = list(jax.devices() if devices is None else devices)
     inner = config.fsdp * config.tensor
-    data = len(devices) // max(inner, 1) if config.data == -1 else config.data
-    if min(data, config.fsdp, config.tensor) < 1 or data * inner != len(devices):
+    data = config.data
+    if data == -1:
+        data = len(devices) // max(inner, 1)
+    sizes = (data, config.fsdp, config.tensor)
+    if min(sizes) < 1 or data * inner != len(devices):
         raise ValueError(
             f"A mesh of data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not "
             f"cover {len(devices)} devices: make the product equal to the number of devices "
             "(data=-1 uses all devices that remain)."
         )
     return jax.make_mesh(
-        (data, config.fsdp, config.tensor),
+        sizes,
         ("data", "fsdp", "tensor"),
         axis_types=(AxisType.Auto,) * 3,
         devices=devices,
@@ -118,22 +120,22 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
 
     def place(path, leaf) -> NamedSharding:
         name = _name(path)
-        ends = (_name(path[start:]) for start in range(len(path)))
-        parameter = next((parameters[end] for end in ends if end in parameters), leaf)
-        if parameter.shape != leaf.shape:
+        if _parameter_of(path, parameters, leaf).shape != leaf.shape:
             return replicated(mesh)
-        spec = next(spec for pattern, spec in PARTITION_RULES if re.search(pattern, name))
+        spec = _spec(name)
         for axis, (size, mesh_axis) in enumerate(zip(leaf.shape, spec, strict=False)):
             if mesh_axis is not None and size % mesh.shape[mesh_axis]:
-                problems.setdefault((size, mesh_axis), f"axis {axis} of {name}")
+                example = f"axis {axis} of {name}"
+                problem = f"{size:,} over {mesh_axis}={mesh.shape[mesh_axis]} ({example})"
+                problems.setdefault((size, mesh_axis), problem)
         return NamedSharding(mesh, spec)
 
     shardings = jax.tree.map_with_path(place, state)
     if problems:
-        sizes = "; ".join(f"{n:,} over {a}={mesh.shape[a]} ({x})" for (n, a), x in problems.items())
         raise ValueError(
-            f"These sizes do not divide over the mesh: {sizes}. Choose another mesh, or multiples "
-            "of its axes (vocab_size may be larger than the vocabulary of the tokenizer)."
+            f"These sizes do not divide over the mesh: {'; '.join(problems.values())}. Choose "
+            "another mesh, or multiples of its axes (vocab_size may be larger than the vocabulary "
+            "of the tokenizer)."
         )
     return shardings
 
@@ -142,25 +144,44 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def _parameter_of(path: Any, parameters: dict[str, Any], leaf: Any) -> Any:
+    """Returns the parameter whose path is the end of `path`; `leaf` if there is none."""
+    for start in range(len(path)):
+        end = _name(path[start:])
+        if end in parameters:
+            return parameters[end]
+    return leaf
+
+
+def _spec(name: str) -> P:
+    for pattern, spec in PARTITION_RULES:
+        if re.search(pattern, name):
+            return spec
+    return P()
+
+
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
     """Checks that a batch can be split equally over devices and gradient accumulation steps.
 
     Raises:
         ValueError: the batch cannot be split equally; the message suggests a batch size.
     """
-    unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
+    devices = mesh.shape["data"] * mesh.shape["fsdp"]
+    unit = devices * accumulation_steps
     if batch_size % unit:
+        nearest = max(1, round(batch_size / unit)) * unit
         raise ValueError(
-            f"batch_size={batch_size} does not divide over {unit // accumulation_steps} devices "
-            f"(data x fsdp) x {accumulation_steps} accumulation steps: use a multiple of {unit}, "
-            f"for example {max(1, round(batch_size / unit)) * unit}."
+            f"batch_size={batch_size} does not divide over {devices} devices (data x fsdp) x "
+            f"{accumulation_steps} accumulation steps: use a multiple of {unit}, for example "
+            f"{nearest}."
         )
 
 
 def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
     """Returns the sorted indices of the rows of a global batch that are on this host's devices."""
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
-    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[index] for index in slices]))
 
 
 def to_devices(
