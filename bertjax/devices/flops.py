@@ -71,26 +71,22 @@ def train_flops_per_row(
         attended: the mean number of tokens that a token attends to, which for packed rows is
             E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
     """
-    d = config.hidden_size
-    f = config.intermediate_size
     layers = _layers(config, predictions)
-    matrices = 3 if config.gated_linear_unit else 2
-    products = 6 * layers * (4 * d * d + matrices * d * f)
     if attended is None:
         attended = row_length
     near = attended
     if config.local_attention is not None:
         near = min(attended, config.local_attention // 2 * 2 + 1)
     everywhere = sum(map(config.is_global, range(layers)))
-    attention = 12 * d * (everywhere * attended + (layers - everywhere) * near)
+    keys = everywhere * attended + (layers - everywhere) * near
+    products = 2 * keys  # of a token's query with keys, and of the probabilities with values
     if config.relative_attention:  # scores for the positions of 2 L - 1 differences
-        attention += 12 * d * len(config.pos_att_type) * layers * row_length
-    e = config.embedding_size or d
-    widened = 6 * e * d if config.embedding_size else 0
-    widened += 6 * config.conv_kernel_size * d * d // config.conv_groups
-    head = 6 * e * (d + config.vocab_size)
-    per_token = products + attention + widened
-    return float(row_length * per_token + predictions * head)
+        products += 2 * len(config.pos_att_type) * layers * row_length
+    flop = 6 * row_length * config.hidden_size * products
+    for product, count in _dense_products(config, row_length, predictions).items():
+        groups = max(product.batch, 1)
+        flop += 6 * count * groups * product.rows * product.inner * product.columns
+    return float(flop)
 
 
 def _layers(config: BertConfig, predictions: int) -> int:
@@ -167,20 +163,11 @@ def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
     """Returns {product: number of occurrences} of a forward pass, see `train_flops_per_row`."""
-    d = config.hidden_size
-    f = config.intermediate_size
-    heads = config.num_attention_heads
-    e = config.embedding_size or d
     tokens = rows * row_length
-    masked = rows * predictions
-    head = d // heads
-    products: Counter[Product] = Counter()
+    products = _dense_products(config, tokens, rows * predictions)
+    heads = config.num_attention_heads
+    head_size = config.hidden_size // heads
     layers = _layers(config, predictions)
-    products[Product(0, tokens, d, d)] += 4 * layers
-    products[Product(0, tokens, d, f)] += layers
-    if config.gated_linear_unit:
-        products[Product(0, tokens, d, f)] += layers
-    products[Product(0, tokens, f, d)] += layers
     window = config.local_attention or 0
     for layer in range(layers):
         count = rows * heads
@@ -190,11 +177,26 @@ def forward_products(
             queries = block_size(window)
             keys = 3 * queries
             count *= math.ceil(row_length / queries)
-        products[Product(count, queries, head, keys)] += 1
-        products[Product(count, queries, keys, head)] += 1
+        products[Product(count, queries, head_size, keys)] += 1
+        products[Product(count, queries, keys, head_size)] += 1
     if config.relative_attention and config.pos_att_type:
-        positions = Product(heads, tokens, head, 2 * row_length)
+        positions = Product(heads, tokens, head_size, 2 * row_length)
         products[positions] += layers * len(config.pos_att_type)
+    return products
+
+
+def _dense_products(config: BertConfig, tokens: int, masked: int) -> Counter[Product]:
+    """Returns the products with parameters of a forward pass over tokens, some of them masked."""
+    d = config.hidden_size
+    f = config.intermediate_size
+    e = config.embedding_size or d
+    layers = _layers(config, masked)
+    products: Counter[Product] = Counter()
+    products[Product(0, tokens, d, d)] += 4 * layers
+    products[Product(0, tokens, d, f)] += layers
+    if config.gated_linear_unit:
+        products[Product(0, tokens, d, f)] += layers
+    products[Product(0, tokens, f, d)] += layers
     if config.conv_kernel_size:
         width = d // config.conv_groups
         products[Product(config.conv_groups, tokens, width, width)] += config.conv_kernel_size

@@ -62,7 +62,9 @@ def choose_attention(
     for name in candidates:
         obstacles = _obstacles(name, row_lengths, device_kind, dtype)
         if requested != "auto" and obstacles:
-            raise ValueError(f"attention={requested!r}: {'; '.join(obstacles)}. Use 'auto'.")
+            raise ValueError(
+                f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto'."
+            )
         if rate and not FUSED[name].dropout:
             obstacles.append(f"{name} does not support attention_probs_dropout_prob={rate}")
         elif rate and dropout_prng != THREEFRY:

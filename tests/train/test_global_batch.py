@@ -169,7 +169,7 @@ def test_two_texts_of_an_example_have_dropout_masks_of_their_own(model, params, 
 
 
 def test_sizes_that_embeddings_do_not_have_are_refused(model):
-    with pytest.raises(ValueError, match=r"matryoshka=\[8, 33\]: .* have 32 .* be cut to 33"):
+    with pytest.raises(ValueError, match=r"matryoshka=\[8, 33\]"):
         model.clone(matryoshka=(8, 33)).objective("similarity")
 
 

@@ -90,20 +90,22 @@ class Rows:
     def _explained(self, shard: int, row: int | None, error: Exception) -> Exception:
         reason = brief(error, 200)
         path = self._shards[shard]
-        failed = _FAILED_CALL.search(str(error)) is not None
-        where = path if row is None else f"Row {row} of {path}"
+        has_failed = _FAILED_CALL.search(str(error)) is not None
         try:
             with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
                 while file.read(1 << 22):
                     pass
         except OSError as failure:
-            failed = True
+            has_failed = True
             reason = brief(failure.strerror or failure, 200)
-        if failed:
+        if has_failed:
             return OSError(
                 f"{path} cannot be read ({reason}): make it readable, then run the same command "
                 "again."
             )
+        where = path
+        if row is not None:
+            where = f"Row {row} of {path}"
         return ValueError(
             f"{where} cannot be read, because it is damaged ({reason}): run the prepare command "
             "again, which writes it again."
@@ -159,11 +161,14 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
         )
     lengths = np.concatenate([row.lengths for row in rows])
     a_lengths = np.concatenate([row.a_lengths for row in rows])
-    sequences = PaddedRows([len(row.lengths) for row in rows], form.max_sequences, "sequences")
-    tokens = PaddedRows([len(row.input_ids) for row in rows], form.row_length, "tokens")
+    sequence_counts = [len(row.lengths) for row in rows]
+    token_counts = [len(row.input_ids) for row in rows]
+    sequences = PaddedRows(sequence_counts, form.max_sequences, "sequences")
+    tokens = PaddedRows(token_counts, form.row_length, "tokens")
     positions = ranks(lengths)
     if masking.predict == "next_token":
-        chosen = np.flatnonzero(positions < np.repeat(lengths - 1, lengths))
+        last = np.repeat(lengths - 1, lengths)
+        chosen = np.flatnonzero(positions < last)
         corrupted = ids
         targets = ids[chosen + 1]
     else:
@@ -237,7 +242,8 @@ class _MaskedRows:
         for start in range(0, len(indices), ROWS_PER_BLOCK):
             block = indices[start : start + ROWS_PER_BLOCK]
             bits = random_bits(self._seed, block, self._form.row_length)
-            blocks.append(make_batch(self.read(block), self._masking, self._form, bits))
+            rows = self.read(block)
+            blocks.append(make_batch(rows, self._masking, self._form, bits))
         return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
 
 
@@ -300,7 +306,8 @@ class HeldOutRows:
         self, paths: Sequence[str], masking: Masking, form: RowFormat, *, seed: int, max_rows: int
     ):
         shards: Any = Rows(paths)
-        self._rows = _MaskedRows(grain.MapDataset.source(shards), masking, form, (seed,))
+        rows = grain.MapDataset.source(shards)
+        self._rows = _MaskedRows(rows, masking, form, (seed,))
         self._masking = masking
         count = len(self._rows.rows)
         self._sample = np.arange(count)
@@ -324,7 +331,8 @@ class HeldOutRows:
             # Empty rows have no weight in any loss.
             for key, values in batch.items():
                 fill = NO_LABEL if key == "labels" else 0
-                padded = np.full((len(host_rows), *values.shape[1:]), fill, values.dtype)
+                shape = (len(host_rows), *values.shape[1:])
+                padded = np.full(shape, fill, values.dtype)
                 padded[: len(present)] = values[: len(present)]
                 batch[key] = padded
             yield batch

@@ -261,10 +261,14 @@ class ChunkPreparer:
                 split.append(sentences_of(Document(text, layout)))  # type: ignore[arg-type]
             flat = list(chain.from_iterable(split))
             long = [sentence for sentence in flat if len(sentence) > SHORT_SENTENCE]
-            tokens.counts["repeated_sentences"] += len(long) - len(set(long) - seen)
+            before = len(seen)
             seen.update(long)
+            new = len(seen) - before
+            tokens.counts["repeated_sentences"] += len(long) - new
             # Unless a sentence is the first of its document, a space precedes it.
-            following = [number > 0 for document in split for number in range(len(document))]
+            following: list[bool] = []
+            for sentences in split:
+                following += [number > 0 for number in range(len(sentences))]
             encoded = self._encoder.encode(flat, following)
             ids += encoded
             self._count_unknown(tokens.counts, flat, encoded)
@@ -289,14 +293,16 @@ class ChunkPreparer:
 
     def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[bytes]) -> None:
         unknown = self._tokenizer.unk_token_id
-        if not np.any(np.frombuffer(b"".join(encoded), f"=u{self._width}") == unknown):
+        ids_of_all = np.frombuffer(b"".join(encoded), f"=u{self._width}")
+        if unknown not in ids_of_all:
             return
         numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
         with_unknown = list(compress(sentences, numbers))
         sizes = list(map(len, self._tokenizer.unknown_parts(with_unknown)))
         counts["unknown_tokens"] += sum(numbers)
         counts["unknown_characters"] += sum(sizes)
-        counts["characters_of_long_words"] += sum(n for n in sizes if n > MAX_CHARACTERS_PER_WORD)
+        of_long_words = [size for size in sizes if size > MAX_CHARACTERS_PER_WORD]
+        counts["characters_of_long_words"] += sum(of_long_words)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
@@ -315,7 +321,8 @@ class ChunkPreparer:
                     head = row_head(self._width, [sequence[1:] for sequence in row])
                     yield b"".join([head, *ids_of_row])
 
-        file = place(self._settings.output) / f"{split}-{length}-{number:05d}.array_record"
+        name = f"{split}-{length}-{number:05d}.array_record"
+        file = place(self._settings.output) / name
         shard: dict[str, Any] = {"file": None, "records": 0, "size": None, "sha256": None}
         length_counts: list[int] = []
         with written_locally(file) as local:
@@ -355,7 +362,8 @@ class ChunkPreparer:
     ) -> Iterator[_Sequence]:
         settings = self._settings
         objective = self._objective
-        rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
+        seeds = (settings.seed, number, duplicate, length, split == EVAL)
+        rng = np.random.default_rng(seeds)
         special = self._layout.num_special_tokens(pair=objective.has_sentence_pairs)
         options = ExampleOptions(length - special, settings.short_seq_prob, shift=duplicate > 0)
         build = self._pair if objective.has_sentence_pairs else self._single
@@ -410,9 +418,10 @@ def held_out_documents(
         return set()
     # The seed of the examples has more components, so the two random streams differ.
     rng = np.random.default_rng((seed, chunk))
-    chosen = 2 * int(fraction * count / 2 + rng.random())
+    pairs = int(fraction * count / 2 + rng.random())
+    chosen = 2 * pairs
     if is_first:
-        chosen = max(chosen, min(2, count // 2))
+        chosen = max(chosen, 2)
     chosen = min(chosen, count // 2)
     return set(rng.choice(count, size=chosen, replace=False).tolist())
 

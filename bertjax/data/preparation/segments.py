@@ -142,12 +142,12 @@ def _truncate(
         b_loss += level
     if a_loss:
         front = int(rng.binomial(a_loss, 0.5))
-        a_start = a_start + front
-        a_end = a_end - (a_loss - front)
+        a_start += front
+        a_end -= a_loss - front
     if b_loss:
         front = int(rng.binomial(b_loss, 0.5))
-        b_start = b_start + front
-        b_end = b_end - (b_loss - front)
+        b_start += front
+        b_end -= b_loss - front
     return a_start, a_end, b_start, b_end
 
 
@@ -204,7 +204,9 @@ def full_sentences(
 
 
 def _first_room(options: ExampleOptions, rng: "Generator") -> int:
-    return 1 + int(rng.random() * options.max_tokens) if options.shift else options.max_tokens
+    if not options.shift:
+        return options.max_tokens
+    return 1 + int(rng.random() * options.max_tokens)
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:

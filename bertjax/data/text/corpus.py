@@ -143,8 +143,7 @@ class Corpus:
         """
         for source in self.sources or ():
             corpus = Corpus([source["name"]], self.options)
-            paths = [path for path, *_ in corpus.identity]
-            if any(os.path.exists(path) and not os.path.isfile(path) for path in paths):
+            if any(_is_pipe(path) for path, *_ in corpus.identity):
                 continue
             if not any(document.text.strip() for document in corpus.documents()):
                 raise TooLittleText(
@@ -182,8 +181,12 @@ class Corpus:
     @property
     def files(self) -> list[str]:
         """The paths of the files that are read, without pipes."""
-        readers = chain.from_iterable(opened.readers for opened in self._opened)
-        return [path for kind, path in readers if kind == "file" and os.path.isfile(path)]
+        paths = []
+        for opened in self._opened:
+            for kind, path in opened.readers:
+                if kind == "file" and os.path.isfile(path):
+                    paths.append(path)
+        return paths
 
     @property
     def bytes_read(self) -> int:
@@ -317,7 +320,9 @@ class Corpus:
                 text = self._without_surrogates(where, text)
             # WikiExtractor's JSON repeats the title as the first line, as its XML does.
             title = record.get("title") if "url" in record else None
-            yield from self._from_text(text, title if isinstance(title, str) else None)
+            if not isinstance(title, str):
+                title = None
+            yield from self._from_text(text, title)
 
     def _json_text(self, where: str, record: Any) -> str | None:
         field = self.options.text_field
@@ -362,10 +367,15 @@ class Corpus:
         yield from bounded_documents(text.split("\n"), layout)
 
 
+def _is_pipe(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
 def _is_json(name: str, head: bytes) -> bool:
     if _JSON_BEGIN.match(head):
         return True
-    return bool(_JSON_NAME.search(name)) and head.lstrip().startswith((b"{", b"["))
+    is_named_so = _JSON_NAME.search(name) is not None
+    return is_named_so and head.lstrip().startswith((b"{", b"["))
 
 
 def _blank_line_documents(lines: Iterable[str]) -> Iterator[Document]:
@@ -403,7 +413,9 @@ def _wiki_documents(_name: str, _stream: Stream, lines: Iterable[str]) -> Iterat
     for line in iterator:
         if line.startswith("<doc "):
             match = _WIKI_TITLE.search(line)
-            title = html.unescape(match[1]).strip() if match else None
+            title = None
+            if match is not None:
+                title = html.unescape(match[1]).strip()
             yield from bounded_documents(body(), "paragraphs")
 
 

@@ -64,7 +64,8 @@ _LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
 
 def package_roots() -> list[tuple[str, str]]:
     """Returns ("NAME VERSION", folder) pairs of the standard library and installed `PACKAGES`."""
-    roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
+    stdlib = sysconfig.get_paths()["stdlib"]
+    roots = [(f"python {platform.python_version()}", stdlib)]
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
         spec = importlib.util.find_spec(package)
@@ -172,7 +173,8 @@ def _long_comments(source: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(source.split("\n")):
         stripped = line.strip()
         if stripped.startswith("#") and not stripped.startswith("#!"):
-            block.append(stripped.lstrip("#").removeprefix(":").removeprefix(" "))
+            text = stripped.lstrip("#").removeprefix(":")
+            block.append(text.removeprefix(" "))
             continue
         if len(block) >= _LONG_COMMENT_LINES:
             text = "\n".join(block)
@@ -184,7 +186,8 @@ def _long_comments(source: str) -> Iterator[tuple[int, str]]:
 def clean(text: str) -> Iterator[str]:
     """Yields the paragraphs of a docstring as plain text, without code, tables and headings."""
     first, _, rest = text.expandtabs().partition("\n")
-    lines = [first.strip(), *textwrap.dedent(rest).split("\n")]
+    rest = textwrap.dedent(rest)
+    lines = [first.strip(), *rest.split("\n")]
     held: list[str] = []
     held_indent = 0
     hanging = False  # the paragraph began with a bullet or `name:`, so its other lines are indented
@@ -231,9 +234,10 @@ def _read_line(line: str, following: str) -> tuple[bool, bool, str | None]:
         return True, False, None  # a heading
     if line.startswith(".. "):
         name, _, text = line[3:].partition("::")
-        if name.strip() in _TEXT_DIRECTIVES and not name.startswith("version"):
-            return True, False, text.strip() or None
-        return True, False, None
+        text = text.strip()
+        if name.startswith("version") or name.strip() not in _TEXT_DIRECTIVES:
+            text = ""
+        return True, False, text or None
     if field := _FIELD.match(line):
         return True, True, field[1] or None
     if bullet := _BULLET.match(line):
@@ -267,10 +271,12 @@ def _plain(lines: list[str]) -> str:
 def is_english(sentence: str) -> bool:
     """Returns whether a text looks like an English sentence by its words, beginning and end."""
     words = sentence.split()
-    if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
+    if len(words) < _SHORTEST_SENTENCE_WORDS or not sentence.isascii():
+        return False
+    if sentence[-1] not in ".!?:)\"'":
         return False
     begin = sentence.lstrip("\"'(")[:1]
-    if not begin.isalpha() or begin.islower() or not sentence.isascii():
+    if not begin.isalpha() or begin.islower():
         return False
     plain = sum(_WORD.match(word) is not None for word in words)
     return plain >= _SHARE_OF_PLAIN_WORDS * len(words)

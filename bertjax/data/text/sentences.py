@@ -150,7 +150,8 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
         return True  # "!", "?", "…" or an ellipsis before a capital
     before = paragraph[max(0, stop - 24) : stop]
     match_before = _LAST_WORD.search(before)
-    word = match_before[0] if match_before else ""
+    assert match_before is not None  # the pattern matches the empty string, too
+    word = match_before[0]
     lower = word.lower()
     if len(word) > 3 and "." not in word and lower not in _LISTED:
         return True

@@ -70,7 +70,7 @@ def find_files(pattern: str) -> list[str]:
         paths = [pattern]
     else:
         paths = glob.glob(pattern, recursive=True)
-    paths = [path for path in sorted(paths) if os.path.exists(path) and not os.path.isdir(path)]
+    paths = [path for path in sorted(paths) if _is_file(path)]
     if not paths:
         raise FileNotFoundError(
             f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
@@ -84,6 +84,11 @@ def find_files(pattern: str) -> list[str]:
         links = len(paths) - len(files)
         print(f"{pattern}: {links:,} links to files that are read anyway are left out", flush=True)
     return files
+
+
+def _is_file(path: str) -> bool:
+    """Returns whether `path` is a file or a pipe."""
+    return os.path.exists(path) and not os.path.isdir(path)
 
 
 def _identity(path: str) -> Any:
@@ -104,13 +109,17 @@ def _files_below(folder: str) -> list[str]:
                 folders.clear()
                 continue
             seen.add(real)
-            paths += [os.path.join(parent, name) for name in files if not name.startswith(".")]
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            paths += [os.path.join(parent, name) for name in _shown(files)]
+            folders[:] = _shown(folders)
             for name in folders:
                 path = os.path.join(parent, name)
                 if os.path.islink(path):
                     folders_left.append(path)
     return paths
+
+
+def _shown(names: list[str]) -> list[str]:
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def input_exists(name: str) -> bool:
@@ -131,7 +140,8 @@ def fingerprint(path: str) -> str | None:
         return None
     with open(path, "rb") as opened:
         ends = opened.read(HASHED_BYTES)
-        opened.seek(max(os.path.getsize(path) - HASHED_BYTES, 0))
+        last = os.path.getsize(path) - HASHED_BYTES
+        opened.seek(max(last, 0))
         ends += opened.read(HASHED_BYTES)
     return hashlib.sha256(ends).hexdigest()[:16]
 
@@ -269,7 +279,8 @@ def _unwrap(
 def _inner_name(member: str, path: str) -> str:
     name = f"{member}:{path}" if member else path
     if len(name) > MAX_MEMBER_NAME:  # the end tells the files of a folder apart
-        name = f"{name[:20]}...{name[23 - MAX_MEMBER_NAME :]}"
+        end = name[23 - MAX_MEMBER_NAME :]
+        name = f"{name[:20]}...{end}"
     return brief(name, MAX_MEMBER_NAME)
 
 
@@ -490,9 +501,12 @@ def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
     values = {}
     while content.strip(b"\0"):
         length, space, _ = content[:20].partition(b" ")
-        end = int(length) if space and length.isdigit() else 0
-        key, equals, line = content[len(length) + 1 : end].partition(b"=")
-        if not equals or line[-1:] != b"\n" or end > len(content):
+        end = 0
+        if space and length.isdigit():
+            end = int(length)
+        entry = content[len(length) + 1 : end]
+        key, equals, line = entry.partition(b"=")
+        if end > len(content) or not equals or not line.endswith(b"\n"):
             raise ValueError("an extended header is damaged")
         value = line[:-1]
         if key.startswith(b"GNU.sparse"):
@@ -568,8 +582,8 @@ def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
     start = 0
     while len(text) - start > limit:
         piece = text[start : start + limit]
-        if piece == piece.rstrip() and len(piece.split()) > 1:
-            piece = piece.rsplit(None, 1)[0]
+        if not piece[-1].isspace() and len(piece.split()) > 1:
+            piece, _ = piece.rsplit(None, 1)
         yield piece
         start += len(piece)
     yield text[start:]
@@ -668,7 +682,8 @@ def _remedy(block: bytes) -> str:
     """Says in which encodings `block` may be; "" if most of it is UTF-8 or none is likely."""
     text = block.decode("utf-8", "replace")
     bad = text.count("\ufffd")
-    if len(text) - len(text.encode("ascii", "ignore")) > 2 * bad:
+    not_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    if not_ascii > 2 * bad:
         return ""
     from charset_normalizer import from_bytes
 
@@ -678,9 +693,12 @@ def _remedy(block: bytes) -> str:
         end = SAMPLED_BYTES
     likely = []
     for match in itertools.islice(from_bytes(lines[:end]), 3):
-        usual = "cp1252" if "cp1252" in match.could_be_from_charset else match.encoding
+        usual = match.encoding
+        if "cp1252" in match.could_be_from_charset:
+            usual = "cp1252"
         example = _NOT_ASCII.search(str(match))
-        likely.append(f"{usual} ({brief(example[0] if example else '')!r})")
+        word = brief(example[0]) if example else ""
+        likely.append(f"{usual} ({word!r})")
     if not likely:
         return ""
     return f"Its encoding is probably {' or '.join(likely)}: pass --encoding with the right one. "

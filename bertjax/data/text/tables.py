@@ -71,8 +71,10 @@ def guess_text_column(path: str) -> str | None:
     """
     with open_parquet(path) as file:
         texts = _text_columns(file)
-    usual = [name for name in USUAL_TEXT_COLUMNS if name in texts]
-    return usual[0] if usual else texts[0] if len(texts) == 1 else None
+    for name in USUAL_TEXT_COLUMNS:
+        if name in texts:
+            return name
+    return texts[0] if len(texts) == 1 else None
 
 
 def _text_columns(file: Any) -> list[str]:
