@@ -236,12 +236,14 @@ def _class_sums(
 ) -> Sums:
     """Sums cross entropy and, for labels of positive weight, accuracy of logits [..., C].
 
+    The logits of choices are [B, K], of which C consecutive ones belong to an example.
     `label_smoothing` is that of PyTorch's CrossEntropyLoss; it needs the `class_weights`, of which
     those of the labels are in "label_weights".
     """
     logits = outputs["logits"]
     labels = batch["labels"]
     weights = batch["label_weights"]
+    logits = logits.reshape(*labels.shape, -1)
     losses, right = _cross_entropy(logits, jnp.maximum(labels, 0))
     sums = _weighted(losses, weights)
     if label_smoothing:
@@ -259,7 +261,9 @@ def _class_sums(
 
 
 def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    return soft_targets_loss(outputs["logits"], teacher["logits"], t)
+    shape = batch["labels"].shape
+    student_logits = outputs["logits"].reshape(*shape, -1)
+    return soft_targets_loss(student_logits, teacher["logits"].reshape(*shape, -1), t)
 
 
 def _multi_label_sums(
@@ -290,22 +294,6 @@ def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
-
-
-def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
-    # [B, K] -> [B, K/C, C]: axis 2 holds the C choices of an example.
-    rows, examples = batch["labels"].shape
-    return {"logits": outputs["logits"].reshape(rows, examples, -1)}
-
-
-def _choice_sums(outputs: Arrays, batch: Arrays, label_smoothing: float = 0.0) -> Sums:
-    """Sums cross entropy and accuracy of choices from logits [B, K] and labels int [B, K/C]."""
-    return _class_sums(_choice_logits(outputs, batch), batch, label_smoothing)
-
-
-def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    student = _choice_logits(outputs, batch)
-    return _soft_class_losses(student, _choice_logits(teacher, batch), batch, t)
 
 
 def _ranking_sums(outputs: Arrays, batch: Arrays, *, loss: str, temperature: float) -> Sums:
@@ -440,5 +428,5 @@ def ranking(loss: str, temperature: float) -> Objective:
     return REGRESSION._replace(sums=sums, soft_losses=None)
 
 
-CHOICE = REGRESSION._replace(sums=_choice_sums, soft_losses=_soft_choice_losses)
+CHOICE = CLASSES._replace(named_classes=False)
 SPAN = REGRESSION._replace(sums=_span_sums, soft_losses=_soft_span_losses)

@@ -129,7 +129,8 @@ class UnspacedTokens:
             if not self.tokens[run].any():
                 continue
             pieces = [self._written[token] for token in run.tolist()]
-            text = b"".join(pieces).decode("utf-8", "bertjax.bytes")
+            written = b"".join(pieces)
+            text = written.decode("utf-8", "bertjax.bytes")
             sizes = np.array([len(piece) for piece in pieces])
             places = np.cumsum(sizes) - sizes
             word_ends = np.cumsum([len(word.encode()) for word in breaker(text, "en")])

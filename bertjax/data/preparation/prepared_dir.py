@@ -503,7 +503,7 @@ def check_enough(
         raise TooLittleText(
             f"The input is a single document, but --objective {objective} needs a second one to "
             "draw random sentences from: separate documents by blank lines with --text_format "
-            "lines, or give one per line with --text_format documents."
+            "lines, or use --objective mlm."
         )
 
 
