@@ -28,8 +28,6 @@ from bertjax.record.events import Reader, Saved, Started, StepDone
 WRITE_SECONDS = 1.0
 # The present line is padded to a multiple of this number of bytes, and overwritten in place.
 BLOCK = 2048
-# The number of checkpoints whose steps are remembered, to know what a kill has lost.
-MARKS = 16
 IDLE, LOST = "idle between processes", "lost steps"
 # What the table calls an activity, whose name in the files is another one.
 _SHOWN = {activity.STEPPING: "training"}
@@ -63,7 +61,7 @@ class Ledger(Reader):
                 self._line["last_step"] = step
                 self.write()
             case Saved(step=step):
-                self._mark(step)
+                self._saved_step = step
 
     def _open_line(self, workdir: Path, step: int) -> None:
         _close_killed_line(workdir, step)
@@ -76,9 +74,8 @@ class Ledger(Reader):
             "last_step": step,
             "lost_steps": 0,
             "lost_seconds": 0.0,
-            "marks": [],  # [step, seconds of stepping when its checkpoint was begun]
         }
-        self._mark(step)
+        self._saved_step = step
         with naming_write_errors(workdir / PRESENT):
             self._file = os.open(workdir / PRESENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self._is_closed = threading.Event()
@@ -86,19 +83,13 @@ class Ledger(Reader):
         write = self._write_until
         threading.Thread(target=write, args=(self._is_closed,), daemon=True).start()
 
-    def _mark(self, step: int) -> None:
-        mark = [step, round(self._clock.seconds_of(activity.STEPPING), 4)]
-        with self._busy:
-            self._line["marks"] = [*self._line["marks"], mark][-MARKS:]
-
     def _return_to(self, step: int) -> None:
         """Notes that this process goes on from the earlier checkpoint of `step`."""
         with self._busy:
             steps, seconds = _lost(self._present(), step)
             self._line["lost_steps"] += steps
             self._line["lost_seconds"] += seconds
-            self._line["last_step"] = step
-        self._mark(step)
+            self._line["last_step"] = self._saved_step = step
 
     def write(self) -> None:
         """Writes the present line in place, without waiting for the disk."""
@@ -134,7 +125,7 @@ class Ledger(Reader):
                 return False
             self._is_closed.set()
             os.close(self._file)
-            is_saved = self._line["marks"][-1][0] == self._line["last_step"]
+            is_saved = self._saved_step == self._line["last_step"]
             if error is not None and not (is_saved and isinstance(error, Interrupted)):
                 return False
             _append(self._workdir, self._present())
@@ -166,20 +157,20 @@ def _close_killed_line(workdir: Path, step: int) -> None:
 
 
 def _lost(line: Mapping[str, Any], step: int) -> tuple[int, float]:
-    """Returns (steps, seconds of stepping) of a process that were done after `step`."""
+    """Returns (steps, seconds of stepping) of a process that were done after `step`.
+
+    All of its steps count as equally long.
+    """
     steps = max(0, line["last_step"] - max(step, line["first_step"]))
     if not steps:
         return 0, 0.0
-    seconds = line["seconds"][activity.STEPPING]
-    if step in (marks := dict(line["marks"])):
-        return steps, seconds - marks[step]
-    done = line["last_step"] - line["first_step"]
-    return steps, seconds * min(1.0, steps / done)
+    seconds = line["seconds"][activity.STEPPING] - line["lost_seconds"]
+    return steps, seconds * steps / (line["last_step"] - line["first_step"])
 
 
 def _append(workdir: Path, line: Mapping[str, Any]) -> None:
     """Moves the present line to the ledger."""
-    append_json(workdir / LEDGER, {name: x for name, x in line.items() if name != "marks"})
+    append_json(workdir / LEDGER, line)
     (workdir / PRESENT).unlink(missing_ok=True)
 
 

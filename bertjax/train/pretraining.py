@@ -163,7 +163,8 @@ class PretrainingJob(Job):
         ids = np.concatenate([rows[index].input_ids for index in sample])
         if share := unspaced_tokens(self.tokenizer).tokens[ids].mean():
             how = "tokens are masked one by one (pip install 'bertjax[icu]' finds the words)"
-            how = "words are those of ICU" if by_icu else how
+            if by_icu:
+                how = "words are those of ICU"
             hosts.say(f"{100 * share:.1f} % of the tokens are in scripts without spaces: {how}")
 
     def _check_data(self, tokenizer: Tokenizer) -> None:
@@ -173,24 +174,24 @@ class PretrainingJob(Job):
                 f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
                 "restore the original tokenizer, or prepare the data again."
             )
-        multiple = -(-tokenizer.vocab_size // 64) * 64  # as that of an extended model
-        if tokenizer.vocab_size > model.vocab_size:
+        size, rows = tokenizer.vocab_size, model.vocab_size
+        advice = f"--model.vocab_size {-(-size // 64) * 64}"  # as that of an extended model
+        if size > rows:
             raise ValueError(
-                f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}: use --model.vocab_size={multiple}."
+                f"The data was prepared with {size} tokens, but the model has vocab_size={rows}: "
+                f"use {advice}."
             )
-        idle = model.vocab_size - tokenizer.vocab_size
-        if idle > tokenizer.vocab_size and self.initial is None:
+        if rows > 2 * size and self.initial is None:
             hosts.say(
-                f"warning: the tokenizer has {tokenizer.vocab_size:,} entries: {idle:,} more rows "
-                f"would only make the run slower; give --model.vocab_size {multiple}"
+                f"warning: the tokenizer has {size:,} entries: {rows - size:,} more rows would "
+                f"only make the run slower; give {advice}"
             )
         lengths = sorted({phase.max_length for phase in self.config.phases})
         if not {*lengths} <= {*self.metadata.max_lengths}:
             raise ValueError(
                 f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
                 f"config has max_length={', '.join(map(str, lengths))}: prepare the data in a new "
-                f"--output with --max_length {' '.join(map(str, lengths))}."
+                "--output with these."
             )
 
     def initial_params(self) -> Any:
@@ -260,15 +261,15 @@ class PretrainingJob(Job):
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """The phases may differ if rows and learning rates of all finished steps stay the same."""
-        refused = [change for change in changed if not change.startswith("phases.")]
-        if len(refused) < len(changed):
-            try:
-                before = tuple(Phase(**phase) for phase in saved["phases"])
-            except (TypeError, ValueError):  # written by a version with other fields
-                return changed
-            reason = difference_before(self.config.optimizer, before, self.config.phases, step)
-            refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
-        return refused
+        others = [change for change in changed if not change.startswith("phases.")]
+        if len(others) == len(changed):
+            return changed
+        try:
+            before = tuple(Phase(**phase) for phase in saved["phases"])
+        except (TypeError, ValueError):  # written by a version with other fields
+            return changed
+        reason = difference_before(self.config.optimizer, before, self.config.phases, step)
+        return others if reason is None else [*changed, reason]
 
     def evaluate(
         self, params: Any, phase: Phase, check: Callable[[], None] = never_stopped
@@ -385,13 +386,14 @@ def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     """Returns lines that say how often each phase reads each source; []: there is no mixture."""
     if metadata.sources is None:
         return []
-    lines, weights = [], [source.weight for source in metadata.sources]
+    lines = []
+    weights = np.array([source.weight for source in metadata.sources])
     for number, phase in enumerate(phases):
         parts = []
-        drawn = rows_of_sources(phase.num_rows, weights)
-        for source, rows in zip(metadata.sources, drawn, strict=True):
+        shares, drawn = weights / weights.sum(), rows_of_sources(phase.num_rows, weights.tolist())
+        for source, share, rows in zip(metadata.sources, shares, drawn, strict=True):
             epochs = rows / source.splits["train"].lengths[str(phase.max_length)].records
-            parts.append(f"{source.name} {source.weight / sum(weights):.2%}, {epochs:,.2f} epochs")
+            parts.append(f"{source.name} {share:.2%}, {epochs:,.2f} epochs")
         lines.append(
             f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
             f"{phase.max_length} tokens read {'; '.join(parts)}"

@@ -706,9 +706,9 @@ def _open_readers(
 def facts_of(job: Job, step: int) -> dict[str, Any]:
     """Returns what the report says about this process, which trains from `step`."""
     attention, requested = job.program.attention, job.settings.attention
-    ignored = requested not in ("auto", attention.kernel)
-    warning = f"; warning: {requested} was requested" if ignored else ""
-    sizes = job.program.mesh.shape.items()
+    kernel = f"{attention.kernel} ({attention.reason})"
+    if requested not in ("auto", attention.kernel):
+        kernel = f"{attention.kernel} ({attention.reason}; warning: {requested} was requested)"
     return {
         "step": step,
         "num_steps": job.num_steps,
@@ -716,8 +716,8 @@ def facts_of(job: Job, step: int) -> dict[str, Any]:
         "higher_is_better": job.higher_is_better,
         "parameters": sum(x.size for x in jax.tree.leaves(job.program.state_shapes.params)),
         "dtype": job.settings.dtype,
-        "mesh": " x ".join(f"{axis}={size}" for axis, size in sizes),
-        "attention": f"{attention.kernel} ({attention.reason}{warning})",
+        "mesh": " x ".join(f"{axis}={size}" for axis, size in job.program.mesh.shape.items()),
+        "attention": kernel,
     }
 
 
@@ -747,6 +747,11 @@ def first_line(job: Job, step: int) -> str:
 
 def device_text(kind: str, count: int, processes: int) -> str:
     """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes"."""
-    name = "CPU" if kind.lower() == "cpu" else kind
-    text = f"1 {name}" if count == 1 else f"{count} x {name}"
-    return text + (f" in {processes} processes" if processes > 1 else "")
+    if kind.lower() == "cpu":
+        kind = "CPU"
+    text = f"1 {kind}"
+    if count > 1:
+        text = f"{count} x {kind}"
+    if processes > 1:
+        text += f" in {processes} processes"
+    return text

@@ -68,23 +68,17 @@ def measure(
         rows = phase.batch_size // (shape["data"] * shape["fsdp"])
         products = forward_products(config.model, rows, phase.max_length, subject.predictions)
         roofline = Roofline(products, jnp.dtype(config.dtype))
-    blocks = []
+    blocks, ratios = [], []
     for _ in range(rounds or ROUNDS):
-        alone = roofline and roofline.seconds()
-        blocks.append(subject.block(steps) | {"alone": alone})
+        alone = roofline.seconds() if roofline else 0.0
+        blocks.append(subject.block(steps))
+        ratios.append(alone / blocks[-1]["seconds"])
     if profile is not None:
         with jax.profiler.trace(profile):
             subject.block(steps)
-
-    def median(key: str) -> float:
-        return statistics.median(values[key] for values in blocks)
-
-    seconds = median("seconds")
-    flops = subject.flops_per_row * phase.batch_size
+    medians = {key: statistics.median(block[key] for block in blocks) for key in blocks[0]}
+    seconds = medians["seconds"]
     peak = peak_flops(config.peak_tflops) * program.mesh.size / jax.device_count()
-    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in blocks]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # on CPUs
-    memory = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", memory)
     return {
         "batch": [phase.batch_size, phase.max_length],
         "dtype": config.dtype,
@@ -92,17 +86,25 @@ def measure(
         "remat": program.remat,
         "input": config.data or "random full rows",
         "step_seconds": seconds,
-        "tokens_per_second": median("tokens") / seconds,
-        "mfu": flops / seconds / peak,
-        "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
-        "input_stall": median("waited") if config.data else None,
+        "tokens_per_second": medians["tokens"] / seconds,
+        "mfu": subject.flops_per_row * phase.batch_size / seconds / peak,
+        "roofline_ratio": statistics.median(ratios) if roofline else None,
+        "input_stall": medians["waited"] if config.data else None,
         "compile_seconds": first - seconds,
-        "peak_memory_bytes": int(memory),
+        "peak_memory_bytes": _peak_memory(),
         "device": f"{program.mesh.size} x {jax.devices()[0].device_kind}",
         "cores": os.cpu_count(),
         "date": date.today().isoformat(),
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
     }
+
+
+def _peak_memory() -> int:
+    """Returns the bytes of memory that the device, or this process on CPUs, has used at most."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Subject:
