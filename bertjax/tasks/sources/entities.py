@@ -104,7 +104,7 @@ def _text_example(id: str, row: Row, text: str, label: Any) -> Example:
     """
     words = split_words(text)
     if not words:
-        raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
+        raise row.error(f"the text {shorten(text)} has no words; remove the row.")
     tags, cut = None, ()
     if label is not None:
         tags, cut = _tags(row, words, _spans(row, text, label))
@@ -125,8 +125,8 @@ def _spans(row: Row, text: str, label: Any) -> list[Span]:
     spans = sorted(_span(row, text, entity) for entity in entities)
     for before, span in itertools.pairwise(spans):
         if span.start < before.end:
-            raise ValueError(
-                f"{row.where}: the entities {shorten(text[before.start : before.end])} and "
+            raise row.error(
+                f"the entities {shorten(text[before.start : before.end])} and "
                 f"{shorten(text[span.start : span.end])} overlap: keep one of them."
             )
     return spans
@@ -135,31 +135,31 @@ def _spans(row: Row, text: str, label: Any) -> list[Span]:
 def _span(row: Row, text: str, entity: Any) -> Span:
     start, end, kind = _parts(entity)
     if not _is_whole(start) or not _is_whole(end) or not _is_kind(kind):
-        raise ValueError(
-            f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
+        raise row.error(
+            f"{shorten(entity)} is not an entity: for a text, write "
             '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '
             "label without spaces; tags need a list of words."
         )
-    named = f"{row.where}: the entity {shorten(entity)}"
+    named = f"the entity {shorten(entity)}"
     if start == end:
-        raise ValueError(f"{named} is empty: `end` is the position after its last character.")
+        raise row.error(f"{named} is empty: `end` is the position after its last character.")
     if not 0 <= start < end <= len(text):
-        raise ValueError(
+        raise row.error(
             f"{named} is not within the text, which has {len(text)} characters. "
             f"{_count_characters(text)}"
         )
     inside = text[start:end]
     said = entity.get("text") if isinstance(entity, dict) else None
     if isinstance(said, str) and said.strip() != inside.strip():
-        raise ValueError(
-            f"{row.where}: the entity {shorten(said)} has start {start} and end {end}, but there "
+        raise row.error(
+            f"the entity {shorten(said)} has start {start} and end {end}, but there "
             f"the text is {shorten(inside)}. {_count_characters(text)}"
         )
     # Spaces at the edges of an entity are of no word.
     start += len(inside) - len(inside.lstrip())
     end -= len(inside) - len(inside.rstrip())
     if start >= end:
-        raise ValueError(f"{named} has no words: remove it.")
+        raise row.error(f"{named} has no words: remove it.")
     return Span(start, end, kind)
 
 
@@ -219,8 +219,8 @@ def _tags(
     for start, end, kind in spans:
         first = bisect.bisect_right(ends, start)
         if first < free:
-            raise ValueError(
-                f"{row.where}: two entities have the word {shorten(words[first].text)} in common, "
+            raise row.error(
+                f"two entities have the word {shorten(words[first].text)} in common, "
                 "but a word has one tag: separate them by a space, or keep one of them."
             )
         free = bisect.bisect_left(starts, end)

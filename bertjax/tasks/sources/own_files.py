@@ -418,8 +418,8 @@ def _number(row: Row, value: Any) -> float:
     """Converts a label, given as a text or as a JSON number, to a float."""
     number = None if isinstance(value, bool | list | dict) else read_number(str(value))
     if number is None:
-        raise ValueError(
-            f"{row.where}: the label {shorten(value)} is not a number like 1250.5, with a decimal "
+        raise row.error(
+            f"the label {shorten(value)} is not a number like 1250.5, with a decimal "
             "point, but without separators of thousands, currency or unit. To train on names of "
             "classes, use --task=classify."
         )
@@ -443,8 +443,8 @@ def _scores(row: Row, columns: tuple[str, ...], count: int) -> tuple[float, ...]
     for value in values:
         score = None if isinstance(value, bool) else read_number(str(value))
         if score is None:
-            raise ValueError(
-                f"{row.where}: the score {shorten(value)} in {names!r} is not a finite number: "
+            raise row.error(
+                f"the score {shorten(value)} in {names!r} is not a finite number: "
                 "correct it, or remove the row."
             )
         scores.append(score)
@@ -472,8 +472,8 @@ def choice_keys(row: Row, value: Any, columns: tuple[str, ...]) -> dict[str, int
     if texts.count(written) == 1:
         keys["texts"] = texts.index(written)
     if not keys:
-        raise ValueError(
-            f"{row.where}: the label {shorten(value)} is none of the {len(texts)} choices: write "
+        raise row.error(
+            f"the label {shorten(value)} is none of the {len(texts)} choices: write "
             f"the index, 0 to {len(texts) - 1}, the text or the letter of the correct choice."
         )
     return keys

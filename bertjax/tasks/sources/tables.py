@@ -372,6 +372,10 @@ class Row(NamedTuple):
         """The path of the file and the number of the row, for error messages."""
         return row_name(self.path, self.number)
 
+    def error(self, problem: str) -> ValueError:
+        """Returns the error about a problem of the row, which it names."""
+        return ValueError(f"{self.where}: {problem}")
+
     def text(self, column: str) -> str:
         """Returns the text in a column, which must not be empty."""
         if column not in self.values:
@@ -391,8 +395,8 @@ class Row(NamedTuple):
         """Returns the texts in the list in a column, of which there must be at least one."""
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
-            raise ValueError(
-                f"{self.where}: {brief(column, 60)!r} should be a list of texts, but is "
+            raise self.error(
+                f"{brief(column, 60)!r} should be a list of texts, but is "
                 f"{shorten(listed)}. Correct the row."
             )
         return tuple(self._checked(value, column, i) for i, value in enumerate(listed, 1))
@@ -402,9 +406,8 @@ class Row(NamedTuple):
             remedy = "Correct the row."
             if isinstance(value, dict | list) and suffix_of(self.path) == ".json":
                 remedy = "pandas writes one object per row with to_json(orient='records')."
-            raise ValueError(
-                f"{self.where}: {brief(column, 60)!r} should be a text, but is {shorten(value)}. "
-                f"{remedy}"
+            raise self.error(
+                f"{brief(column, 60)!r} should be a text, but is {shorten(value)}. {remedy}"
             )
         if value != SQL_MISSING and not is_blank(value):
             # JSON can contain a lone surrogate, such as "\ud83d".
@@ -418,9 +421,7 @@ class Row(NamedTuple):
         what, remedy = "the text", "fill it or remove the row"
         if entry:
             what, remedy = f"entry {entry} of the list", "remove it, and its tag, if any"
-        raise ValueError(
-            f"{self.where}: {what} in {brief(column, 60)!r} is {brief(state, 60)}; {remedy}."
-        )
+        raise self.error(f"{what} in {brief(column, 60)!r} is {brief(state, 60)}; {remedy}.")
 
     def name(self, value: Any) -> str:
         """Converts a label to a class name; numbers and booleans become their JSON text.
@@ -435,24 +436,22 @@ class Row(NamedTuple):
             value = int(value)
         if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             return json.dumps(value)
-        raise ValueError(
-            f"{self.where}: the label {shorten(value)} is not the name of a class. For several "
+        raise self.error(
+            f"the label {shorten(value)} is not the name of a class. For several "
             "labels per example, write lists in every row, or give --label_separator."
         )
 
     def names(self, values: Any) -> tuple[str, ...]:
         """Converts a list of labels or tags to class names."""
         if not isinstance(values, list):
-            raise ValueError(
-                f"{self.where}: labels should be a list, but are {shorten(values)}. Write a list."
-            )
+            raise self.error(f"labels should be a list, but are {shorten(values)}. Write a list.")
         return tuple(map(self.name, values))
 
     def refuse_written_list(self, value: Any) -> None:
         """Raises ValueError if `value` is a text in which a program wrote a list."""
         if isinstance(value, str) and _WRITTEN_LIST.fullmatch(value):
-            raise ValueError(
-                f"{self.where}: {shorten(value)} is a list that was written as a text: write JSON "
+            raise self.error(
+                f"{shorten(value)} is a list that was written as a text: write JSON "
                 "lines or Parquet, which hold lists; labels in CSV may stand as a|b with "
                 "--label_separator, and words and tags as JSON lists."
             )
