@@ -130,22 +130,26 @@ def _table_questions(
 def _json_questions(path: Path) -> Iterator[_Asked]:
     """Yields the questions of a file in SQuAD's JSON, and its malformed parts."""
     content = read_json(path, "give a file in SQuAD's format", MAX_BYTES)
-    for article_number, article in enumerate(_get(content, "data", list, str(path)), 1):
-        place = f"{path}, article {article_number}"
+    for number, article in enumerate(_get(content, "data", list, str(path)), 1):
+        place = f"{path}, article {number}"
         try:
             paragraphs = _get(article, "paragraphs", list, place)
         except ValueError as error:
             yield _Asked(place, {}, error)
             continue
         for number, paragraph in enumerate(paragraphs, 1):
-            at = f"{place}, paragraph {number}"
-            try:
-                context = _text(paragraph, "context", at)
-                questions = _get(paragraph, "qas", list, at)
-            except ValueError as error:
-                yield _Asked(at, {}, error)
-                continue
-            yield from (_Asked(at, {}, question, context) for question in questions)
+            yield from _paragraph_questions(paragraph, f"{place}, paragraph {number}")
+
+
+def _paragraph_questions(paragraph: Any, place: str) -> Iterator[_Asked]:
+    try:
+        context = _text(paragraph, "context", place)
+        questions = _get(paragraph, "qas", list, place)
+    except ValueError as error:
+        yield _Asked(place, {}, error)
+        return
+    for question in questions:
+        yield _Asked(place, {}, question, context)
 
 
 def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
@@ -219,6 +223,7 @@ VERSIONS: dict[str, Version] = {"squad": "1.1", "squad2": "2.0"}
 MAX_BYTES = 1 << 30
 SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
 _FALSE, _TRUE = ("", "false", "f", "no", "n", "0"), ("true", "t", "yes", "y", "1")
 
@@ -426,8 +431,9 @@ def nearest(text: str, context: str, start: int) -> int:
         return start
     before = context.rfind(text, 0, max(start, 0) + len(text))
     after = context.find(text, max(start, 0))
-    places = [place for place in (before, after) if place >= 0]
-    return min(places, key=lambda place: abs(place - start), default=NOWHERE)
+    if before < 0 or after < 0:
+        return max(before, after)
+    return before if start - before <= after - start else after
 
 
 def _find(folder: Path, split: str, version: str) -> Path | None:
@@ -446,27 +452,26 @@ def _find(folder: Path, split: str, version: str) -> Path | None:
 
 def _text(value: Any, key: str, where: str) -> str:
     text = _get(value, key, str, where)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if lone := _LONE_SURROGATE.search(text):
         raise ValueError(
-            f"{where}: {key!r} holds a lone surrogate (\\u{ord(text[error.start]):04x}) at "
-            f"position {error.start}: remove it."
-        ) from error
+            f"{where}: {key!r} holds a lone surrogate ({lone[0]!a}) at position {lone.start()}: "
+            "remove it."
+        )
     return text
 
 
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
     field = value.get(key) if isinstance(value, dict) else None
     if not isinstance(field, kind):
-        needed = {list: "a list", str: "a text"}[kind]
-        found = "is missing" if field is None else f"is {brief(repr(field), 40)}"
-        nested = (
-            ' The format is {"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", '
-            '"question": "", "answers": [{"text": "", "answer_start": 0}]}]}]}]}.'
-        )
-        hint = nested if key in ("data", "paragraphs", "qas") else " Correct it."
-        raise ValueError(f"{where}: {key!r} should be {needed}, but {found}.{hint}")
+        needed = "a list" if kind is list else "a text"
+        state = "is missing" if field is None else f"is {brief(repr(field), 40)}"
+        hint = "Correct it."
+        if key in ("data", "paragraphs", "qas"):
+            hint = (
+                'The format is {"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", '
+                '"question": "", "answers": [{"text": "", "answer_start": 0}]}]}]}]}.'
+            )
+        raise ValueError(f"{where}: {key!r} should be {needed}, but {state}. {hint}")
     return field
 
 
