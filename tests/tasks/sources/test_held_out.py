@@ -1,12 +1,14 @@
 """A part of the train file is held out where there is no dev file."""
 
+import itertools
 import json
 from collections import Counter
 
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources.held_out import BY_RAREST, grouped, spread, stratified
+from bertjax.tasks.sources.held_out import BY_CLASS, BY_RAREST, grouped, spread, stratified
+from bertjax.tasks.sources.own_files import read_tables
 
 
 def test_every_class_is_held_out_in_its_proportion_and_never_whole():
@@ -110,3 +112,33 @@ def test_questions_about_one_passage_stay_together(tmp_path):
     dev = [e.pair for e in task.source.examples("dev")]
     assert len(dev) == 4 and len(set(dev)) == 1
     assert dev[0] not in {e.pair for e in task.source.examples("train")}
+
+
+def test_datasets_never_change_and_the_order_of_steps_does_not_matter(tmp_path):
+    rows = [f"text {i},{('x', 'y', '1', '1.0')[i % 4]}\n" for i in range(40)]
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
+    data = read_tables("classify", train=tmp_path / "a.csv", bad_rows="skip")
+    problems = {f"{tmp_path / 'a.csv'}, row {row}": "not meant" for row in (2, 7)}
+    steps = {
+        "split": lambda data: data.split(BY_CLASS, fraction=0.2),
+        "labelled": lambda data: data.labelled(["x", "y", "1"]),
+        "without": lambda data: data.without("train", problems),
+    }
+
+    def read(data):
+        return {split: [(e.text, e.label) for e in data.examples(split)] for split in data.splits}
+
+    before = read(data)
+    results = []
+    for order in itertools.permutations(steps):
+        made = data
+        for step in order:
+            made = steps[step](made)
+            made.rows["train"].forget()  # which only frees memory
+        results.append((read(made), made.held_out_indices(), made.all_bad_rows()))
+    assert all(result == results[0] for result in results)
+    examples, held_out, bad = results[0]
+    assert len(held_out) == len(examples["dev"]) == 8 and len(bad) == 2
+    assert {label for _, label in examples["train"]} == {"x", "y", "1"}
+    assert not {"text 0", "text 5"} & {text for text, _ in examples["train"]}
+    assert read(data) == before and data.splits == ("train",)
