@@ -3,11 +3,15 @@
 import os
 import signal
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from bertjax.base.signals import Interrupted
+from bertjax.devices import sharding
+from bertjax.train.program import Program
 from bertjax.train.run import Saver
-from bertjax.train.step import Program
+from bertjax.train.step import DropoutKey, Steps
 
 
 def after_each_step(patch, function):
@@ -43,3 +47,12 @@ def with_states(patch, change):
         return lambda state, batch: step(change(int(state.step) + 1, state), batch)
 
     patch.setattr(Program, "seeded_step", seeded_step)
+
+
+def gradients_of(loss_fn, objective, params, batch, mesh, microbatches):
+    """Loss, sums and gradients of a batch, computed as a train step computes them."""
+    steps = Steps(loss_fn, objective.weights, None, None, mesh, accumulation_steps=microbatches)
+    within = sharding.within(mesh, jax.jit(steps._gradients))
+    placed = jax.device_put(batch, sharding.batch_sharding(mesh))
+    dropout = DropoutKey(jax.random.key(0), jnp.arange(len(batch["input_ids"])))
+    return jax.device_get(within((params, {}, None), placed, objective.weights(batch), dropout))

@@ -115,7 +115,8 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
             message has each such size, with one array as an example.
     """
     problems: dict[tuple[int, str], str] = {}
-    params = getattr(state, "params", {})  # of a `TrainState`
+    # A `TrainState` has trained parameters, and optimizer state for these alone.
+    params = getattr(state, "params", {}) | getattr(state, "fixed", {})
     parameters = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
 
     def place(path, leaf) -> NamedSharding:

@@ -4,7 +4,7 @@ Class attributes describe the parameters, outputs and training objectives of a h
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -19,6 +19,7 @@ from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear, residual_stddev
+from bertjax.model.recipe import Recipe
 
 
 class PredictionHead(nn.Module):
@@ -40,7 +41,6 @@ class PredictionHead(nn.Module):
 
 
 Outputs = dict[str, jax.Array]
-Params = dict[str, Any]
 
 
 class Rows(NamedTuple):
@@ -93,9 +93,8 @@ class BertWithHead(nn.Module):
     entry per token, [B, L, ...], or per masked token, [B, P, ...]."""
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
     """Maps "pretraining", or the `label_kind` of a fine-tuning task, to the training objective."""
-    frozen: ClassVar[tuple[str, ...]] = ()
-    """Top-level keys of parameters that are not trained. A model with frozen parameters applies no
-    dropout in its encoder."""
+    encoder_has_dropout: ClassVar[bool] = True
+    """Whether dropout is applied in the encoder in training."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
@@ -121,16 +120,10 @@ class BertWithHead(nn.Module):
         """(config of the encoder, whether it has an MLM head) for each encoder, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
 
-    def stored(self, params: Params, *, is_new: bool = False) -> Params:
-        """Converts the parameters of the model to those of a `TrainState`.
-
-        `is_new` tells whether they were drawn at random for the first step of a run.
-        """
-        return params
-
-    def joined(self, params: Params) -> Params:
-        """Converts the parameters of a `TrainState` to those of the model; see `stored`."""
-        return params
+    @property
+    def recipe(self) -> Recipe:
+        """Which parameters are trained, unless a run has a recipe of its own."""
+        return Recipe()
 
     @property
     def types_mark_prompts(self) -> bool:
@@ -224,7 +217,7 @@ class BertWithHead(nn.Module):
             position_ids,
             sequence_ids,
             sequence_starts,
-            dropout_rows=None if self.frozen else dropout_rows,
+            dropout_rows=dropout_rows if self.encoder_has_dropout else None,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
         of_tokens = token_type_ids, position_ids

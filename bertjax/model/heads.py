@@ -3,24 +3,23 @@
 They are the heads of Devlin et al. 2018, 3.1 and 4, with the names of transformers.
 """
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from bertjax.config import PretrainConfig, RtdConfig
 from bertjax.config.model import BertConfig
 from bertjax.model import losses
-from bertjax.model.base_head import BertWithHead, Outputs, Params, Rows, TokenHead
+from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.dropout import row_uniforms
 from bertjax.model.embeddings import layer_norm, take_positions
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear, residual_stddev
+from bertjax.model.recipe import SHARINGS, Recipe
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding, pooled
 
 
@@ -203,6 +202,12 @@ class BertForReplacedTokenDetection(TokenHead):
         return self.generator_config is not None or super().is_random
 
     @property
+    def recipe(self) -> Recipe:
+        if self.generator_config is None:
+            return Recipe()
+        return SHARINGS[self.sharing]
+
+    @property
     def clipped_apart(self) -> tuple[str, ...]:
         if self.generator_config is None or self.sharing == "es":
             return ()
@@ -272,36 +277,6 @@ class BertForReplacedTokenDetection(TokenHead):
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         return {"logits": self.discriminator_predictions(encoded["last_hidden_state"], rows)}
-
-    def stored(self, params: Params, *, is_new: bool = False) -> Params:
-        """Leaves out embeddings of the generator that are shared, or takes the difference to them.
-
-        New parameters have the difference 0.
-        """
-        flat: Any = flatten_dict(params, sep="/")
-        for own, theirs in self._pairs(flat):
-            if self.sharing == "gdes":
-                flat[own] = (flat[theirs] if is_new else flat[own]) - flat[theirs]
-            elif flat[own].shape == flat[theirs].shape:
-                del flat[theirs]
-        return unflatten_dict(flat, sep="/")
-
-    def joined(self, params: Params) -> Params:
-        flat: Any = flatten_dict(params, sep="/")
-        for own, theirs in self._pairs(flat):
-            if self.sharing == "gdes":
-                flat[own] = flat[own] + jax.lax.stop_gradient(flat[theirs])
-            else:
-                flat.setdefault(theirs, flat[own])
-        return unflatten_dict(flat, sep="/")
-
-    def _pairs(self, paths: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns the (path here, path in the generator) of embeddings with something in common."""
-        ends = ["word_embeddings/", "position_embeddings/"]
-        ends += ["token_type_embeddings/", "layer_norm/"] if self.sharing == "es" else []
-        own = tuple(f"bert/embeddings/{end}" for end in ends)
-        has_pairs = self.generator_config is not None and self.sharing != "none"
-        return [(x, f"generator/{x}") for x in paths if has_pairs and x.startswith(own)]
 
 
 @jax.vmap

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from bertjax.config.model import TaggerConfig
 from bertjax.model import losses
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
+from bertjax.model.recipe import FixedEncoder
 
 LSTM_LAYERS = 2
 
@@ -106,7 +107,11 @@ class FeatureTagger(BertWithHead):
     class_part = "classifier"
     outputs = ("logits",)
     objectives = {"tokens": losses.CLASSES}
-    frozen = ("bert",)
+    encoder_has_dropout = False
+
+    @property
+    def recipe(self) -> FixedEncoder:
+        return FixedEncoder()
 
     @property
     def reads_hidden_states(self) -> bool:

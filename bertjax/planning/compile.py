@@ -19,8 +19,8 @@ from bertjax.model import HEADS, MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
-from bertjax.train.program import PretrainingProgram, batch_shapes, with_head
-from bertjax.train.step import TEACHER, with_sharding
+from bertjax.train.distillation import Teacher
+from bertjax.train.program import PretrainingProgram, batch_shapes, with_head, with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
@@ -124,14 +124,14 @@ def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise
 def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     phase = config.phases[index]
     mesh = sharding.make_mesh(config.mesh, topology.devices)
-    program, constants = _program(config, mesh)
+    program, teacher = _program(config, mesh)
     devices = len(topology.devices)
     flops = program.flops_per_row(phase) * phase.batch_size / devices
     begin = time.perf_counter()
     moved: list[Collective] = []
     traffic: dict[str, int] = {}
     try:
-        compiled = _compile(program, phase, constants)
+        compiled = _compile(program, phase, teacher)
         memory = _memory(compiled, topology)
     except DoesNotFit as error:
         memory = {"peak": error.used, "available": error.available}
@@ -167,16 +167,16 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     )
 
 
-def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the program of the train step, and the shapes of the teacher's parameters, if any."""
+def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, Any]:
+    """Returns the program of the train step, and the shapes of the teacher's parameters or None."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
-        return PretrainingProgram(config, mesh), ()
-    teacher = _teacher(config)
-    shapes = jax.eval_shape(lambda: init_params(teacher, 0))
-    placed = with_sharding(shapes, sharding.state_sharding(mesh, shapes))
-    return PretrainingProgram(config, mesh, teacher), ({TEACHER: placed},)
+        return PretrainingProgram(config, mesh), None
+    model = _teacher(config)
+    shapes = jax.eval_shape(lambda: init_params(model, 0))
+    program = PretrainingProgram(config, mesh, Teacher(model, shapes, ""))
+    return program, with_sharding(shapes, program.teacher_sharding)
 
 
 def _teacher(config: PretrainConfig) -> BertWithHead:
@@ -186,12 +186,11 @@ def _teacher(config: PretrainConfig) -> BertWithHead:
     return load_model(name, "masked_lm", dtype=config.dtype).model
 
 
-def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ...]) -> Any:
-    where = jax.tree.map(lambda s: s.sharding, constants)
-    step = program.for_phase(phase).train_step(phase.accumulation_steps, *where)
+def _compile(program: PretrainingProgram, phase: Phase, teacher: Any) -> Any:
+    step = program.for_phase(phase).train_step(phase.accumulation_steps)
     batch = batch_shapes(program.config, phase, program.rows)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
-    lowered = step.lower(program.state_shapes, batch, seed, *constants)
+    lowered = step.lower(program.state_shapes, batch, seed, teacher)
     try:
         # Local devices cannot load the program from the cache.
         with no_compilation_cache(), progress.progress("compiling the training step"):

@@ -34,6 +34,7 @@ from bertjax.base.workdir_files import DAMAGED, DELETED, REPLACED
 from bertjax.devices import hosts
 from bertjax.devices.activity import SAVING, Clock
 from bertjax.devices.host_watch import HostWatch
+from bertjax.train.step import TrainState
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
 logging.getLogger("absl").addFilter(
@@ -230,7 +231,7 @@ class Checkpointer:
             OSError: this save or the previous one failed, for example because the disk is full.
         """
         items = ocp.args.Composite(
-            state=ocp.args.StandardSave(jax.tree.map(_kept, state)),
+            state=ocp.args.StandardSave(jax.tree.map(_kept, _stored(state))),
             progress=ocp.args.JsonSave(dict(progress)),
         )
         # Orbax would warn if `metrics` were None, and JSON has neither NaN nor infinity.
@@ -283,7 +284,7 @@ class Checkpointer:
 
         hosts.on_first(check)
         items = ocp.args.Composite(
-            state=ocp.args.StandardRestore(like), progress=ocp.args.JsonRestore()
+            state=ocp.args.StandardRestore(_stored(like)), progress=ocp.args.JsonRestore()
         )
         try:
             restored = self._manager.restore(step, args=items)
@@ -294,7 +295,7 @@ class Checkpointer:
                 "version; if not, move this checkpoint to another folder and run the same command "
                 "again, which then uses the previous checkpoint."
             ) from error
-        return restored["state"], restored["progress"]
+        return _from_stored(restored["state"], like), restored["progress"]
 
     def close(self) -> None:
         """Waits for the save in progress and closes Orbax's manager.
@@ -321,6 +322,23 @@ class Checkpointer:
         alone = not getattr(error, "on_all_hosts", error is None)
         if not (alone and self._watch and self._watch.announce_error(error)):
             self.close()
+
+
+def _stored(state: Any) -> Any:
+    """Returns the tree that a checkpoint holds: trained and fixed parameters together."""
+    if not isinstance(state, TrainState):
+        return state
+    stored = state._asdict()
+    stored["params"] = state.params | stored.pop("fixed")
+    return stored
+
+
+def _from_stored(stored: Any, like: Any) -> Any:
+    """Returns the state of which `_stored` made the tree, which has the structure of `like`."""
+    if not isinstance(like, TrainState):
+        return stored
+    fixed = {name: stored["params"].pop(name) for name in like.fixed}
+    return TrainState(fixed=fixed, **stored)
 
 
 def _kept(x: jax.Array) -> jax.Array:

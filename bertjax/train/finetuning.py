@@ -31,6 +31,7 @@ from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.inference.saved_task import check_class_ids
 from bertjax.model import HEADS
+from bertjax.model.recipe import flattened
 from bertjax.record.early_stopping import EarlyStopping
 from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
@@ -54,9 +55,10 @@ from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_ba
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.distillation import Teacher, check_length, distilled_task
-from bertjax.train.recipes import FROZEN, make_recipe
+from bertjax.train.program import Program
+from bertjax.train.recipes import Lora, make_recipe
 from bertjax.train.run import Job, identity_of, never_stopped
-from bertjax.train.step import Program, TrainState, split_params
+from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.adapters import adapter_files
@@ -144,10 +146,11 @@ class FinetuningJob(Job):
             objective,
             (phase,),
             mesh,
-            teacher and teacher.model,
-            teacher and teacher.params,
-            config.accumulation_steps,
-            make_recipe(config, loaded.model),
+            teacher,
+            recipe=make_recipe(config, loaded.model),
+            layer_decay=config.layer_decay,
+            average_decay=config.average_decay,
+            accumulation_steps=config.accumulation_steps,
         )
         if config.loss == SIMCSE and not program.model.is_random:
             raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
@@ -358,11 +361,12 @@ class FinetuningJob(Job):
         self.predictor = self._predictor()
 
     def _adapters(self, state: TrainState, params: Any) -> dict[str, Any]:
-        recipe, flat = self.program.recipe, flatten_dict(params, sep="/")
-        trained = split_params(recipe.averaged(state.params, state.opt_state), (FROZEN,))[0]
-        matrices = recipe.matrices(hosts.fetch(trained, self.program.mesh))
-        others = (*recipe.frozen, *self.program.model.separate_parts)
-        head: Any = {path: x for path, x in flat.items() if not path.startswith(others)}
+        recipe = self.program.recipe
+        assert isinstance(recipe, Lora)
+        matrices = recipe.matrices(hosts.fetch(self.program.averaged(state), self.program.mesh))
+        others = (*recipe.prefixes, *self.program.model.separate_parts)
+        flat = flattened(params)
+        head = {path: x for path, x in flat.items() if not path.startswith(others)}
         facts = {"r": recipe.rank, "lora_alpha": recipe.scale * recipe.rank}
         facts |= {"base_model_name_or_path": self.config.init}
         return adapter_files(matrices, head, self.loaded.config, facts)
@@ -375,7 +379,7 @@ class FinetuningJob(Job):
         tagger_params = None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)
-            tagger_params, params = split_params(params, self.program.model.frozen)
+            tagger_params, params = self.program.recipe.split(params)
         card = model_card(
             self.workdir.path.name,
             head,

@@ -98,7 +98,7 @@ class HeldOutEvaluation:
         self._config, self._tokenizer, self._program = config, tokenizer, program
         self._data = [("", data), *others]
         self._steps = {  # phases may differ in the rotary base of their model
-            phase.global_rope_theta: program.for_phase(phase).eval_step() for phase in config.phases
+            phase.global_rope_theta: program.eval_step(phase) for phase in config.phases
         }
         self._held_out: dict[Phase, list[HeldOutSources]] = {}
 
@@ -125,8 +125,7 @@ class HeldOutEvaluation:
                 jax.block_until_ready(self._step(phase)(params, batch))
 
     def _step(self, phase: Phase) -> Callable[[Any, Any], Any]:
-        step = self._steps[phase.global_rope_theta]
-        return lambda params, batch: step(params, batch, *self._program.constants)
+        return self._steps[phase.global_rope_theta]
 
     def batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
         """Yields the batches of `held_out`, each of one microbatch of `phase`, on the devices."""

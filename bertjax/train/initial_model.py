@@ -5,7 +5,6 @@ longer rows. A discriminator of ELECTRA gets its generator (--generator_init).
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from bertjax.base.files import listed
 from bertjax.config import PretrainConfig, RtdConfig, differences
 from bertjax.config.model import DROPOUT_FIELDS, BertConfig
 from bertjax.devices import hosts
+from bertjax.model.recipe import SHARINGS
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.load import with_new_words, with_positions
@@ -62,9 +62,8 @@ def with_generator(
         )
     params = loaded.params | {"generator": generator.params}
     if rtd.sharing == "es":
-        model: Any = loaded.model
-        model = model.with_generator(rtd)
-        shared = model.joined(model.stored(params))["generator"]
+        recipe = SHARINGS["es"]
+        shared = recipe.join(*recipe.split(params))["generator"]
         if not jax.tree.all(jax.tree.map(np.array_equal, shared, generator.params)):
             raise ValueError(
                 f"--generator_init {name} and --init {config.init} have other embeddings, which "

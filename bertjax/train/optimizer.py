@@ -264,6 +264,13 @@ def average_params(decay: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(ema.init, update)
 
 
+def averaged(params: Any, average: optax.EmaState, decay: float) -> Any:
+    """Returns the average with corrected bias that `average_params` holds, or `params` at first."""
+    count = jnp.asarray(average.count)
+    mean = optax.tree.bias_correction(average.ema, decay, jnp.maximum(count, 1))
+    return jax.tree.map(lambda x, y: jnp.where(count > 0, x, y), mean, params)
+
+
 def make_optimizer(
     config: OptimizerConfig,
     schedule: Schedule,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bertjax.base.addresses import place
@@ -115,9 +114,7 @@ class PretrainingJob(Job):
         self._data.require_in_background(lengths[1:])
         teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
-        program = PretrainingProgram(
-            config, mesh, teacher and teacher.model, teacher and teacher.params
-        )
+        program = PretrainingProgram(config, mesh, teacher)
         super().__init__(config, program, config.phases, tokenizer)
         self.workdir, identity = workdir, identity_of(config, teacher)
         weights = {"teacher_weights": identity.pop("teacher_weights", None)}
@@ -239,14 +236,13 @@ class PretrainingJob(Job):
         return {}
 
     def _write_model_of(self, state: TrainState, step: int, folder: Path) -> None:
-        params = hosts.fetch(state.params, self.program.mesh)
+        params = hosts.fetch(self.program.final_params(state), self.program.mesh)
         hosts.on_first(lambda: self._write_model(folder, params, step))
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = map(dataclasses.asdict, self.config.phases)
         is_new = not (self.config.init or self.config.distillation.layers)
         model = model_at(self.config.model, phases, step, is_new=is_new)
-        params = jax.device_get(self.program.model.joined(params))
         parts = params, model, self.tokenizer, str(self.config.head)
         write_model(self.workdir, folder, *parts, step)
         if "generator" in params:
@@ -285,8 +281,8 @@ class PretrainingJob(Job):
         metrics = self._evaluation.evaluate(params, phase, check)
         return {f"eval/{key}": value for key, value in metrics.items()}
 
-    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        self._evaluation.compile(params, phase)
+    def compile_evaluation(self, state: TrainState, phase: Phase) -> bool:
+        self._evaluation.compile(self.program.final_params(state), phase)
         return True
 
     def flops_per_row(self, phase: Phase) -> float:

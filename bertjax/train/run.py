@@ -58,8 +58,8 @@ from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
 from bertjax.train.distillation import Teacher
-from bertjax.train.recipes import FROZEN
-from bertjax.train.step import Program, TrainState
+from bertjax.train.program import Program
+from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir, opened
 
 # Names of config fields whose values may differ between the hosts of a run.
@@ -171,7 +171,7 @@ class Job(abc.ABC):
     def add_readers(self, run: EventStream, progress: Mapping[str, Any]) -> None:  # noqa: B027
         """Adds readers of this job alone, which remember their part of `progress`."""
 
-    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+    def compile_evaluation(self, state: TrainState, phase: Phase) -> bool:
         """Compiles the evaluation of a phase, before its first step, if that is possible.
 
         Returns whether later evaluations of the phase need no compilation.
@@ -550,7 +550,7 @@ class Saver:
         """
         self._checkpoints.wait()
         with self.run.clock.compiling("the evaluation"):
-            if self.job.compile_evaluation(state.params, segment.phase):
+            if self.job.compile_evaluation(state, segment.phase):
                 self._compiled = segment.phase_index
 
     def after(self, state: TrainState, segment: Segment) -> None:
@@ -706,6 +706,7 @@ def _open_readers(
 def facts_of(job: Job, step: int) -> dict[str, Any]:
     """Returns what the report says about this process, which trains from `step`."""
     attention, requested = job.program.attention, job.settings.attention
+    shapes = job.program.state_shapes
     kernel = f"{attention.kernel} ({attention.reason})"
     if requested not in ("auto", attention.kernel):
         kernel = f"{attention.kernel} ({attention.reason}; warning: {requested} was requested)"
@@ -714,7 +715,7 @@ def facts_of(job: Job, step: int) -> dict[str, Any]:
         "num_steps": job.num_steps,
         "best_metric": job.best_metric,
         "higher_is_better": job.higher_is_better,
-        "parameters": sum(x.size for x in jax.tree.leaves(job.program.state_shapes.params)),
+        "parameters": sum(x.size for x in jax.tree.leaves((shapes.params, shapes.fixed))),
         "dtype": job.settings.dtype,
         "mesh": " x ".join(f"{axis}={size}" for axis, size in job.program.mesh.shape.items()),
         "attention": kernel,
@@ -737,11 +738,10 @@ def first_line(job: Job, step: int) -> str:
         steps += f", resuming at step {step}" if step else ""
     size = f"{facts['parameters']:,} parameters"
     shapes = job.program.state_shapes
-    if FROZEN in shapes.params:
-        trained = jax.tree.leaves([x for key, x in shapes.params.items() if key != FROZEN])
-        bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
-        size += f", of which {sum(x.size for x in trained):,} are trained with {bytes:,} bytes of"
-        size += " optimizer state"
+    if shapes.fixed:
+        trained = sum(x.size for x in jax.tree.leaves(shapes.params))
+        moments = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
+        size += f", of which {trained:,} are trained with {moments:,} bytes of optimizer state"
     return f"{size}, {facts['dtype']}, on {where}; {steps}"
 
 

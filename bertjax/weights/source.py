@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.checksums import damaged_steps, without_older_checkpoints
 from bertjax.base.files import brief, is_remote, listed, read_json, refuse_links_outside
@@ -18,6 +17,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import fetch, may_be_hub_name
 from bertjax.config import RtdConfig, model_at
 from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.model.recipe import flattened, nested
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
 from bertjax.weights import adapters, hf, names, sentence_transformers
@@ -285,10 +285,9 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
                 f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}): remove "
                 f"{workdir / 'checkpoints' / str(step)} to use the previous one."
             ) from error
-    params = model.joined(params)
+    params = model.recipe.join(params, {})
     exported = {name: part for name, part in params.items() if name not in model.training_parts}
-    flat: Any = flatten_dict(exported, sep="/")
-    tensors = dict(names.to_hf(flat, model.config))
+    tensors = dict(names.to_hf(flattened(exported), model.config))
     is_new = not run.get("init") and not (run.get("distillation") or {}).get("layers")
     config = model_at(model.config, run.get("phases") or (), step, is_new=is_new).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
@@ -297,8 +296,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
-    shapes = unflatten_dict(param_shapes(model), sep="/")
-    like = {"params": jax.eval_shape(model.stored, shapes)}
+    shapes, _ = jax.eval_shape(model.recipe.split, nested(param_shapes(model)))
+    like = {"params": shapes}
     restore = ocp.args.PyTreeRestore(
         like,
         restore_args=ocp.checkpoint_utils.construct_restore_args(

@@ -75,7 +75,7 @@ def temporary_bytes(model: BertConfig, remat: Any) -> int:
     program = PretrainingProgram(config, mesh)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = program.train_step(phase.accumulation_steps).lower(
-        program.state_shapes, batch_shapes(config, phase, program.rows), seed
+        program.state_shapes, batch_shapes(config, phase, program.rows), seed, None
     )
     return lowered.compile().memory_analysis().temp_size_in_bytes
 

@@ -52,7 +52,7 @@ WHOLE = {
 def test_a_device_keeps_its_share_of_parameters_and_moments(tiny, axes, share):
     sizes = {axis: {"fsdp": 4, "tensor": 2}[axis] for axis in axes}
     mesh = sharding.make_mesh(MeshConfig(**sizes))
-    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), optax.adam(1e-3))
+    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), {}, optax.adam(1e-3))
     placed = jax.device_put(state, sharding.state_sharding(mesh, state))
     kept = whole = 0
     for path, leaf in jax.tree.leaves_with_path(placed):
@@ -74,7 +74,7 @@ def test_a_device_keeps_its_share_of_parameters_and_moments(tiny, axes, share):
 def test_moments_of_another_shape_than_their_parameters_are_whole(tiny):
     mesh = sharding.make_mesh(MeshConfig(fsdp=4, tensor=2))
     rule = optax.scale_by_factored_rms(min_dim_size_to_factor=16)
-    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), rule)
+    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), {}, rule)
     placed = jax.device_put(state, sharding.state_sharding(mesh, state))
     moments = placed.opt_state.v_row["bert"]["pooler"]["kernel"]
     assert moments.ndim == 1 and moments.is_fully_replicated

@@ -18,11 +18,9 @@ from bertjax.train.distillation import distilled_pretraining, distilled_task
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import (
     TEACHER,
+    Steps,
     create_train_state,
-    jit_train_step,
     make_loss_fn,
-    make_train_step,
-    with_seed,
 )
 from bertjax.weights import init_params
 
@@ -239,34 +237,31 @@ class Distilled:
         schedule = make_schedule(optimizer, [phase])
         self.tx = make_optimizer(optimizer, schedule)
         model = BertForPreTraining(student)
-        self.step_fn = make_train_step(
+        self.steps = Steps(
             make_loss_fn(model, objective, teacher),
             objective.weights,
             self.tx,
             schedule,
-            mesh=self.mesh,
+            self.mesh,
             accumulation_steps=accumulation,
-            frozen=(TEACHER,),
         )
         self.params, self.teacher = init_params(model, 0), init_params(teacher, 1)
 
     def run(self, batch, steps=2):
         """Parameters and metrics of the last step, the state, and the teacher afterwards."""
-        state = create_train_state(self.params, self.tx)
+        state = create_train_state(self.params, {}, self.tx)
         where = sharding.state_sharding(self.mesh, state)
-        constants = {TEACHER: self.teacher}
-        of_teacher = sharding.state_sharding(self.mesh, constants)
-        step = jit_train_step(self.step_fn, where, self.rows, of_teacher)
-        constants = jax.device_put(constants, of_teacher)
-        step = with_seed(step, 0, constants)
+        of_teacher = sharding.state_sharding(self.mesh, self.teacher)
+        step = self.steps.compiled(where, self.rows, of_teacher)
+        teacher = jax.device_put(self.teacher, of_teacher)
         # A copy, for the step takes what it is given.
         state = jax.device_put(jax.tree.map(jnp.copy, state), where)
         rows = sharding.host_rows(self.rows, ROWS)
         placed = sharding.to_devices(batch, rows, self.rows, ROWS)
         metrics = {}
         for _ in range(steps):
-            state, metrics = step(state, placed)
-        return jax.device_get((state.params, metrics)), state, constants[TEACHER]
+            state, metrics = step(state, placed, np.uint32(0), teacher)
+        return jax.device_get((state.params, metrics)), state, teacher
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +334,6 @@ class Table:
 
     is_random = False
 
-    def joined(self, params):
-        return params
-
     def apply(self, variables, input_ids, *others, **named):
         logits = variables["params"]["table"][input_ids]
         nsp = jnp.zeros((len(input_ids), 1, 2))
@@ -355,10 +347,10 @@ def test_no_gradient_reaches_the_teacher(batch, tiny_config):
     loss_fn = make_loss_fn(model, objective, model)
     size = (tiny_config.vocab_size, tiny_config.vocab_size)
     tables = np.random.default_rng(0).normal(size=(2, *size)).astype(np.float32)
-    params = {"table": tables[0], TEACHER: {"table": tables[1]}}
+    params = {"table": tables[0]}, {"table": tables[1]}
     weights = objective.weights(batch)
-    grads = jax.jit(jax.grad(lambda p: loss_fn(p, batch, weights, None)[0]))(params)
-    assert np.any(grads["table"]) and not np.any(grads[TEACHER]["table"])
+    grads = jax.jit(jax.grad(lambda p: loss_fn(p[0], batch, weights, None, p[1])[0]))(params)
+    assert np.any(grads[0]["table"]) and not np.any(grads[1]["table"])
 
 
 @pytest.mark.parametrize(

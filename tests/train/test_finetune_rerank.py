@@ -17,8 +17,9 @@ from bertjax.model import HEADS
 from bertjax.model.losses import ranking
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import experiments as variants
-from bertjax.train import step
+from bertjax.train.step import make_loss_fn
 from tests.rows import RATE, make_batch, short_run
+from tests.steps import gradients_of
 
 
 @pytest.mark.parity
@@ -81,14 +82,11 @@ def test_devices_and_microbatches_give_the_gradient_of_the_whole(
     shape = row_shape(64, 3, (16,))
     batch, _ = make_batch(features, shape, Labels("ranking", num_choices=3), 0)
     objective = model.objective("ranking")
-    weights, rows = objective.weights(batch), jnp.arange(16)
 
     def computed(devices, steps):
         mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:devices])
-        grads = step._make_row_grads(step.make_loss_fn(model, objective), ())
-        within = sharding.within(mesh, jax.jit(step._make_compute(grads, mesh, steps)))
-        placed = jax.device_put(batch, sharding.batch_sharding(mesh))
-        return jax.device_get(within(params, placed, weights, jax.random.key(0), rows))
+        loss_fn = make_loss_fn(model, objective)
+        return gradients_of(loss_fn, objective, params, batch, mesh, steps)
 
     expected = computed(1, 1)
     assert expected[1]["loss"][1] == 20 and expected[0] > 0

@@ -14,9 +14,10 @@ from bertjax.devices import sharding
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks.training_data import Labels, row_shape
-from bertjax.train import step
-from bertjax.train.step import Split, make_global_loss_fn, make_loss_fn
+from bertjax.train.global_batch import GlobalLoss
+from bertjax.train.step import DropoutKey, apply_model, device_axis, make_loss_fn
 from tests.rows import make_batch
+from tests.steps import gradients_of
 
 EXAMPLES, TEXTS, ROWS = 20, 3, 16
 
@@ -65,19 +66,14 @@ def batch(features):
 def gradients(model, params, batch, steps=1, mesh: Mesh | None = None):
     """Loss, sums and gradients of a batch, computed as a train step computes them."""
     mesh = mesh or sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    axis = step.device_axis(mesh)
-    split = Split(EXAMPLES, steps, axis, mesh.shape["data"] if axis else 1)
+    axis = device_axis(mesh)
     objective = model.objective("contrastive")
     if objective.compares_examples:
-        loss_fn, steps = make_global_loss_fn(model, objective, split), 1
+        devices = mesh.shape["data"] if axis else 1
+        loss_fn, steps = GlobalLoss(model, objective, EXAMPLES, steps, axis, devices), 1
     else:
         loss_fn = make_loss_fn(model, objective)
-    compute = step._make_compute(step._make_row_grads(loss_fn, ()), mesh, steps)
-    weights = objective.weights(batch)
-    rows = jnp.arange(len(batch["input_ids"]))
-    within = sharding.within(mesh, jax.jit(compute))
-    placed = jax.device_put(batch, sharding.batch_sharding(mesh))
-    return jax.device_get(within(params, placed, weights, jax.random.key(0), rows))
+    return gradients_of(loss_fn, objective, params, batch, mesh, steps)
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +149,11 @@ def test_two_texts_of_an_example_have_dropout_masks_of_their_own(model, params, 
     shape = row_shape(64, 2, (ROWS,))
     batch, places = make_batch(same, shape, Labels("contrastive", num_choices=2), 0)
     inputs = {key: batch[key] for key in MODEL_INPUTS}
-    encode = jax.jit(lambda *args: step._outputs(model, params, *args)["sentence_embedding"])
+    encode = jax.jit(lambda *args: apply_model(model, params, *args)["sentence_embedding"])
     rows = jnp.arange(ROWS)
     plain = np.asarray(encode(inputs, None))
     drawn = [
-        np.asarray(encode(inputs, step.DropoutKey(jax.random.key(seed), rows)))
-        for seed in (0, 0, 1)
+        np.asarray(encode(inputs, DropoutKey(jax.random.key(seed), rows))) for seed in (0, 0, 1)
     ]
     for place in places:
         first, second = (place.row, place.slot), (place.row, place.slot + 1)
@@ -197,7 +192,7 @@ def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, f
             if size == vectors.shape[-1]:
                 right += float(values.argmax() == 0)
     objective = model.objective("contrastive")
-    loss_fn = jax.jit(make_global_loss_fn(model, objective, Split(EXAMPLES)))
+    loss_fn = jax.jit(GlobalLoss(model, objective, EXAMPLES))
     loss, sums = loss_fn(params, batch, objective.weights(batch), None)
     np.testing.assert_allclose(loss, total, rtol=1e-5)
     assert sums["accuracy"] == (right, EXAMPLES)

@@ -23,8 +23,8 @@ from bertjax.model import HEADS
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import finetuning
 from bertjax.train.optimizer import decay_by_layer, make_optimizer
-from bertjax.train.recipes import FROZEN, make_recipe
-from bertjax.train.step import Program
+from bertjax.train.program import Program
+from bertjax.train.recipes import make_recipe
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.adapters import adapter_files
 from tests.rows import make_batch
@@ -115,11 +115,12 @@ class Setup:
             accumulation_steps=self.config.accumulation_steps,
         )  # fmt: skip
         mesh = sharding.make_mesh(self.config.mesh, jax.devices()[:devices])
-        recipe = make_recipe(self.config, self.model)
         objective = self.model.objectives["classes"]
         self.program = Program(
-            self.config, self.model, objective, (self.phase,), mesh, recipe=recipe
-        )
+            self.config, self.model, objective, (self.phase,), mesh,
+            recipe=make_recipe(self.config, self.model),
+            layer_decay=self.config.layer_decay, average_decay=self.config.average_decay,
+        )  # fmt: skip
         self.step = self.program.seeded_step(self.phase)
 
     def batch(self):
@@ -172,9 +173,9 @@ def test_a_state_holds_the_parameters_of_the_model(classifier, settings):
     """B of new adapters is zero, and A is at most 1 / sqrt(in), as in PEFT."""
     setup = Setup(classifier, **settings)
     split = setup.program.recipe.split(setup.params)
-    joined = setup.program.recipe.join(split)
+    joined = setup.program.recipe.join(*split)
     jax.tree.map(np.testing.assert_array_equal, joined, setup.params)
-    drawn = [x for path, x in flat(split).items() if path.endswith("lora_a")]
+    drawn = [x for path, x in flat(split[0]).items() if path.endswith("lora_a")]
     assert len(drawn) == (6 if "lora_rank" in settings else 0)
     for a in drawn:
         bound = a.shape[1] ** -0.5
@@ -185,9 +186,7 @@ def test_a_state_holds_the_parameters_of_the_model(classifier, settings):
 def test_lora_trains_adapters_and_head_with_little_state(classifier):
     setup = Setup(classifier, **LORA, average_decay=0.5)
     state, _ = setup.run()
-    assert_equal(
-        jax.device_get(state.params[FROZEN]), setup.program.recipe.split(setup.params)[FROZEN]
-    )
+    assert_equal(jax.device_get(state.fixed), setup.program.recipe.split(setup.params)[1])
     before, after = flat(setup.params), flat(jax.device_get(setup.program.final_params(state)))
     changed = {path for path in before if not np.array_equal(before[path], after[path])}
     assert changed == {
@@ -213,7 +212,7 @@ def test_the_average_has_the_weights_of_its_formula_and_skips_what_is_skipped(cl
             **state.params["classifier"],
             "bias": state.params["classifier"]["bias"] * jnp.nan,
         }
-        return state.replace(params={**state.params, "classifier": broken})
+        return state._replace(params={**state.params, "classifier": broken})
 
     state, states = setup.run(2)
     weights = np.array([0.8, 1.0]) / 1.8
@@ -249,27 +248,28 @@ HEAD = {
 
 
 def with_adapters(model, params, **settings):
-    """(recipe, parameters of a state whose B are random, those of the merged model)."""
+    """(recipe, trained parameters whose B are random, parameters of the merged model)."""
     config = FinetuneConfig(task="classify", init="m", lora_rank=3, lora_alpha=5.0, **settings)
     recipe, rng = make_recipe(config, model), np.random.default_rng(1)
-    split = jax.tree.map_with_path(
+    trained, fixed = recipe.split(params)
+    trained = jax.tree.map_with_path(
         lambda path, x: (
             rng.normal(size=x.shape).astype(np.float32) * 0.1
             if path[-1].key == "lora_b"
             else np.asarray(x)
         ),
-        recipe.split(params),
+        trained,
     )
-    return recipe, split, jax.device_get(recipe.join(split))
+    return recipe, trained, jax.device_get(recipe.join(trained, fixed))
 
 
 def test_a_merged_kernel_gives_the_outputs_of_kernel_and_adapter(classifier):
     model, params = classifier
-    recipe, split, merged = with_adapters(model, params)
+    _, trained, merged = with_adapters(model, params)
     x = np.random.default_rng(2).normal(size=(5, 32)).astype(np.float32)
     for name in ("query", "key", "value"):
         kernel = params["bert"]["encoder"]["layers"]["attention"][name]["kernel"][1]
-        adapter = split["bert"]["encoder"]["layers"]["attention"][name]
+        adapter = trained["bert"]["encoder"]["layers"]["attention"][name]
         apart = x @ kernel.reshape(32, 32) + 5 / 3 * (
             (x @ adapter["lora_a"][1]) @ adapter["lora_b"][1]
         )
@@ -305,14 +305,14 @@ def test_peft_loads_an_adapter_with_equal_outputs(
     config = tiny_family(family)
     model = HEADS[head](config, num_labels=3)
     params = random_params(model)
-    recipe, split, merged = with_adapters(model, params, lora_targets=targets)
+    recipe, trained, merged = with_adapters(model, params, lora_targets=targets)
     whole = {
-        path: x + 0.1 for path, x in flat(merged).items() if not path.startswith(recipe.frozen)
+        path: x + 0.1 for path, x in flat(merged).items() if not path.startswith(recipe.prefixes)
     }
     base, classes = tmp_path / "base", {"id2label": dict.fromkeys(range(3), "x")}
     save_hf(base, params, config, tokenizer, head=head, extra=classes if "seq" in head else None)
     for name, content in adapter_files(
-        recipe.matrices({key: x for key, x in split.items() if key != FROZEN}),
+        recipe.matrices(trained),
         whole,
         config,
         {"r": 3, "lora_alpha": 5.0, "base_model_name_or_path": str(base)},

@@ -87,7 +87,7 @@ def with_batches(monkeypatch, is_bad):
 def break_state(step, state):
     """Makes the parameters NaN at step 10."""
     nan = lambda x: x * math.nan if step == 10 else x  # noqa: E731
-    return state.replace(params=jax.tree.map(nan, state.params))
+    return state._replace(params=jax.tree.map(nan, state.params))
 
 
 @pytest.mark.slow

@@ -37,18 +37,18 @@ def test_each_phase_trains_a_model_with_its_own_base(config):
     program = PretrainingProgram(config, sharding.make_mesh(MeshConfig()))
     first, second = (program.for_phase(phase) for phase in PHASES)
     assert first.model.config.global_rope_theta == 100.0 and second is program
-    assert first.loss_fn is not second.loss_fn
 
 
 @pytest.mark.slow
 def test_the_loss_of_a_phase_is_that_of_its_base(config):
     program = PretrainingProgram(config, sharding.make_mesh(MeshConfig()))
     params, batch = program.new_state().params, random_rows(config, PHASES[1], 8)
-    losses = [program.for_phase(p).eval_step()(params, batch)["mlm_loss"][0] for p in PHASES]
+    losses = [program.eval_step(p)(params, batch)["mlm_loss"][0] for p in PHASES]
     own = dataclasses.replace(
         config, model=dataclasses.replace(config.model, global_rope_theta=100.0)
     )
-    expected = PretrainingProgram(own, program.mesh).eval_step()(params, batch)["mlm_loss"][0]
+    step = PretrainingProgram(own, program.mesh).eval_step(PHASES[1])
+    expected = step(params, batch)["mlm_loss"][0]
     assert losses[0] == expected and abs(float(losses[0] - losses[1])) > 1e-4
 
 

@@ -70,8 +70,9 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
     samples = np.random.default_rng(1).integers(5, tiny.vocab_size, (ROWS, PREDICTIONS))
     samples[:, ::2] = batch["masked_labels"][:, ::2]  # equal ones are not replaced
     monkeypatch.setattr(heads, "sample", lambda logits, uniforms: jnp.asarray(samples))
-    state = model.stored(random_params(model))
-    params = jax.device_get(model.joined(state))
+    recipe = model.recipe
+    trained, fixed = recipe.split(random_params(model))
+    params = jax.device_get(recipe.join(trained, fixed))
     generator = params.pop("generator")
     save_hf(tmp_path / "d", params, tiny, tokenizer, head="rtd")
     save_hf(tmp_path / "g", generator, model.generator_config, tokenizer, head="masked_lm")
@@ -80,8 +81,14 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
 
     objective = model.objective("pretraining")
     weights = objective.weights(batch)
-    loss_fn = jax.value_and_grad(make_loss_fn(model, objective), has_aux=True)
-    (loss, sums), grads = jax.jit(loss_fn)(state, batch, weights, None)
+    loss_fn = make_loss_fn(model, objective)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss_of(trained):
+        return loss_fn(recipe.join(trained, fixed), batch, weights, None)
+
+    (loss, sums), grads = loss_of(trained)
 
     used = batch["masked_weights"] > 0
     ids, replaced = torch.tensor(batch["input_ids"]).long(), torch.zeros(ROWS, LENGTH)
@@ -151,13 +158,14 @@ def test_parameters_that_are_stored_come_back(sharing, tiny, random_params):
         own = params["bert"]["embeddings"]
         shared = {name: own[name] for name in own if name != "projection"}
         params["generator"]["bert"]["embeddings"] |= shared
-    stored = model.stored(params)
-    left_out = len(jax.tree.leaves(params)) - len(jax.tree.leaves(stored))
+    recipe = model.recipe
+    trained, fixed = recipe.split(params)
+    left_out = len(jax.tree.leaves(params)) - len(jax.tree.leaves((trained, fixed)))
     assert left_out == (5 if sharing == "es" else 0)
-    again = model.joined(stored)
+    again = recipe.join(trained, fixed)
     for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    new = model.joined(model.stored(params, is_new=True))
+    new = recipe.join(*recipe.split(params, is_new=True))
     own, theirs = (x["bert"]["embeddings"] for x in (new, new["generator"]))
     name = "word_embeddings"
     equal = np.array_equal(own[name]["embedding"], theirs[name]["embedding"])
@@ -264,7 +272,8 @@ def test_sequences_of_a_packed_row_are_as_alone(tiny, random_params, monkeypatch
     best = lambda logits, uniforms: jnp.argmax(logits, axis=-1)  # noqa: E731
     monkeypatch.setattr(heads, "sample", best)
     model = model_of(tiny, "es")
-    params, rng = model.joined(model.stored(random_params(model))), np.random.default_rng(0)
+    trained, fixed = model.recipe.split(random_params(model))
+    params, rng = model.recipe.join(trained, fixed), np.random.default_rng(0)
     ids, labels = rng.integers(5, tiny.vocab_size, (2, 2, 8)), np.full((1, 4), 7)
     places = np.arange(8)
     packed = {

@@ -14,17 +14,17 @@ from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.devices import sharding
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
+from bertjax.model.recipe import FixedEncoder, Recipe
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.step import (
     DropoutKey,
+    Steps,
     create_train_state,
-    jit_train_step,
     make_loss_fn,
-    make_train_step,
-    with_seed,
 )
 
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
+ALL_TRAINED = Recipe()
 REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
@@ -58,11 +58,11 @@ class Setup:
         mesh=MeshConfig(),  # noqa: B008
         accumulation=1,
         dropout=0.0,
-        frozen=(),
+        recipe=ALL_TRAINED,
         dropout_prng="threefry2x32",
         dtype="float32",
     ):
-        self.frozen = frozen
+        self.recipe = recipe
         config = dataclasses.replace(
             config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
@@ -78,34 +78,33 @@ class Setup:
         phase = Phase(num_steps=10, max_length=LENGTH, batch_size=ROWS)
         schedule = make_schedule(optimizer, [phase])
         self.tx = make_optimizer(optimizer, schedule)
-        self.step_fn = make_train_step(
+        self.steps = Steps(
             self.loss_fn,
             pretraining_weights,
             self.tx,
             schedule,
-            mesh=self.mesh,
-            accumulation_steps=accumulation,
-            frozen=frozen,
+            self.mesh,
+            recipe,
+            accumulation,
             dropout_prng=dropout_prng,
         )
 
     def create(self, params):
-        return create_train_state(jax.tree.map(jnp.asarray, params), self.tx, self.frozen)
+        return create_train_state(*self.recipe.split(jax.tree.map(jnp.asarray, params)), self.tx)
 
     def put(self, params, batch):
         where = sharding.state_sharding(self.mesh, jax.eval_shape(self.create, params))
         state = jax.device_put(self.create(params), where)
-        step = jit_train_step(self.step_fn, where, self.rows)
+        step = self.steps.compiled(where, self.rows)
         rows = sharding.host_rows(self.rows, ROWS)
         return step, state, sharding.to_devices(batch, rows, self.rows, ROWS)
 
     def run(self, params, batch, steps=2):
         """The state after some steps; the first has a rate of 0, so more than one."""
         step, state, placed = self.put(params, batch)
-        step = with_seed(step, 0)
         for _ in range(steps):
-            state, metrics = step(state, placed)
-        return jax.device_get((state.params, metrics))
+            state, metrics = step(state, placed, np.uint32(0), None)
+        return jax.device_get((self.recipe.join(state.params, state.fixed), metrics))
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +223,10 @@ def test_cheaper_keys_drop_as_much(tiny, tiny_config, batch):
 
 def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     step, state, placed = Setup(tiny_config, 1, dropout=0.3).put(tiny[1], batch)
-    step = with_seed(step, 0)
     losses = []
     for _ in range(2):
         # The first update has a rate of 0: both steps see the same parameters.
-        state, metrics = step(state, placed)
+        state, metrics = step(state, placed, np.uint32(0), None)
         losses.append(float(metrics["sums"]["mlm_loss"][0]))
     assert abs(losses[0] - losses[1]) > 1e-3
 
@@ -239,7 +237,7 @@ def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     [pytest.param(MeshConfig(), marks=pytest.mark.exhaustive), MeshConfig(tensor=2, fsdp=2)],
 )
 def test_frozen_parts_stay_bit_for_bit_and_have_no_moments(tiny, tiny_config, batch, mesh):
-    setup = Setup(tiny_config, 8, mesh, dropout=0.3, frozen=("bert",))
+    setup = Setup(tiny_config, 8, mesh, dropout=0.3, recipe=FixedEncoder())
     after, _ = setup.run(tiny[1], batch)
     before = jax.tree.map(np.asarray, tiny[1])
     assert jax.tree.all(jax.tree.map(np.array_equal, after["bert"], before["bert"]))
@@ -253,29 +251,28 @@ def test_frozen_parts_stay_bit_for_bit_and_have_no_moments(tiny, tiny_config, ba
 
 @pytest.fixture(scope="module")
 def compiled(tiny, tiny_config, batch):
-    """(microbatches, frozen parts) -> a step of eight devices that is compiled, and its state."""
+    """(microbatches, recipe) -> a step of eight devices that is compiled, and its state."""
 
     @functools.cache
-    def of(accumulation, frozen):
-        setup = Setup(tiny_config, 8, accumulation=accumulation, frozen=frozen)
+    def of(accumulation, recipe):
+        setup = Setup(tiny_config, 8, accumulation=accumulation, recipe=recipe)
         step, state, placed = setup.put(tiny[1], batch)
-        return step.lower(state, placed, np.uint32(0)).compile(), state
+        return step.lower(state, placed, np.uint32(0), None).compile(), state
 
     return of
 
 
 @pytest.mark.parametrize(
-    ("accumulation", "frozen"),
+    ("accumulation", "recipe"),
     [
-        pytest.param(1, (), marks=pytest.mark.slow),
-        (4, ()),
-        pytest.param(1, ("bert",), marks=pytest.mark.slow),
+        pytest.param(1, ALL_TRAINED, marks=pytest.mark.slow),
+        (4, ALL_TRAINED),
+        pytest.param(1, FixedEncoder(), marks=pytest.mark.slow),
     ],
 )
-def test_eight_devices_reduce_gradients_once_and_gather_nothing(
-    tiny, compiled, accumulation, frozen
-):
-    text = compiled(accumulation, frozen)[0].as_text()
+def test_eight_devices_reduce_gradients_once_and_gather_nothing(compiled, accumulation, recipe):
+    step, state = compiled(accumulation, recipe)
+    text = step.as_text()
     collective = re.compile(
         r"= (.*) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
         r"(?:-start)?\("
@@ -287,12 +284,11 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
     of_gradients = [of_one for of_one in sizes if of_one]
     assert len(of_gradients) == 1
     elements = sum(int(np.prod([int(n) for n in size.split(",")])) for size in of_gradients[0])
-    trained = [part for name, part in tiny[1].items() if name not in frozen]
-    assert elements == sum(x.size for x in jax.tree.leaves(trained))
+    assert elements == sum(x.size for x in jax.tree.leaves(state.params))
 
 
 def test_the_state_is_donated(compiled):
-    step, state = compiled(4, ())
+    step, state = compiled(4, ALL_TRAINED)
     parameters = sum(x.nbytes for x in jax.tree.leaves(state))
     assert step.memory_analysis().alias_size_in_bytes >= parameters
     assert not re.findall(r"copy\(%state_opt_state\S*(mu|nu)\S*kernel", step.as_text())
