@@ -43,8 +43,9 @@ class FixedEncoder(Recipe):
     """Trains the head alone."""
 
     def split(self, params: Params, *, is_new: bool = False) -> tuple[Params, Params]:
-        head = {name: part for name, part in params.items() if name != "bert"}
-        return head, {"bert": params["bert"]}
+        head = dict(params)
+        encoder = head.pop("bert")
+        return head, {"bert": encoder}
 
     def join(self, params: Params, fixed: Params) -> Params:
         return params | fixed

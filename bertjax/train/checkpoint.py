@@ -138,9 +138,12 @@ class Checkpointer:
     def _graded(self) -> list[tuple[float, int]]:
         """Returns (badness, -step) of each checkpoint with a finite metric; the least is best."""
         self.wait()
-        steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
-        graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
-        return [pair for pair in graded if pair[0] < math.inf]
+        graded = []
+        for step in self._manager.all_steps():
+            badness = self._badness(self._manager.metrics(step) or {})
+            if badness < math.inf:
+                graded.append((badness, -step))
+        return graded
 
     @property
     def best_step(self) -> int | None:
@@ -274,15 +277,7 @@ class Checkpointer:
         if step is None:
             raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
 
-        def check() -> None:
-            if damage := damage_of(self._directory / str(step)):
-                raise ValueError(
-                    f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run "
-                    "the same command again: it moves this checkpoint to the folder 'damaged' and "
-                    "resumes from the newest undamaged checkpoint."
-                )
-
-        hosts.on_first(check)
+        hosts.on_first(lambda: self._check(step))
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(_stored(like)), progress=ocp.args.JsonRestore()
         )
@@ -292,10 +287,16 @@ class Checkpointer:
             raise ValueError(
                 f"The checkpoint of step {step} in {self._directory} cannot be read "
                 f"({_summary(error)}). If another version of bertjax wrote the workdir, use that "
-                "version; if not, move this checkpoint to another folder and run the same command "
-                "again, which then uses the previous checkpoint."
+                "version."
             ) from error
         return _from_stored(restored["state"], like), restored["progress"]
+
+    def _check(self, step: int) -> None:
+        if damage := damage_of(self._directory / str(step)):
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run the "
+                "same command again: it resumes from the newest undamaged checkpoint."
+            )
 
     def close(self) -> None:
         """Waits for the save in progress and closes Orbax's manager.
@@ -360,9 +361,10 @@ def _summary(error: BaseException) -> str:
 
 def move_checkpoint(directory: Path, step: int, folder: str) -> Path:
     """Moves the checkpoint of `step` to `folder` beside `directory`; returns its new path."""
-    moved = directory.parent / folder
-    names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
-    target = next(moved / name for name in names if not (moved / name).exists())
+    target, number = directory.parent / folder / str(step), 1
+    while target.exists():
+        number += 1
+        target = target.with_name(f"{step}-{number}")
     move_folder(directory / str(step), target)
     return target
 

@@ -9,8 +9,6 @@ scales it to the norm of the tensor (You et al. 2019). The parameters of all enc
 stacked along axis 0: each layer has its own trust ratio and RMS.
 """
 
-import functools
-import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -25,11 +23,27 @@ Schedule = Callable[[Any], jax.Array]
 
 
 class _Curve(NamedTuple):
+    """A curve of `num_steps` steps after step `start`, whose first phase is `phase`."""
+
     start: int
     num_steps: int
-    learning_rate: float
-    warmup_steps: int
-    decay_steps: int
+    phase: Phase
+
+    def peak(self, config: OptimizerConfig) -> float:
+        return _first(self.phase.learning_rate, config.learning_rate)
+
+    def warmup_steps(self, config: OptimizerConfig) -> int:
+        steps = config.warmup_steps
+        if config.warmup_proportion is not None:
+            steps = int(config.warmup_proportion * self.num_steps)
+        return _first(self.phase.warmup_steps, steps)
+
+    def decay_steps(self, config: OptimizerConfig) -> int:
+        return _first(self.phase.decay_steps, config.decay_steps)
+
+
+def _first(value: Any, default: Any) -> Any:
+    return default if value is None else value
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
@@ -58,62 +72,68 @@ def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     Raises:
         ValueError: a curve is too short for its warm-up and decay.
     """
-    return _by_curve(config, phases, lambda curve, _: jnp.float32(curve.learning_rate))
+    return _by_curve(config, phases, lambda curve, _: jnp.float32(curve.peak(config)))
 
 
 def _by_curve(config: OptimizerConfig, phases: Sequence[Phase], value_of: Any) -> Schedule:
     """Returns step -> value_of(curve that the step belongs to, step)."""
     curves = _curves(config, phases)
 
-    def value(step: jax.Array) -> jax.Array:
-        found = value_of(curves[0], step)
+    def schedule(step: jax.Array) -> jax.Array:
+        value = value_of(curves[0], step)
         for curve in curves[1:]:
-            found = jnp.where(step >= curve.start, value_of(curve, step), found)
-        return found
+            value = jnp.where(step >= curve.start, value_of(curve, step), value)
+        return value
 
-    return value
+    return schedule
 
 
 def _curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
     """Returns the curves of `make_schedule`; raises ValueError if one of them is too short."""
-    starts = [0, *itertools.accumulate(phase.num_steps for phase in phases)]
-    first = [i for i, p in enumerate(phases) if i == 0 or p.learning_rate_curve == "restart"]
-    curves = []
-    for index, end in zip(first, [*first[1:], len(phases)], strict=True):
-        phase, num_steps = phases[index], starts[end] - starts[index]
-        rate, warmup, decay = phase.learning_rate, phase.warmup_steps, phase.decay_steps
-        if warmup is None:
-            proportion = config.warmup_proportion
-            warmup = config.warmup_steps if proportion is None else int(proportion * num_steps)
-        if warmup >= num_steps:
+    curves: list[_Curve] = []
+    start = 0
+    for phase in phases:
+        if curves and phase.learning_rate_curve == "continue":
+            longer = curves[-1].num_steps + phase.num_steps
+            curves[-1] = curves[-1]._replace(num_steps=longer)
+        else:
+            curves.append(_Curve(start, phase.num_steps, phase))
+        start += phase.num_steps
+    for curve in curves:
+        warmup, decay = curve.warmup_steps(config), curve.decay_steps(config)
+        if warmup >= curve.num_steps:
             raise ValueError(
-                f"warmup_steps={warmup} must be less than the {num_steps} steps of the "
-                "learning-rate curve: shorten the warm-up (--optimizer.warmup_steps) or add steps."
+                f"warmup_steps={warmup} must be less than the {curve.num_steps} steps of the "
+                "learning-rate curve: shorten the warm-up (--optimizer.warmup_steps)."
             )
-        decay = config.decay_steps if decay is None else decay
-        if warmup + decay > num_steps:
+        if warmup + decay > curve.num_steps:
             raise ValueError(
-                f"warmup_steps={warmup} and decay_steps={decay} do not fit in the {num_steps} "
-                "steps of the learning-rate curve: shorten them or add steps."
+                f"warmup_steps={warmup} and decay_steps={decay} do not fit in the "
+                f"{curve.num_steps} steps of the learning-rate curve: shorten them."
             )
-        peak = config.learning_rate if rate is None else rate
-        curves.append(_Curve(starts[index], num_steps, peak, warmup, decay))
     return curves
 
 
 def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
     since = jnp.asarray(step - curve.start, jnp.float32)
-    n, w = curve.num_steps, curve.warmup_steps
-    warmup = since / max(w, 1)
-    decay_steps = {"google": n, "hf": n - w, "trapezoidal": curve.decay_steps}[config.schedule]
-    # Without decay steps, the rate stays at the peak.
-    remains = (n - since) / decay_steps if decay_steps else jnp.ones_like(since)
+    warmup_steps = curve.warmup_steps(config)
+    warmup = since / max(warmup_steps, 1)
+    decay_steps = curve.num_steps
+    if config.schedule == "hf":
+        decay_steps -= warmup_steps
+    elif config.schedule == "trapezoidal":
+        decay_steps = curve.decay_steps(config)
+    if decay_steps:
+        remains = (curve.num_steps - since) / decay_steps
+    else:
+        remains = jnp.ones_like(since)  # the rate stays at the peak
     decay = jnp.clip(remains, 0.0, 1.0)
     if config.decay == "one_minus_sqrt":
         decay = 1.0 - jnp.sqrt(1.0 - decay)
     elif config.decay_power != 1.0:
         decay = decay**config.decay_power
-    return curve.learning_rate * jnp.clip(jnp.where(since < w, warmup, decay), 0.0, 1.0)
+    share = jnp.where(since < warmup_steps, warmup, decay)
+    return curve.peak(config) * jnp.clip(share, 0.0, 1.0)
 
 
 def difference_before(
@@ -124,23 +144,14 @@ def difference_before(
     They do not if these steps have the same learning rates, rotary bases and rows: phase,
     `max_length`, `max_predictions` and batch size.
     """
-
-    def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
-        stages = [(i, stage) for i, phase in enumerate(phases) for stage in phase.stages]
-        rows = [
-            (i, s.max_length, s.batch_size, s.max_predictions or 0, s.global_rope_theta or 0)
-            for i, s in stages
-        ]
-        return np.repeat(np.array(rows), [s.num_steps for _, s in stages], axis=0)[:step]
-
-    rows, new_rows = rows_of_steps(before), rows_of_steps(after)
-    if rows.shape != new_rows.shape or (rows != new_rows).any():
+    if _rows_of_steps(before, step) != _rows_of_steps(after, step):
         return (
             f"the rows of the {step} finished steps would change, because phases, max_length, "
             "batch sizes, max_predictions or global_rope_theta differ in these steps"
         )
     steps = np.arange(step)
-    rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))
+    rates = np.asarray(make_schedule(config, before)(steps))
+    new_rates = np.asarray(make_schedule(config, after)(steps))
     if (rates == new_rates).all():
         return None
     first = int(np.argmax(rates != new_rates))
@@ -151,9 +162,34 @@ def difference_before(
     )
 
 
+def _rows_of_steps(phases: Sequence[Phase], step: int) -> list[Any]:
+    """Returns what determines the rows of each of the first `step` steps."""
+    rows: list[Any] = []
+    for index, phase in enumerate(phases):
+        for stage in phase.stages:
+            facts = (
+                index,
+                stage.max_length,
+                stage.batch_size,
+                stage.max_predictions,
+                stage.global_rope_theta,
+            )
+            rows += [facts] * min(stage.num_steps, step - len(rows))
+    return rows
+
+
 def is_stacked(path: tuple[Any, ...]) -> bool:
     """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
-    return "/encoder/layers/" in f"/{jax.tree_util.keystr(path, simple=True, separator='/')}/"
+    return "/encoder/layers/" in f"/{_name(path)}/"
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _axes_of_tensor(path: tuple[Any, ...], x: jax.Array) -> tuple[int, ...]:
+    """Returns the axes of one tensor of the model: of a stacked parameter, all but the layers'."""
+    return tuple(range(int(is_stacked(path)), x.ndim))
 
 
 def clip_by_global_norm(
@@ -189,11 +225,12 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     """
 
     def scaled(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
-        axes = tuple(range(int(is_stacked(path)), param.ndim))
+        axes = _axes_of_tensor(path, param)
         param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         usable = (param_norm > 0) & (update_norm > 0)
-        return update * jnp.where(usable, param_norm / jnp.where(usable, update_norm, 1.0), 1.0)
+        ratio = param_norm / jnp.where(usable, update_norm, 1.0)
+        return update * jnp.where(usable, ratio, 1.0)
 
     return optax.stateless(lambda updates, params: jax.tree.map_with_path(scaled, updates, params))
 
@@ -227,7 +264,7 @@ def divide_by_rms(
         second = optax.tree.bias_correction(moments.nu, b2, moments.count)
 
         def divided(path: Any, update: jax.Array, grad: jax.Array, v: jax.Array) -> jax.Array:
-            axes = tuple(range(int(is_stacked(path)), update.ndim))
+            axes = _axes_of_tensor(path, update)
             ratio = jnp.square(grad) / jnp.maximum(v, eps**2)
             rms = jnp.sqrt(jnp.mean(ratio, axes, keepdims=True))
             return update / jnp.maximum(rms, 1.0)
@@ -246,10 +283,12 @@ def decay_by_layer(decay: float, num_layers: int) -> optax.GradientTransformatio
 
     def scaled(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
         if is_stacked(path):
-            powers = np.arange(len(update), 0, -1).reshape(-1, *[1] * (update.ndim - 1))
-            return update * np.float32(decay) ** powers.astype(np.float32)
-        is_embedding = "bert/embeddings/" in jax.tree_util.keystr(path, simple=True, separator="/")
-        return update * decay ** (num_layers + 1) if is_embedding else update
+            powers = np.arange(len(update), 0, -1, np.float32)
+            factors = np.float32(decay) ** powers
+            return update * factors.reshape(-1, *[1] * (update.ndim - 1))
+        if "bert/embeddings/" in _name(path):
+            return update * decay ** (num_layers + 1)
+        return update
 
     return optax.stateless(lambda updates, _: jax.tree.map_with_path(scaled, updates))
 
@@ -288,24 +327,25 @@ def make_optimizer(
     `more` transformations follow. Gradients at the top-level keys `apart` are clipped by norms of
     their own.
     """
-    clip = clip_by_global_norm(config.max_grad_norm, apart)
-    mask = None if config.decay_all else decay_mask
-    is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
+    clip = optax.identity()
+    if config.max_grad_norm:
+        clip = clip_by_global_norm(config.max_grad_norm, apart)
+    mask = decay_mask
+    trust = optax.masked(scale_by_trust_ratio(), mask)
+    if config.decay_all:
+        mask, trust = None, scale_by_trust_ratio()
     if config.fully_decoupled_decay:
-        constant = jnp.float32(config.learning_rate)
-        decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)
+        if peak is None:
+            peak = optax.constant_schedule(jnp.float32(config.learning_rate))
+        decay = _add_decay_over_peak(config.weight_decay, peak, mask)
     else:
         decay = optax.add_decayed_weights(config.weight_decay, mask=mask)
-    adamw = (_update_rule(config), decay)
+    parts = [clip, _update_rule(config), decay]
     if config.recipe == "stable_adamw":
-        adamw = (divide_by_rms(*adamw, b2=config.b2, eps=config.eps),)
-    return optax.chain(
-        clip if config.max_grad_norm else optax.identity(),
-        *adamw,
-        *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
-        optax.scale_by_learning_rate(schedule),
-        *more,
-    )
+        parts = [clip, divide_by_rms(_update_rule(config), decay, b2=config.b2, eps=config.eps)]
+    elif config.recipe in ("lamb", "albert_lamb"):
+        parts.append(trust)
+    return optax.chain(*parts, optax.scale_by_learning_rate(schedule), *more)
 
 
 def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
@@ -316,22 +356,18 @@ def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
     """
 
     def update(updates: Any, state: Any, params: Any = None):
-        factor = weight_decay / peak(state.count)
-        decayed = mask(params) if mask else jax.tree.map(lambda _: True, params)
-        updates = jax.tree.map(
-            lambda u, p, is_decayed: u + factor * p if is_decayed else u, updates, params, decayed
-        )
+        decay = optax.add_decayed_weights(weight_decay / peak(state.count), mask=mask)
+        updates, _ = decay.update(updates, decay.init(params), params)
         return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
-    return optax.GradientTransformation(
-        lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update
-    )
+    return optax.GradientTransformation(optax.scale_by_schedule(peak).init, update)
 
 
 def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
     """Returns Adam's transformation of gradients, without weight decay and learning rate."""
-    corrects = config.recipe in ("adamw", "lamb", "stable_adamw")
-    adam = optax.scale_by_adam if corrects else scale_by_uncorrected_adam
+    adam = optax.scale_by_adam
+    if config.recipe in ("google", "albert_lamb"):
+        adam = scale_by_uncorrected_adam
     return adam(b1=config.b1, b2=config.b2, eps=config.eps)
 
 
@@ -354,8 +390,7 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     """
 
     def init(params: Any) -> UncorrectedAdamState:
-        zeros = functools.partial(jax.tree.map, jnp.zeros_like, params)
-        return UncorrectedAdamState(mu=zeros(), nu=zeros())
+        return UncorrectedAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
 
     def update(updates: Any, state: Any, params: Any = None):
         del params

@@ -176,13 +176,14 @@ def _targeted(config: FinetuneConfig, modules: dict[str, list[str]]) -> dict[str
     """Returns those of `modules` whose names in a layer end with a target; without targets, all."""
     if not config.lora_targets:
         return modules
-    ends = tuple(f".{target}" for target in config.lora_targets)
-    known = {name: f".{name.partition('{layer}.')[2]}" for name in modules}
-    for target, end in zip(config.lora_targets, ends, strict=True):
-        if not any(name.endswith(end) for name in known.values()):
-            last = sorted({name.rpartition(".")[2] for name in known.values()})
+    targeted = {}
+    for target in config.lora_targets:
+        matches = {name: x for name, x in modules.items() if name.endswith(f".{target}")}
+        if not matches:
+            last = sorted({name.rpartition(".")[2] for name in modules})
             raise ValueError(
                 f"lora_targets: {config.init} has no linear layer {target!r} in its layers. "
                 f"{did_you_mean(target, last)}Known: {', '.join(last)}."
             )
-    return {name: paths for name, paths in modules.items() if known[name].endswith(ends)}
+        targeted |= matches
+    return {name: paths for name, paths in modules.items() if name in targeted}
