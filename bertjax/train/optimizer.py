@@ -283,7 +283,7 @@ def decay_by_layer(decay: float, num_layers: int) -> optax.GradientTransformatio
 
     def scaled(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
         if is_stacked(path):
-            powers = np.arange(len(update), 0, -1, np.float32)
+            powers = np.arange(len(update), 0, -1, dtype=np.float32)
             factors = np.float32(decay) ** powers
             return update * factors.reshape(-1, *[1] * (update.ndim - 1))
         if "bert/embeddings/" in _name(path):
@@ -335,9 +335,8 @@ def make_optimizer(
     if config.decay_all:
         mask, trust = None, scale_by_trust_ratio()
     if config.fully_decoupled_decay:
-        if peak is None:
-            peak = optax.constant_schedule(jnp.float32(config.learning_rate))
-        decay = _add_decay_over_peak(config.weight_decay, peak, mask)
+        constant = jnp.float32(config.learning_rate)
+        decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)
     else:
         decay = optax.add_decayed_weights(config.weight_decay, mask=mask)
     parts = [clip, _update_rule(config), decay]
