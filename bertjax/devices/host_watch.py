@@ -51,16 +51,18 @@ def state(clock: Clock, beat: int) -> str:
 def _parsed(text: str) -> dict[str, Any]:
     """Returns the dictionary of a state; {} if it is damaged or not written yet."""
     with contextlib.suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict) and {"activity", "step", "count"} <= found.keys():
-            return found
+        content = json.loads(text)
+        if isinstance(content, dict) and content.keys() >= {"activity", "step", "count"}:
+            return content
     return {}
 
 
 def described(text: str) -> str:
     """Returns what a process was doing when it wrote the state `text`, for a message."""
-    found = _parsed(text)
-    return f"{found['activity']}, after step {found['step']}" if found else "starting"
+    content = _parsed(text)
+    if not content:
+        return "starting"
+    return f"{content['activity']}, after step {content['step']}"
 
 
 class StallWatch:
@@ -78,42 +80,47 @@ class StallWatch:
 
     def check(self, states: Mapping[int, str] | None = None) -> None:
         """Compares the time of the last progress with the limit; `states` are {rank: state}."""
-        now, clock = time.monotonic(), self._clock
-        for rank, text in (states or {}).items():
-            if rank not in self.seen or self.seen[rank][0] != text:
-                self.seen[rank] = (text, now)
-        waited = now - clock.progress_at
+        now, last = time.monotonic(), self._clock.progress_at
+        who = "the run"
+        if states is not None:
+            who = f"process {self._rank}"
+            for rank, text in states.items():
+                if rank not in self.seen or self.seen[rank][0] != text:
+                    self.seen[rank] = text, now
         silent = [rank for rank, (_, at) in self.seen.items() if now - at > SILENT_SECONDS]
-        stall = clock.progress_at, silent
-        if not self._seconds or waited < self._seconds or self._said == stall:
+        if not self._seconds or now - last < self._seconds or self._said == (last, silent):
             return
-        self._said = stall
-        who = f"process {self._rank}" if states else "the run"
+        self._said = last, silent
         lines = [
-            f"warning: {who} has made no progress for {waited:.0f} s; it is {clock.activity}, "
-            f"after step {clock.step}.",
-            *self._behind(now, silent),
-            "The stacks of its threads:",
+            f"warning: {who} has made no progress for {now - last:.0f} s; it is "
+            f"{self._clock.activity}, after step {self._clock.step}."
         ]
-        os.write(2, ("\n".join(lines) + "\n").encode())
+        if len(self.seen) > 1:
+            lines += self._about_silent(silent, now) or self._about_late()
+        lines.append("The stacks of its threads:\n")
+        os.write(2, "\n".join(lines).encode())
         sys.stderr.flush()
         faulthandler.dump_traceback(2, all_threads=True)  # a thread that hangs cannot print
 
-    def _behind(self, now: float, silent: list[int]) -> list[str]:
-        """Returns sentences about the processes that are `silent` or have done less."""
+    def _about_silent(self, silent: list[int], now: float) -> list[str]:
+        """Returns a sentence about each process that does not respond."""
+        lines = []
+        for rank in sorted(silent):
+            text, at = self.seen[rank]
+            lines.append(
+                f"Process {rank} does not respond since {now - at:.0f} s; it was {described(text)}."
+            )
+        return lines
+
+    def _about_late(self) -> list[str]:
+        """Returns a sentence about each process that has done less than another one."""
         counts = {rank: _parsed(text).get("count", 0) for rank, (text, _) in self.seen.items()}
         lines = []
-        for rank, (text, at) in sorted(self.seen.items()):
-            if rank in silent:
-                lines.append(
-                    f"Process {rank} does not respond since {now - at:.0f} s; it was "
-                    f"{described(text)}."
-                )
-            elif counts[rank] < max(counts.values()) and not silent:
-                lines.append(f"Process {rank} has not arrived: it is {described(text)}.")
-        if len(self.seen) > 1 and not lines:
-            lines.append("All processes are at the same point of the program.")
-        return lines
+        for rank, count in sorted(counts.items()):
+            if count < max(counts.values()):
+                where = described(self.seen[rank][0])
+                lines.append(f"Process {rank} has not arrived: it is {where}.")
+        return lines or ["All processes are at the same point of the program."]
 
 
 class HostWatch:
@@ -218,18 +225,26 @@ class HostWatch:
                         f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
                     )
                 continue
-            self._stall.check({other: "" for other in range(jax.process_count())} | alive)
-            for other, message in ended.items():
-                if other != rank and message != _FINISHED:
-                    is_stop = message.startswith(Interrupted.BEGINNING)
-                    self._end_with(f"process {other} ended: {message}", is_stop=is_stop)
-            for other, (text, at) in self._stall.seen.items():
-                if other != rank and other not in ended and now - at > SILENCE_SECONDS:
-                    self._end_with(
-                        f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: "
-                        "it was killed, is stopped, or has lost its network (it was "
-                        f"{described(text)})"
-                    )
+            self._stall.check(dict.fromkeys(range(jax.process_count()), "") | alive)
+            self._follow_ended(ended)
+            self._end_without_silent(ended)
+
+    def _follow_ended(self, ended: Mapping[int, str]) -> None:
+        """Ends this process if another one has ended by an error; {rank: message} of those."""
+        for rank, message in ended.items():
+            if rank != jax.process_index() and message != _FINISHED:
+                is_stop = message.startswith(Interrupted.BEGINNING)
+                self._end_with(f"process {rank} ended: {message}", is_stop=is_stop)
+
+    def _end_without_silent(self, ended: Mapping[int, str]) -> None:
+        """Ends this process if another one has shown no sign of life for too long."""
+        for rank, (text, at) in self._stall.seen.items():
+            is_silent = time.monotonic() - at > SILENCE_SECONDS
+            if is_silent and rank != jax.process_index() and rank not in ended:
+                self._end_with(
+                    f"process {rank} has shown no sign of life for {SILENCE_SECONDS:.0f} s: it was "
+                    f"killed, is stopped, or has lost its network (it was {described(text)})"
+                )
 
     def _end_with(self, message: str, *, is_stop: bool = False) -> None:
         """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it.
@@ -237,11 +252,12 @@ class HostWatch:
         It does not wait if the message `is_stop`, of a host that got a signal.
         """
         if not self.over.wait(0 if is_stop else GRACE_SECONDS):
-            os.write(
-                2,
-                f"{'error: ' * (not is_stop)}{message}. Process {jax.process_index()} ends, too; "
-                "run the same command again on all hosts to resume.\n".encode(),
+            text = message if is_stop else f"error: {message}"
+            text += (
+                f". Process {jax.process_index()} ends, too; run the same command again on all "
+                "hosts to resume.\n"
             )
+            os.write(2, text.encode())
             self.leave(Interrupted(message))
             os._exit(STOPPED if is_stop else 1)
 
@@ -275,7 +291,9 @@ def _end(watch: HostWatch, error: BaseException) -> None:
         traceback.print_exc()
     sys.stdout.flush()
     is_stop = isinstance(error, Interrupted)
-    text = f"{error}; run the same command again to resume" if is_stop else f"error: {error}"
+    text = f"error: {error}"
+    if is_stop:
+        text = f"{error}; run the same command again to resume"
     print(text, file=sys.stderr, flush=True)
     watch.stay(is_stop=is_stop)
     os._exit(STOPPED if is_stop else 1)
