@@ -192,7 +192,10 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     if scores:
         if overlap is not None and overlap.repeated:
             print(_warning(overlap), file=sys.stderr)
-        print(scores_text(scores) if sys.stderr.isatty() else json.dumps(scores), file=sys.stderr)
+        text = json.dumps(scores)
+        if sys.stderr.isatty():
+            text = scores_text(scores)
+        print(text, file=sys.stderr)
     writer.check()
 
 

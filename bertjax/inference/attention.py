@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.base.checked import check
 from bertjax.base.files import brief, write_bytes
-from bertjax.inference.masks import encoded, text_view
+from bertjax.inference.masks import encoded, readable_tokens, text_view
 from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import Example
 
@@ -52,18 +52,17 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
     Raises:
         ValueError: the text is empty, or longer than the model can read.
     """
-    tokenizer = model.loaded.tokenizer
     ids, types = encoded(model.loaded, text, pair)
     outputs = model(
-        input_ids=np.asarray(ids, np.int32)[None],
-        token_type_ids=np.asarray(types, np.int32)[None],
+        input_ids=[ids],
+        token_type_ids=[types],
         output_attentions=True,
         output_hidden_states=True,
     )
     return Attention(
         ids=ids,
         types=types,
-        tokens=[tokenizer.readable(tokenizer.tokens[i]) for i in ids],
+        tokens=readable_tokens(model.loaded, ids),
         probabilities=outputs["attentions"][:, 0],
         hidden_states=outputs["hidden_states"][:, 0],
         logits=outputs["logits"][0] if model.head == CLASSIFIER else None,
@@ -104,7 +103,8 @@ def packed(attention: np.ndarray) -> dict[str, Any]:
             return {"levels": LEVELS_16, "power": 1, "threshold": 0.0, "gzip": text}
     # Most probabilities of a long text are small. Their square roots are not.
     values = np.round(np.sqrt(attention) * LEVELS_8).astype(np.uint8)
-    smallest = _smallest(values.reshape(-1, *values.shape[2:]))
+    heads = values.reshape(-1, *values.shape[2:])
+    smallest = _smallest(heads)
     while True:
         values[values < smallest] = 0
         text = _compressed(values)
@@ -128,14 +128,17 @@ def _smallest(values: np.ndarray) -> int:
 
 def _compressed(values: np.ndarray) -> str:
     # Higher levels of gzip take several times as long and save few percent.
-    return base64.b64encode(gzip.compress(values.tobytes(), 4, mtime=0)).decode()
+    content = gzip.compress(values.tobytes(), 4, mtime=0)
+    return base64.b64encode(content).decode()
 
 
 def _changes(hidden_states: np.ndarray) -> list[list[float]]:
     """Returns 1 - cosine of hidden states [layers + 1, L, D] before and after each layer."""
-    before, after = hidden_states[:-1].astype(np.float64), hidden_states[1:].astype(np.float64)
-    norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
-    cosines = (before * after).sum(-1) / np.maximum(norms, 1e-12)
+    states = hidden_states.astype(np.float64)
+    norms = np.linalg.norm(states, axis=-1)
+    products = (states[:-1] * states[1:]).sum(-1)
+    lengths = norms[:-1] * norms[1:]
+    cosines = products / np.maximum(lengths, 1e-12)
     return np.round(1 - cosines, 4).tolist()
 
 
@@ -146,7 +149,8 @@ def _prediction(
     if not set(model.absent).isdisjoint(model.model.parts):
         return None
     if shown.logits is not None:
-        prediction = model.task.predict(Example(id="", where=""), (), [{"logits": shown.logits}])
+        example = Example(id="", where="")
+        prediction = model.task.predict(example, (), [{"logits": shown.logits}])
     elif model.head == ("token_classification" if pair is None else "question_answering"):
         if model.loaded.tokenizer.mask_token_id in shown.ids:
             return None
@@ -154,7 +158,7 @@ def _prediction(
         (prediction,) = model.predict([texts], max_length=model.config.max_length)
     else:
         return None
-    return {key: value for key, value in prediction.items() if key in SHOWN_KEYS}
+    return {key: prediction[key] for key in SHOWN_KEYS if key in prediction}
 
 
 # Up to this number of tokens, each has a label; else every second, third...
@@ -191,14 +195,11 @@ def attention_figure(
         ValueError: the model has no such layer or head, or `plot` is unknown.
     """
     check("plot", plot, Literal["matrix", "lines"])
-    numbers = zip(("layer", "head"), (layer, head), probabilities.shape[:2], strict=True)
-    for name, number, count in numbers:
-        if number is not None and not 1 <= number <= count:
-            raise ValueError(f"{name}={number}: it must be from 1 to {count}.")
+    num_layers, num_heads = probabilities.shape[:2]
+    layers = _chosen("layer", layer, num_layers)
+    heads = _chosen("head", head, num_heads)
+    draw: Callable[..., None] = _draw_matrix if plot == "matrix" else _draw_lines
     figure_class = _matplotlib().figure.Figure
-    layers = range(len(probabilities)) if layer is None else [layer - 1]
-    heads = range(probabilities.shape[1]) if head is None else [head - 1]
-    draw: Callable[..., None] = {"matrix": _draw_matrix, "lines": _draw_lines}[plot]
     with _matplotlib().rc_context(STYLE):
         if len(layers) * len(heads) == 1:
             figure = figure_class(figsize=_size(len(tokens), plot), layout="constrained")
@@ -210,14 +211,21 @@ def attention_figure(
         figure = figure_class(figsize=size, layout="constrained")
         grid = figure.subplots(len(layers), len(heads), squeeze=False)
         for row, layer_index in enumerate(layers):
+            grid[row, 0].set_ylabel(f"layer {layer_index + 1}", fontsize=7)
             for column, head_index in enumerate(heads):
-                axes = grid[row, column]
-                draw(axes, probabilities[layer_index, head_index], None)
-                if row == 0:
-                    axes.set_title(f"head {head_index + 1}", fontsize=7)
-                if column == 0:
-                    axes.set_ylabel(f"layer {layer_index + 1}", fontsize=7)
+                draw(grid[row, column], probabilities[layer_index, head_index], None)
+        for column, head_index in enumerate(heads):
+            grid[0, column].set_title(f"head {head_index + 1}", fontsize=7)
         return figure
+
+
+def _chosen(name: str, number: int | None, count: int) -> Sequence[int]:
+    """Returns the index of a layer or head, numbered from 1, or all indices for None."""
+    if number is None:
+        return range(count)
+    if not 1 <= number <= count:
+        raise ValueError(f"{name}={number}: it must be from 1 to {count}.")
+    return [number - 1]
 
 
 def save_figure(figure: Any, path: Path) -> str:
@@ -232,7 +240,11 @@ def save_figure(figure: Any, path: Path) -> str:
         warnings.simplefilter("always")
         figure.savefig(buffer, format=suffix, dpi=300, metadata=dates.get(suffix))
     write_bytes(path, buffer.getvalue())
-    missing = {str(w.message).split("(")[0].strip() for w in caught if "missing" in str(w.message)}
+    missing = set()
+    for warning in caught:
+        message = str(warning.message)
+        if "missing" in message:
+            missing.add(message.partition("(")[0].strip())
     if not missing or suffix == "svg":  # programs that show an SVG have fonts of their own
         return ""
     return (
@@ -255,14 +267,16 @@ def _matplotlib() -> Any:
 
 def _size(count: int, plot: str) -> tuple[float, float]:
     tokens = min(MAX_INCHES - 2.2, INCHES_PER_TOKEN * max(count, 8))
-    return (tokens + 2.2, tokens + 1.4) if plot == "matrix" else (3.6, tokens + 0.5)
+    if plot == "lines":
+        return 3.6, tokens + 0.5
+    return tokens + 2.2, tokens + 1.4
 
 
 def _labels(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
-    positions = list(range(0, len(tokens), math.ceil(len(tokens) / LABELLED)))
-    texts = [brief(tokens[n], LONGEST_LABEL) for n in positions]
+    step = math.ceil(len(tokens) / LABELLED)
     # Matplotlib reads text between dollar signs as a formula.
-    return positions, [text.replace("$", r"\$") for text in texts]
+    texts = [brief(token, LONGEST_LABEL).replace("$", r"\$") for token in tokens[::step]]
+    return [*range(0, len(tokens), step)], texts
 
 
 def _draw_matrix(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None) -> None:
@@ -289,13 +303,15 @@ def _draw_lines(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None) 
     count = len(attention)
     sources, targets = np.nonzero(attention >= LEAST_LINE)
     p = attention[sources, targets]
-    ends = [np.zeros_like(p), sources], [np.ones_like(p), targets]
-    lines = np.array(ends).transpose(2, 0, 1)  # [lines, 2 ends, x and y]
-    colour = _matplotlib().colors.to_rgb("#1d4ed8")
+    lines = np.empty((len(p), 2, 2))  # [lines, 2 ends, x and y]
+    lines[:, :, 0] = (0, 1)
+    lines[:, 0, 1] = sources
+    lines[:, 1, 1] = targets
+    widths = 0.4 + 1.6 * p
+    if tokens is None:
+        widths *= 0.4
     collection = _matplotlib().collections.LineCollection(
-        lines,
-        colors=np.column_stack([np.tile(colour, (len(p), 1)), np.sqrt(p)]),
-        linewidths=(0.4 + 1.6 * p) * (1 if tokens else 0.4),
+        lines, colors="#1d4ed8", alpha=np.sqrt(p), linewidths=widths
     )
     # Hundreds of thousands of lines are too many for programs that show vectors.
     collection.set_rasterized(tokens is None and count > LABELLED)

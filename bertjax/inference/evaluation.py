@@ -122,18 +122,20 @@ def evaluate(
         raise ValueError(f"{task} is a file and not the name of a task: give it as data={task!r}.")
     official = official_task(pretrained, str(task), options, max_length, doc_stride)
     assert official.source is not None
-    splits = [s for s in official.source.splits if s == split or s.startswith(f"{split}_")]
+    splits = [name for name in official.source.splits if f"{name}_".startswith(f"{split}_")]
     if not splits:
         raise ValueError(
             f"{task} has no split {split!r}: use one of {', '.join(official.source.splits)}."
         )
-    scores = {
-        name: _scores(pretrained, official, official.source.examples(name), f"{task}, {name}")
-        for name in splits
-    }
-    if len(splits) == 1:
-        return scores[splits[0]]
-    return {f"{name}/{key}": value for name in splits for key, value in scores[name].items()}
+    scores = {}
+    for name in splits:
+        examples = official.source.examples(name)
+        of_split = _scores(pretrained, official, examples, f"{task}, {name}")
+        if len(splits) == 1:
+            return of_split
+        for key, value in of_split.items():
+            scores[f"{name}/{key}"] = value
+    return scores
 
 
 def _scores(
@@ -257,13 +259,16 @@ def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[st
         choices=columns.choices or tuple(trained.get("choices", ())),
     )
     texts = filled.named()
-    used = [*texts, *filter(None, (columns.label, columns.id))]
+    used = [name for name in (*texts, columns.label, columns.id) if name]
     if not set(texts) <= set(names) or len(set(used)) < len(used):
         return columns
     free = set(names) - set(used)
-    label, id = (x if (x := trained.get(key)) in free else None for key in ("label", "id"))
-    label = columns.label or label or (trained.get("label") and "")
-    return dataclasses.replace(filled, label=label, id=columns.id or id)
+    label, id = columns.label, columns.id
+    if not label and trained.get("label"):
+        label = trained["label"] if trained["label"] in free else ""
+    if not id and trained.get("id") in free:
+        id = trained["id"]
+    return dataclasses.replace(filled, label=label, id=id)
 
 
 def official_task(
@@ -351,17 +356,25 @@ def _training_of(model: Path) -> tuple[Path | None, dict[str, float]]:
     """Returns (training file, scores on held-out examples) of a model in the workdir of its run."""
     folder = model.resolve().parent
     # The workdir of several runs, such as runs with several seeds, has the runs in subfolders.
-    runs = [run for run in (folder, *sorted(folder.glob("*/"))) if holds_run(run)]
+    folders = (folder, *sorted(folder.glob("*/")))
+    runs = [run for run in folders if holds_run(run)]
+    if not runs:
+        return None, {}
     try:
-        train: Any = read_run(runs[0])["config"].get("train") if runs else None
-        found: Any = read_json(runs[0] / "scores.json") if runs == [folder] else {}
-        path = saved_split(Path(train).expanduser(), "train") if isinstance(train, str) else None
+        train = read_run(runs[0])["config"].get("train")
+        if not isinstance(train, str):
+            return None, {}
+        path = saved_split(Path(train).expanduser(), "train")
+        scores: Any = read_json(folder / "scores.json") if runs == [folder] else {}
     except (OSError, ValueError):
         return None, {}
-    if path is None or not path.exists() or _size(path) > MOST_BYTES:
+    if not path.exists() or _size(path) > MOST_BYTES:
         return None, {}
-    prefix = "dev/"
-    return path, {key.removeprefix(prefix): x for key, x in found.items() if key.startswith(prefix)}
+    held_out = {}
+    for name, score in scores.items():
+        if name.startswith("dev/"):
+            held_out[name.removeprefix("dev/")] = score
+    return path, held_out
 
 
 def _size(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Mask filling: the most probable tokens for each [MASK] of a text, and what a page shows of it."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,18 +41,19 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
             f"{loaded.source.where} has no trained masked LM head, so the model cannot fill a "
             "mask: use a model that was pretrained with masked words."
         )
+    tokenizer = loaded.tokenizer
     ids, types = encoded(loaded, text, None)
-    masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
+    rows = np.array([ids], np.int32)
+    masks = np.flatnonzero(rows == tokenizer.mask_token_id)
     if not len(masks):
-        mask = loaded.tokenizer.layout.special_tokens.mask
+        mask = tokenizer.layout.special_tokens.mask
         raise ValueError(f"No {mask} in {brief(text)!r}: write {mask} where a word is missing.")
-    rows = np.array(ids, np.int32)[None]
-    (probabilities,) = word_probabilities(loaded, rows, types, masks[None])
-    tokens = loaded.tokenizer.tokens
-    return [
-        [(tokens[i], float(distribution[i])) for i in most_probable(distribution, top_k)]
-        for distribution in probabilities
-    ]
+    (distributions,) = word_probabilities(loaded, rows, types, masks[None])
+    words = []
+    for distribution in distributions:
+        best = most_probable(distribution, top_k)
+        words.append([(tokenizer.tokens[i], float(distribution[i])) for i in best])
+    return words
 
 
 def most_probable(distribution: np.ndarray, top_k: int) -> list[int]:
@@ -71,26 +73,25 @@ def word_probabilities(
     that texts share compiled programs. A decoder predicts a token from the tokens before it, so the
     output at the position before counts.
     """
-    limit, tokenizer = loaded.config.max_length, loaded.tokenizer
-    count = rows.shape[1]
-    length = length_bucket(count, limit)
-    width = length_bucket(positions.shape[1], length, smallest=8 if len(rows) == 1 else 1)
-    more = ((0, 0), (0, length - count))
-    ids = np.pad(rows.astype(np.int32), more, constant_values=tokenizer.pad_token_id)
-    mask = np.pad(np.ones_like(rows), more)
+    tokenizer = loaded.tokenizer
+    count, width = rows.shape[1], positions.shape[1]
+    length = length_bucket(count, loaded.config.max_length)
+    smallest = 8 if len(rows) == 1 else 1
+    padded_width = length_bucket(width, length, smallest=smallest)
     if loaded.config.is_decoder:
         positions = np.maximum(positions - 1, 0)
-    places = np.pad(positions.astype(np.int32), ((0, 0), (0, width - positions.shape[1])))
+    padding = ((0, 0), (0, length - count))
+    token_types = pad_to(types, length, 0)
     batch = {
-        "input_ids": ids,
-        "token_type_ids": np.broadcast_to(pad_to(types, length, 0), ids.shape),
-        "attention_mask": mask,
-        "masked_positions": places,
+        "input_ids": np.pad(rows.astype(np.int32), padding, constant_values=tokenizer.pad_token_id),
+        "token_type_ids": np.broadcast_to(token_types, (len(rows), length)),
+        "attention_mask": np.pad(np.ones_like(rows), padding),
+        "masked_positions": np.pad(positions.astype(np.int32), ((0, 0), (0, padded_width - width))),
     }
     program = compiled_program(for_inference(loaded.model), read_masked_lm)
     for used, logits in in_pieces(program, loaded.params, batch, token_budget(length, None)):
         # If the vocabulary is padded for the device, some logits belong to ids without a token.
-        logits = logits[:used, : positions.shape[1], : tokenizer.vocab_size]
+        logits = logits[:used, :width, : tokenizer.vocab_size]
         yield from np.asarray(jax.nn.softmax(logits))
 
 
@@ -108,9 +109,13 @@ MAX_OPERATIONS = 1e11
 
 def model_name(model: str) -> str:
     """Returns a short name of a model for the title of a page."""
-    parts = Path(model).resolve().parts if Path(model).exists() else (model,)
+    if not Path(model).exists():
+        return model
+    folder = Path(model).resolve()
+    if folder.name != "model":
+        return folder.name
     # The model of a run is in its folder `model`, whose name says nothing.
-    return "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
+    return f"{folder.parent.name}/model"
 
 
 def encoded(loaded: LoadedModel, text: str, pair: str | None) -> tuple[list[int], list[int]]:
@@ -148,7 +153,7 @@ def text_view(
     """
     tokenizer = masked_lm.tokenizer
     return {
-        "tokens": [tokenizer.readable(tokenizer.tokens[i]) for i in ids],
+        "tokens": readable_tokens(masked_lm, ids),
         "segments": _segments(ids, types, tokenizer.sep_token_id, is_pair),
         "special": [_is_special(masked_lm, i) for i in ids],
         "mask_token": tokenizer.layout.special_tokens.mask,
@@ -157,6 +162,12 @@ def text_view(
         "is_decoder": masked_lm.config.is_decoder,
         "has_words": "predictions" not in masked_lm.absent,
     }
+
+
+def readable_tokens(loaded: LoadedModel, ids: list[int]) -> list[str]:
+    """Returns the tokens of ids, as people read them."""
+    tokenizer = loaded.tokenizer
+    return [tokenizer.readable(tokenizer.tokens[i]) for i in ids]
 
 
 def _is_special(loaded: LoadedModel, token_id: int) -> bool:
@@ -168,8 +179,8 @@ def _segments(ids: list[int], types: list[int], separator: int, is_pair: bool) -
     # Families without token types, such as RoBERTa, separate the texts by separators alone.
     if any(types) or not is_pair:
         return [int(t) for t in types]
-    first = ids.index(separator)
-    return [int(position > first) for position in range(len(ids))]
+    length = ids.index(separator) + 1
+    return [0] * length + [1] * (len(ids) - length)
 
 
 def expected_words(
@@ -188,30 +199,31 @@ def expected_words(
     if "predictions" in masked_lm.absent:
         return {}
     masks = [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id]
-    others = [n for n, i in enumerate(ids) if not _is_special(masked_lm, i)]
-    if not is_decoder and _operations(masked_lm, len(ids)) * len(others) > MAX_OPERATIONS:
-        others = masks
-    if not others:
+    positions = [n for n, i in enumerate(ids) if not _is_special(masked_lm, i)]
+    if not is_decoder and _operations(masked_lm, len(ids)) * len(positions) > MAX_OPERATIONS:
+        positions = masks
+    if not positions:
         return {}
-    rows = np.array([ids] * (1 if is_decoder else len(others)), np.int32)
     if is_decoder:
-        places = np.array(others)[None]
+        rows, places = np.array([ids], np.int32), np.array([positions])
     else:
-        places = np.array(others)[:, None]
+        rows = np.tile(np.array(ids, np.int32), (len(positions), 1))
+        places = np.array(positions)[:, None]
         np.put_along_axis(rows, places, tokenizer.mask_token_id, axis=1)
-    found: dict[str, Any] = {}
-    distributions = (p for row in word_probabilities(masked_lm, rows, types, places) for p in row)
-    for position, distribution in zip(others, distributions, strict=True):
-        top = [
-            [tokenizer.readable(tokenizer.tokens[i]), _rounded(distribution[i])]
-            for i in most_probable(distribution, top_k)
-        ]
-        found[str(position)] = {"top": top}
+    words: dict[str, Any] = {}
+    by_row = word_probabilities(masked_lm, rows, types, places)
+    for position, distribution in zip(
+        positions, itertools.chain.from_iterable(by_row), strict=True
+    ):
+        words[str(position)] = entry = {"top": []}
+        for i in most_probable(distribution, top_k):
+            word = tokenizer.readable(tokenizer.tokens[i])
+            entry["top"].append([word, _rounded(distribution[i])])
         if position not in masks:
-            actual = distribution[ids[position]]
-            rank = 1 + int((distribution > actual).sum())
-            found[str(position)]["actual"] = [_rounded(actual), rank]
-    return found
+            probability = distribution[ids[position]]
+            rank = 1 + int((distribution > probability).sum())
+            entry["actual"] = [_rounded(probability), rank]
+    return words
 
 
 def _operations(loaded: LoadedModel, length: int) -> float:

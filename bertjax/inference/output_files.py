@@ -19,14 +19,13 @@ import hashlib
 import io
 import itertools
 import json
-import operator
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import jax
 import numpy as np
@@ -76,9 +75,8 @@ def standard_input_as_file() -> Iterator[Path]:
 
 def _is_header(line: str) -> bool:
     """Returns whether a line has several fields, one of which is a usual name of a text column."""
-    signs = re.escape("".join(DELIMITERS))
-    fields = [field.strip('"\r') for field in re.split(f"[{signs}]", line)]
-    return len(fields) > 1 and any(map(is_usual_text, fields))
+    fields = re.split(f"[{re.escape(''.join(DELIMITERS))}]", line)
+    return len(fields) > 1 and any(is_usual_text(field.strip('"\r')) for field in fields)
 
 
 class PartialLines:
@@ -89,8 +87,11 @@ class PartialLines:
 
     def __init__(self, path: Path):
         self.path = path
-        # Lines after a damaged one, None, are written again.
-        self.done = sum(1 for _ in itertools.takewhile(bool, json_lines(path)))
+        self.done = 0
+        for line in json_lines(path):
+            if line is None:  # damaged: it and the lines after it are written again
+                break
+            self.done += 1
         self._file = path.open("ab")
 
     def finished(self) -> Iterator[dict[str, Any]]:
@@ -106,7 +107,9 @@ class PartialLines:
         is the same as without an interruption.
         """
         with self.path.open("rb") as file:
-            self._file.truncate(sum(len(file.readline()) for _ in range(count)))
+            for _ in range(count):
+                file.readline()
+            self._file.truncate(file.tell())
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Appends `line` to the file as one line of JSON."""
@@ -123,7 +126,8 @@ class PartialVectors:
     def __init__(self, path: Path, size: int):
         self.path, self._size = path, size
         self._file = path.open("r+b" if path.exists() else "w+b")
-        self.done = max(0, path.stat().st_size - len(self._header(0))) // (4 * size)
+        content = path.stat().st_size - len(self._header(0))
+        self.done = max(0, content) // (4 * size)
 
     def _header(self, count: int) -> bytes:
         # All headers have the same length.
@@ -135,7 +139,8 @@ class PartialVectors:
     def keep(self, count: int) -> None:
         """Removes all but the first `count` vectors, after which `write` appends."""
         self.finish(0)
-        self._file.truncate(self._file.seek(4 * self._size * count, os.SEEK_CUR))
+        end = self._file.seek(4 * self._size * count, os.SEEK_CUR)
+        self._file.truncate(end)
 
     def write(self, vectors: np.ndarray) -> None:
         """Appends `vectors`, an array [n, size], to the file."""
@@ -176,7 +181,8 @@ def continued(
         OSError: the disk is full or fails; the partial file is kept.
     """
     output = Path(output)
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    content = json.dumps(identity, sort_keys=True).encode()
+    digest = hashlib.sha256(content).hexdigest()[:12]
     path = output.with_name(f"{output.name}.{digest}.partial")
     lock = Lock(
         output.with_name(f"{output.name}.lock"),
@@ -215,14 +221,20 @@ def file_identity(path: str | Path) -> list[Any]:
     path = Path(path).expanduser().resolve()
     if path.is_file():
         files = [path]
+    elif path.is_dir():
+        files = sorted(path.iterdir())
     else:
-        files = sorted(path.iterdir() if path.is_dir() else path.parent.glob(f"{path.name}*"))
-    stats = [(file.name, file.stat()) for file in files if file.is_file()]
-    return [str(path), *([name, found.st_size, found.st_mtime_ns] for name, found in stats)]
+        files = sorted(path.parent.glob(f"{path.name}*"))
+    identity: list[Any] = [str(path)]
+    for file in files:
+        if file.is_file():
+            stat = file.stat()
+            identity.append([file.name, stat.st_size, stat.st_mtime_ns])
+    return identity
 
 
-TABLES = (".csv", ".tsv", ".parquet")
 JSON_ARRAY = ".json"
+CONVERTED = (".csv", ".tsv", ".parquet", JSON_ARRAY)  # all others are JSON lines
 # What ends a field or a line of TSV, for readers that know all line ends of Unicode, too.
 _BREAKS = re.compile("\r\n|[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 ROWS = 4096
@@ -230,29 +242,36 @@ ROWS = 4096
 
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
     """Converts a line of predictions, with its "id" and "input" row, to {column: value}."""
-    given = dict(line.get("input") or {"id": line["id"]})
-    row: dict[str, Any] = {}
+    of_input = dict(line.get("input") or {"id": line["id"]})
+    of_prediction: dict[str, Any] = {}
     for key, value in line.items():
+        if key in ("id", "input", "nbest"):
+            continue
         if key == "probabilities" and isinstance(value, dict):
-            row |= {f"probability_{name}": p for name, p in value.items()}
+            for name, probability in value.items():
+                of_prediction[f"probability_{name}"] = probability
         elif key in ("error", "problem"):
-            row[key] = value
+            of_prediction[key] = value
         elif key == "labels" and not value:
-            row["predicted_labels"] = ""  # as an empty cell is read, and not "[]"
-        elif key not in ("id", "input", "nbest"):
-            row[f"predicted_{key}"] = value
-    # A column of the input keeps its name, so that the file can be joined with the input.
-    row = {name if name not in given else f"{name}_": value for name, value in row.items()}
-    return {name: _cell(value) for name, value in (given | row).items()}
+            of_prediction["predicted_labels"] = ""  # as an empty cell is read, and not "[]"
+        else:
+            of_prediction[f"predicted_{key}"] = value
+    row = {name: _cell(value) for name, value in of_input.items()}
+    for name, value in of_prediction.items():
+        # A column of the input keeps its name, so that the file can be joined with the input.
+        if name in of_input:
+            name += "_"
+        row[name] = _cell(value)
+    return row
 
 
 def _cell(value: Any) -> str | float | None:
-    are_names = isinstance(value, list) and all(isinstance(part, str) for part in value)
-    if are_names and value and not any("|" in part for part in value):
+    if not isinstance(value, dict | list):
+        return value
+    is_joined = value and isinstance(value, list)
+    if is_joined and all(isinstance(part, str) and "|" not in part for part in value):
         return "|".join(value)
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_converted(
@@ -264,65 +283,71 @@ def write_converted(
     CSV and TSV that a spreadsheet would take as formulas get a ' in front. Returns sentences for
     the user about cells that the format cannot hold as they are.
     """
-    safe = without_formula if spreadsheet_safe else (lambda cell: cell)
     if suffix == JSON_ARRAY:
-        with lines.open("rb") as read, output.open("wb") as write:
-            write.write(b"[")
-            for index, line in enumerate(read):
-                write.write((b",\n" if index else b"\n") + line.rstrip(b"\n"))
-            write.write(b"\n]\n")
+        _write_array(lines, output)
         return []
     types: dict[str, set[type]] = {}  # of the values of each column
     for row in _rows(lines):
         for name, value in row.items():
             types.setdefault(name, set()).add(_type_of(value))
-    types = types or {"id": {str}}  # without rows, the file has a header nevertheless
+    if not types:
+        types["id"] = {str}  # without rows, the file has a header nevertheless
     notes = _renamed(lines)
     if suffix == ".parquet":
         _write_parquet(lines, output, types)
         return notes
-    if suffix == ".tsv":
-        return notes + _write_tsv(lines, output, types, safe)
+    table = itertools.chain([{name: name for name in types}], _rows(lines))
+    rows = ([row.get(name) for name in types] for row in table)
+    if spreadsheet_safe:
+        rows = (list(map(without_formula, row)) for row in rows)
     with output.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(map(safe, types))
-        writer.writerows([safe(row.get(name, "")) for name in types] for row in _rows(lines))
+        if suffix == ".tsv":
+            return notes + _write_tsv(rows, file)
+        csv.writer(file).writerows(rows)
     return notes
 
 
 def without_formula(cell: Any) -> Any:
     """Returns a cell with a ' in front if it is a text that a spreadsheet takes as a formula."""
     # OWASP's rule; numbers that are cells of their own, such as -1, are no texts.
-    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{cell}" if is_formula else cell
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return cell
 
 
 def _renamed(lines: Path) -> list[str]:
     with lines.open("rb") as file:
         first = json.loads(next(file, b'{"id": ""}'))
-    given = first.get("input") or {}
-    added = [name for name in table_row(first) if name not in given]
-    taken = [name for name in added if name.endswith("_") and name[:-1] in given]
+    of_input = first.get("input") or {}
+    added = table_row(first).keys() - of_input.keys()
+    taken = [name for name in of_input if f"{name}_" in added]
     if not taken:
         return []
     return [
-        f"the input has the columns {', '.join(name[:-1] for name in taken)} already, which are "
-        f"kept; the new predictions are in {', '.join(taken)}."
+        f"the input has the columns {', '.join(taken)} already, which are kept; the new "
+        f"predictions are in {', '.join(f'{name}_' for name in taken)}."
     ]
 
 
-def _write_tsv(
-    lines: Path, output: Path, columns: Iterable[str], safe: Callable[[Any], Any]
-) -> list[str]:
-    columns = list(columns)
+def _write_array(lines: Path, output: Path) -> None:
+    with lines.open("rb") as read, output.open("wb") as write:
+        separator = b"[\n"
+        for line in read:
+            write.write(separator + line.rstrip(b"\n"))
+            separator = b",\n"
+        write.write(b"[\n]\n" if separator == b"[\n" else b"\n]\n")
+
+
+def _write_tsv(rows: Iterable[list[Any]], file: TextIO) -> list[str]:
     broken = quoted = 0
-    with output.open("w", encoding="utf-8", newline="") as file:
-        for row in itertools.chain([dict(zip(columns, columns, strict=True))], _rows(lines)):
-            cells = ["" if row.get(name) is None else str(safe(row[name])) for name in columns]
-            written = [_BREAKS.sub(" ", cell) for cell in cells]
-            broken += sum(map(operator.ne, cells, written))
-            quoted += sum(cell.startswith('"') for cell in cells)
-            file.write("\t".join(written) + "\n")
+    for row in rows:
+        cells = []
+        for value in row:
+            cell = "" if value is None else str(value)
+            quoted += cell.startswith('"')
+            cells.append(_BREAKS.sub(" ", cell))
+            broken += cells[-1] != cell
+        file.write("\t".join(cells) + "\n")
     notes = []
     if broken:
         notes.append(
@@ -341,7 +366,9 @@ def _type_of(value: Any) -> type:
     """Returns the type in which Parquet stores a value: bool, int, float, str or that of None."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str  # it does not fit into 64 bits
-    return type(value) if value is None or isinstance(value, bool | int | float) else str
+    if value is None or isinstance(value, bool | int | float):
+        return type(value)
+    return str
 
 
 def _write_parquet(lines: Path, output: Path, types: Mapping[str, set[type]]) -> None:
@@ -354,21 +381,26 @@ def _write_parquet(lines: Path, output: Path, types: Mapping[str, set[type]]) ->
             return pyarrow.bool_()
         if types == {int}:
             return pyarrow.int64()
-        return pyarrow.float64() if types and types <= {int, float} else pyarrow.string()
+        if types and types <= {int, float}:
+            return pyarrow.float64()
+        return pyarrow.string()
 
     schema = pyarrow.schema((name, stored(kinds)) for name, kinds in types.items())
-    texts = {name for name in types if schema.field(name).type == pyarrow.string()}
+    texts = {field.name for field in schema if field.type == pyarrow.string()}
     rows = _rows(lines)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         while batch := list(itertools.islice(rows, ROWS)):
             for row in batch:
-                row |= {k: str(x) for k, x in row.items() if k in texts and x is not None}
+                for name in texts & row.keys():
+                    if row[name] is not None:
+                        row[name] = str(row[name])
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
 def _rows(lines: Path) -> Iterator[dict[str, Any]]:
     with lines.open("rb") as file:
-        yield from (table_row(json.loads(line)) for line in file)
+        for line in file:
+            yield table_row(json.loads(line))
 
 
 Pair = tuple[Example, Prediction]
@@ -399,7 +431,8 @@ class PredictionWriter:
         Examples of `task` that cannot be predicted or scored are yielded without labels.
         """
         for example, prediction in self._pairs(task, examples, lines):
-            if problem := prediction.get("error") or prediction.get("problem"):
+            problem = prediction.get("error") or prediction.get("problem")
+            if problem:
                 self.problems.append(problem)
                 example = dataclasses.replace(example, label=None, answers=())
             self.rows += 1
@@ -427,16 +460,19 @@ class PredictionWriter:
         lines.keep(kept)
         if kept:
             print(f"continuing {self._output} after {kept:,} lines", flush=True)
+        again = [example for example, _ in group]
         pairs = self._predictions(
             task,
-            itertools.chain((example for example, _ in group), examples),
+            itertools.chain(again, examples),
             report_problems=self._input is not None,
             # A terminal that shows the predictions shows the progress.
             shows_progress=self._output is not None or not sys.stdout.isatty(),
         )
         for example, prediction in pairs:
-            given = {"input": dict(example.row)} if example.row and self._output else {}
-            lines.write({"id": example.id, **given, **prediction})
+            line: dict[str, Any] = {"id": example.id}
+            if example.row and self._output:
+                line["input"] = dict(example.row)
+            lines.write({**line, **prediction})
             yield example, prediction
 
     def messages(self, *, scored: bool) -> Iterator[str]:
@@ -449,14 +485,15 @@ class PredictionWriter:
                 "used, and are left out of the metrics."
             )
         if self.problems:
-            counts = {
-                "could not be predicted": self.errors,
-                "were predicted, but could not be scored": len(self.problems) - self.errors,
-            }
-            said = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+            parts = []
+            if self.errors:
+                parts.append(f"{self.errors:,} could not be predicted")
+            unscored = len(self.problems) - self.errors
+            if unscored:
+                parts.append(f"{unscored:,} were predicted, but could not be scored")
             yield (
-                f"Of the {self.rows:,} rows, {said}; their lines say why, the first: "
-                f"{self.problems[0]}"
+                f"Of the {self.rows:,} rows, {' and '.join(parts)}; their lines say why, the "
+                f"first: {self.problems[0]}"
             )
 
     def check(self) -> None:
@@ -489,11 +526,11 @@ def prediction_lines(
 
     def finish(partial: Path, output: Path) -> None:
         suffix = output.suffix.lower()
-        if suffix not in (*TABLES, JSON_ARRAY):
+        if suffix not in CONVERTED:
             os.replace(partial, output)
             return
+        safe = bool(settings.get("spreadsheet_safe"))
         with writing(output) as temporary:
-            safe = bool(settings.get("spreadsheet_safe"))
             notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
         for note in notes:
             print(f"{output}: {note}", file=sys.stderr)

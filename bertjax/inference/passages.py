@@ -108,8 +108,8 @@ def has_column(path: Path, name: str) -> bool:
 def warn(path: Path, what: str, names: Sequence[str]) -> None:
     """Prints a warning about a file that counts `names`, unless there are none."""
     if names:
-        first = brief(names[0], 200)
-        print(f"warning: {path}: {what}: {len(names):,}, such as {first!r}", file=sys.stderr)
+        message = f"{what}: {len(names):,}, such as {brief(names[0], 200)!r}"
+        print(f"warning: {path}: {message}", file=sys.stderr)
 
 
 def _column(table: Table, name: str) -> str:
@@ -179,7 +179,8 @@ def _judgement(fields: list[str]) -> tuple[str, str, float] | None:
     """Returns (query id, passage id, gain) of a row; None if it is no judgement."""
     if len(fields) not in (3, 4):
         return None
-    query, passage, score = fields[0], fields[-2], read_number(fields[-1])
+    query, *_, passage, text = fields
+    score = read_number(text)
     if score is None or _is_missing(query) or _is_missing(passage):
         return None
     return query, passage, max(score, 0.0)

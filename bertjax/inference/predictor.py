@@ -71,16 +71,19 @@ class Groups:
     """
 
     def __init__(self, task: Task, max_length: int):
-        # Of truncated texts, only the beginnings are encoded; most tokens have a few characters.
-        self._most = None if task.reads_windows else 8 * max_length
+        self._most = None
+        if not task.reads_windows:
+            # Only the beginnings of texts are encoded; most tokens have a few characters.
+            self._most = 8 * max_length
         self._examples = self._characters = 0
 
     def ends_with(self, example: Example) -> bool:
         """Adds the next example of the stream; returns whether it is the last of its group."""
-        size = len(example.text) + len(example.pair or "")
-        size += sum(map(len, example.choices)) + sum(map(len, example.words))
-        most = None if self._most is None else self._most * (1 + len(example.choices))
-        self._characters += size if most is None else min(size, most)
+        texts = (example.text, example.pair or "", *example.choices, *example.words)
+        size = sum(map(len, texts))
+        if self._most is not None:
+            size = min(size, self._most * (1 + len(example.choices)))
+        self._characters += size
         self._examples += 1
         if self._examples < WINDOW and self._characters < WINDOW_CHARACTERS:
             return False
@@ -158,16 +161,19 @@ class Predictor:
     def _predict_group(
         self, params: Any, group: list[tuple[Example, Sequence[Feature], str]]
     ) -> Iterator[tuple[Example, Prediction]]:
-        read_all = self.outputs(params, [f for _, features, _ in group for f in features])
+        all_features = itertools.chain.from_iterable(features for _, features, _ in group)
+        all_outputs = self.outputs(params, [*all_features])
         for example, features, problem in group:
-            outputs = list(itertools.islice(read_all, len(features)))
+            outputs = list(itertools.islice(all_outputs, len(features)))
             if problem:
                 example = dataclasses.replace(example, label=None, answers=())
             if not features:
                 yield example, {"error": problem}
                 continue
             prediction = self._task.predict(example, features, outputs)
-            yield example, prediction | ({"problem": problem} if problem else {})
+            if problem:
+                prediction |= {"problem": problem}
+            yield example, prediction
 
     def _groups(
         self, examples: Iterable[Example], report_problems: bool
@@ -251,12 +257,13 @@ class Predictor:
         for index, (row, slot, start) in piece.placements.items():
             feature = features[index]
             tokens = slice(start, start + len(feature.input_ids))
-            several = self._labels.num_choices > 1
-            sequences = slice(slot, slot + len(feature.lengths)) if several else slot
-            outputs[index] = {
-                key: value[row, sequences if key in self._sequence_outputs else tokens]
-                for key, value in arrays.items()
-            }
+            sequences: Any = slot
+            if self._labels.num_choices > 1:
+                sequences = slice(slot, slot + len(feature.lengths))
+            outputs[index] = {}
+            for key, value in arrays.items():
+                part = sequences if key in self._sequence_outputs else tokens
+                outputs[index][key] = value[row, part]
 
 
 def _cached(build: Build) -> Build:
@@ -359,9 +366,12 @@ def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
     enough rows to keep the device busy. `share` divides the number of tokens on accelerators, for
     calls whose outputs take much memory.
     """
-    cpu = jax.default_backend() == "cpu"
-    tokens = TOKENS_ON_CPU if cpu else TOKENS_ON_ACCELERATOR // share
-    return tokens if batch_size is None else min(tokens, batch_size * length)
+    tokens = TOKENS_ON_ACCELERATOR // share
+    if jax.default_backend() == "cpu":
+        tokens = TOKENS_ON_CPU
+    if batch_size is not None:
+        tokens = min(tokens, batch_size * length)
+    return tokens
 
 
 def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:
@@ -397,23 +407,26 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
     """
     if not len(lengths):
         return np.zeros(0, int)
-    longest = max(lengths)
-    coarse = {length_bucket(n, limit, smallest=smallest) for n in range(1, longest + 1)}
-    fine = {
-        length_bucket(n, limit, smallest=smallest, steps=FINE_STEPS) for n in range(1, longest + 1)
-    }
+    coarse, fine = set(), set()
+    for length in range(1, max(lengths) + 1):
+        coarse.add(length_bucket(length, limit, smallest=smallest))
+        fine.add(length_bucket(length, limit, smallest=smallest, steps=FINE_STEPS))
     candidates = np.array(sorted(coarse | fine))
+    count = len(candidates)
     which = np.searchsorted(candidates, lengths)  # the smallest candidate of each row
-    below = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(candidates)))])
-    penalty = np.array([0 if length in coarse else compiling for length in candidates.tolist()])
+    below = np.zeros(count + 1, int)  # the number of rows of the first j candidates
+    below[1:] = np.bincount(which, minlength=count).cumsum()
     # best[j]: the least cost of the rows of the first j candidates; taken from candidate start[j].
-    best, start = np.zeros(len(candidates) + 1), np.zeros(len(candidates) + 1, int)
-    for j in range(1, len(candidates) + 1):
+    best = np.zeros(count + 1)
+    start = np.zeros(count + 1, int)
+    for j, length in enumerate(candidates.tolist(), start=1):
+        penalty = 0 if length in coarse else compiling
         rows = below[j] - below[:j]
-        costs = best[:j] + np.where(rows > 0, rows * candidates[j - 1] + penalty[j - 1], 0)
-        start[j] = int(costs.argmin())
-        best[j] = costs[start[j]]
-    chosen, j = np.zeros(len(candidates), int), len(candidates)
+        cost_of_rows = np.where(rows > 0, rows * length + penalty, 0)
+        costs = best[:j] + cost_of_rows
+        start[j] = costs.argmin()
+        best[j] = costs.min()
+    chosen, j = np.zeros(count, int), count
     while j:
         chosen[start[j] : j] = candidates[j - 1]
         j = int(start[j])
@@ -455,8 +468,9 @@ def in_pieces(
         for size in piece_sizes(max(count, 1), length, tokens):
             used = min(size, count - first)
             padding = ((0, size - used), (0, 0))
-            rows = {key: np.pad(x[first : first + used], padding) for key, x in batch.items()}
-            yield used, program(params, rows)
+            rows = slice(first, first + used)
+            padded = {key: np.pad(x[rows], padding) for key, x in batch.items()}
+            yield used, program(params, padded)
             first += size
 
     return read_behind(start())
@@ -486,11 +500,9 @@ def model_outputs(
     """
     length = batch["input_ids"].shape[1]
     bucket = length_bucket(length, model.config.max_length)
-    fills = {"input_ids": model.config.pad_token_id or 0}
-    padded = {
-        key: np.pad(x, ((0, 0), (0, bucket - length)), constant_values=fills.get(key, 0))
-        for key, x in batch.items()
-    }
+    padding = ((0, 0), (0, bucket - length))
+    padded = {key: np.pad(x, padding) for key, x in batch.items()}
+    padded["input_ids"][:, length:] = model.config.pad_token_id or 0
     program = compiled_program(
         for_inference(model), read_all, hidden_states=hidden_states, attentions=attentions
     )
@@ -505,10 +517,11 @@ def model_outputs(
             for axis in token_axes:
                 cut[axis] = slice(length)
             pieces.setdefault(key, []).append(np.asarray(values)[tuple(cut)])
-    return {
-        key: values[0] if len(values) == 1 else np.concatenate(values, axes.get(key, (0,))[0])
-        for key, values in pieces.items()
-    }
+    whole = {}
+    for key, (first, *others) in pieces.items():
+        row_axis, *_ = axes.get(key, (0, 1))
+        whole[key] = np.concatenate([first, *others], row_axis) if others else first
+    return whole
 
 
 def read_all(model: BertWithHead, outputs: dict[str, Any]) -> dict[str, Any]:

@@ -147,21 +147,25 @@ class Pretrained:
         self.identity = file_identity(transformer_folder(loaded.source.where))
         # A masked LM head that the model lacks may be asked for later; it is copied, because files
         # may be mapped into memory.
-        source, wanted = loaded.source, "predictions" not in loaded.model.parts
+        source = loaded.source
         names = two_biases(source.tensors, loaded.config)
-        names += head_tensors(source, loaded.config) if wanted else []
-        source = source._replace(tensors={name: np.array(source.tensors[name]) for name in names})
-        self._loaded = loaded._replace(params={}, source=source)
+        if "predictions" not in loaded.model.parts:
+            names += head_tensors(source, loaded.config)
+        kept = {name: np.array(source.tensors[name]) for name in names}
+        self._loaded = loaded._replace(params={}, source=source._replace(tensors=kept))
         self._on_device: tuple[Any, Any] = (None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        computed = ("_restored", "_masked_lm")  # with arrays on the device
-        state = {name: value for name, value in vars(self).items() if name not in computed}
-        return state | {"params": jax.device_get(self.params), "_on_device": (None, None)}
+        state = {**vars(self), "params": jax.device_get(self.params), "_on_device": (None, None)}
+        for computed in ("_restored", "_masked_lm"):  # with arrays on the device
+            state.pop(computed, None)
+        return state
 
     def __repr__(self) -> str:
         count = sum(x.size for x in jax.tree.leaves(self.params))
-        classes = f" ({brief(', '.join(self.labels), 60)})" if self.labels else ""
+        classes = ""
+        if self.labels:
+            classes = f" ({brief(', '.join(self.labels), 60)})"
         return (
             f"<{architecture(self.config, self.head)}{classes}, "
             f"{self.config.num_hidden_layers} layers of size {self.config.hidden_size}, "
@@ -324,7 +328,8 @@ class Pretrained:
     @functools.cached_property
     def _restored(self) -> tuple[LoadedModel, Task, dict[str, Any]]:
         loaded, task, description = with_task(self._loaded._replace(params=self.params))
-        own = {name: part for name, part in loaded.params.items() if name not in self.params}
+        # Those of a tagger; all others are on the device already.
+        own = {name: loaded.params[name] for name in loaded.params.keys() - self.params.keys()}
         return loaded._replace(params=inference_params(own, loaded.model)), task, description
 
     @property
@@ -467,7 +472,10 @@ class Pretrained:
         ids = np.full((len(rows), length), tokenizer.pad_token_id, np.int32)
         mask, types = np.zeros_like(ids), np.zeros_like(ids)
         for i, (row, row_types) in enumerate(rows):
-            ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, row_types, 1
+            used = slice(len(row))
+            ids[i, used] = row
+            types[i, used] = row_types
+            mask[i, used] = 1
         # A model with one token type uses it for every token, whatever its tokenizer returns.
         return ids, mask, np.minimum(types, max(self.config.type_vocab_size - 1, 0))
 

@@ -81,7 +81,8 @@ def _best_of_corpus(
     queries: np.ndarray, corpus: np.ndarray, k: int, cosine: bool
 ) -> tuple[jax.Array, jax.Array]:
     shape = (len(queries), k)
-    best = jnp.full(shape, -jnp.inf), jnp.full(shape, -1, jnp.int32)
+    scores = jnp.full(shape, -jnp.inf)
+    best = scores, jnp.full(shape, -1, jnp.int32)
     for start in range(0, len(corpus), PASSAGES):
         block = fresh(corpus)[start : start + PASSAGES]
         best = _merged(queries, np.asarray(block, np.float32), best, start, cosine)
@@ -96,7 +97,8 @@ def _merged(queries: Any, passages: Any, best: Any, start: Any, cosine: bool) ->
     if cosine:
         queries, passages = unit(queries), unit(passages)
     scores = jnp.matmul(queries, passages.T, precision="highest")
-    indices = jnp.broadcast_to(start + jnp.arange(len(passages), dtype=jnp.int32), scores.shape)
+    numbers = start + jnp.arange(len(passages), dtype=jnp.int32)
+    indices = jnp.broadcast_to(numbers, scores.shape)
     best_scores, best_indices = best
     scores = jnp.concatenate([best_scores, scores], axis=1)
     indices = jnp.concatenate([best_indices, indices], axis=1)
@@ -156,11 +158,11 @@ class Collection:
         id_column: str | None = None,
         keep_same_id: bool = False,
     ):
-        if id_column is not None and not any(has_column(x, id_column) for x in (queries, corpus)):
+        self._corpus = corpus
+        if id_column and not has_column(queries, id_column) and not has_column(corpus, id_column):
             raise ValueError(
                 f"{queries} and {corpus}: no file has the column {id_column!r} of --id_column."
             )
-        self._corpus = corpus
         self.queries = _queries_by_id(queries, id_column)
         ids: dict[str, str] = {}
         for passage in read_passages(corpus, PASSAGE_IDS, id_column=id_column, warns=True):
@@ -177,7 +179,7 @@ class Collection:
             self._check_same_ids(ids, queries, judgements)
         self._ids = sorted(ids, reverse=True)
         place = {id: row for row, id in enumerate(self._ids)}
-        self._rows = np.array([place[id] for id in ids])  # of each passage, in the order of its id
+        self._rows = np.array([place[id] for id in ids])  # of each passage among sorted ids
 
     def _known_judgements(self, path: Path, queries: Path, ids: Mapping[str, str]) -> Judgements:
         """Reads the judgements of queries that are in a file; warns of what is not."""
@@ -186,8 +188,8 @@ class Collection:
         _check_ids(path, "query-id", {*gains}, self.queries, queries, "queries are left out")
         effect = "passages count as never found"
         _check_ids(path, "corpus-id", judged, ids, self._corpus, effect)
-        gains = {id: gains_of_query for id, gains_of_query in gains.items() if id in self.queries}
-        without = [id for id, gains_of_query in gains.items() if not any(gains_of_query.values())]
+        gains = {id: gains[id] for id in gains if id in self.queries}
+        without = [id for id in gains if not any(gains[id].values())]
         warn(path, "queries without a score above 0, which count as 0", without)
         return gains
 
@@ -214,11 +216,13 @@ class Collection:
         """
         queries = embed["query"]([*self.queries.values()])
         with scratch_folder() as folder:
-            vectors = self._embedded(folder / "vectors.npy", embed["document"], queries.shape[1])
+            size = queries.shape[1]
+            vectors = self._embedded(folder / "vectors.npy", embed["document"], size)
             scores, indices = search(queries, vectors, depth + 1, cosine=cosine)
         ranking = {}
         for query, of_query, best in zip(self.queries, scores.tolist(), indices, strict=True):
-            passages = dict(zip([self._ids[i] for i in best], of_query, strict=True))
+            ids = [self._ids[i] for i in best]
+            passages = dict(zip(ids, of_query, strict=True))
             if not self._keeps_same_id:
                 passages.pop(query, None)
             ranking[query] = dict([*passages.items()][:depth])
@@ -243,9 +247,11 @@ class Collection:
         for query, judged in self._gains.items():
             ranked = [judged.get(id, 0.0) for id in ranking[query]]
             gains = [*judged.values()]
-            is_hit, is_positive = np.sign(ranked).tolist(), np.sign(gains).tolist()
-            of_query = ndcg(ranked, gains, 10), mrr(is_hit, 10), recall(is_hit, is_positive, DEPTH)
-            scores.append(of_query)
+            is_hit = np.sign(ranked).tolist()
+            is_positive = np.sign(gains).tolist()
+            scores.append(
+                (ndcg(ranked, gains, 10), mrr(is_hit, 10), recall(is_hit, is_positive, DEPTH))
+            )
         means = np.mean(scores, axis=0).tolist()
         return dict(zip(RETRIEVAL_METRICS, means, strict=True))
 

@@ -68,7 +68,8 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     Raises:
         ValueError: no task uses the head of the model.
     """
-    where, usage, description = loaded.source.where, loaded.source.usage, description_of(loaded)
+    where, usage = loaded.source.where, loaded.source.usage
+    description = description_of(loaded)
     length, activation, prompt = None, "", ""
     if not description and usage.modules.value:
         length = usage.modules.value.max_length
@@ -197,8 +198,8 @@ def _classifier(
 
 
 def _thresholds(thresholds: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    are_numbers = all(isinstance(x, float | int) and 0 <= x <= 1 for x in thresholds.values())
-    if set(thresholds) != set(names) or not are_numbers:
+    numbers = [x for x in thresholds.values() if isinstance(x, float | int) and 0 <= x <= 1]
+    if set(thresholds) != set(names) or len(numbers) < len(thresholds):
         raise ValueError(
             f"thresholds={brief(thresholds)} in task.json should be a probability of each of "
             f"{brief(', '.join(names), 80)}: correct it, or copy or download the model again."

@@ -22,7 +22,8 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
             task.
     """
     if isinstance(task, TagTask):
-        return task, [_to_tag(task, element, i) for i, element in enumerate(_elements(texts))]
+        elements = enumerate(_elements(texts))
+        return task, [_to_tag(task, element, index) for index, element in elements]
     has_choices = isinstance(task, ChoiceTask)
     examples = []
     for index, (text, *others) in enumerate(text_tuples(texts, choices=has_choices)):
@@ -74,15 +75,11 @@ def _to_tag(task: TagTask, element: Any, index: int) -> Example:
     id, where = str(index), f"texts[{index}]"
     if isinstance(element, str):
         return from_text(task, element, id=id, where=where)
-    if not isinstance(element, list | tuple) or not element or not all(map(_is_word, element)):
+    if not _are_texts(element) or not all(word.strip() for word in element):
         raise ValueError(
             f"{where} is {brief(repr(element), 60)}: give a text, or the list of its words."
         )
     return Example(id=id, where=where, words=tuple(element))
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
