@@ -122,12 +122,8 @@ def _collection(config: SearchConfig) -> "Collection":
     options = {"id_column": config.id_column, "keep_same_id": config.keep_same_id}
     if config.retrieval_dir is not None:
         return beir_collection(config.retrieval_dir, config.split or "test", **options)
-    corpus, queries, *judgements = (
-        Path(path).expanduser()
-        for path in (config.corpus, config.queries, config.qrels)
-        if path is not None
-    )
-    return Collection(corpus, queries, *judgements, **options)
+    judgements = None if config.qrels is None else Path(config.qrels)
+    return Collection(Path(str(config.corpus)), Path(str(config.queries)), judgements, **options)
 
 
 def write_ranking(ranking: "Ranking", queries: dict[str, str], output: Path, top_k: int) -> None:

@@ -292,11 +292,15 @@ def _draw_matrix(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None)
     axes.tick_params(length=0)
     axes.set_xlabel("attended token")
     axes.set_ylabel("attending token")
-    bar = axes.figure.colorbar(
-        image, ax=axes, fraction=0.05, pad=0.03, ticks=[0, 0.01, 0.1, 0.5, 1]
+    axes.figure.colorbar(
+        image,
+        ax=axes,
+        fraction=0.05,
+        pad=0.03,
+        ticks=[0, 0.01, 0.1, 0.5, 1],
+        format="%g",
+        label="attention probability",
     )
-    bar.ax.set_yticklabels(["0", "0.01", "0.1", "0.5", "1"])
-    bar.set_label("attention probability")
 
 
 def _draw_lines(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None) -> None:

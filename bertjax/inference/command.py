@@ -1,6 +1,7 @@
 """What every command that applies a model begins with."""
 
 import dataclasses
+import os
 from typing import TypeVar
 
 from bertjax.base import outputs
@@ -27,5 +28,5 @@ def start_command(config: Config, *inputs: str) -> Config:
     for name in inputs:
         address = getattr(config, name)
         if address is not None:
-            copies[name] = local_data(address)
+            copies[name] = os.path.expanduser(local_data(address))
     return dataclasses.replace(config, **copies)  # type: ignore[type-var]
