@@ -65,7 +65,7 @@ class SearchConfig(VectorConfig):
         super().__post_init__()
         if self.retrieval_dir is None:
             self._check_files()
-        elif self.corpus is not None or self.queries is not None or self.qrels is not None:
+        elif any((self.corpus, self.queries, self.qrels)):
             raise ValueError(
                 f"--retrieval_dir {self.retrieval_dir} has a corpus, queries and qrels of its own: "
                 "give either it, or --corpus and --queries."

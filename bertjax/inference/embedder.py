@@ -361,12 +361,14 @@ def _text_column(source: Path, text_column: str | None) -> str | None:
     columns, note = find_columns(
         Table(source), "classify", Columns(text=text_column), labelled=False, pairs=False
     )
-    if text_column is None and columns.pair is not None:
+    if text_column is not None:
+        return columns.text
+    if columns.pair is not None:
         raise ValueError(
             f"{source} has two columns of texts, {columns.text!r} and {columns.pair!r}: name one "
             "with --text_column."
         )
-    if text_column is None and note:
+    if note:
         print(f"{source.name}: texts from column {columns.text!r}; give --text_column for another")
     return columns.text
 

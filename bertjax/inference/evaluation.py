@@ -110,8 +110,10 @@ def evaluate(
         )
         with rows_as_files(data=data) as files:
             file = files["data"]
-            own, description = pretrained.task_with(max_length, doc_stride), pretrained.description
-            own, examples, _ = from_file(own, file, columns, label_separator, description)
+            own = pretrained.task_with(max_length, doc_stride)
+            own, examples, _ = from_file(
+                own, file, columns, label_separator, pretrained.description
+            )
             where = file if isinstance(data, str | Path) else "data"
             return _scores(pretrained, own, examples, where)
     options = TaskOptions(

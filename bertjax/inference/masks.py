@@ -49,11 +49,13 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         mask = tokenizer.layout.special_tokens.mask
         raise ValueError(f"No {mask} in {brief(text)!r}: write {mask} where a word is missing.")
     (distributions,) = word_probabilities(loaded, rows, types, masks[None])
-    words = []
+    words_of_masks = []
     for distribution in distributions:
-        best = most_probable(distribution, top_k)
-        words.append([(tokenizer.tokens[i], float(distribution[i])) for i in best])
-    return words
+        words = []
+        for i in most_probable(distribution, top_k):
+            words.append((tokenizer.tokens[i], float(distribution[i])))
+        words_of_masks.append(words)
+    return words_of_masks
 
 
 def most_probable(distribution: np.ndarray, top_k: int) -> list[int]:

@@ -68,14 +68,16 @@ def read_passages(
     count = 0
     for file in data_files(path, "embed"):
         table = Table(file)
-        title_column, text_column = _column(table, "title"), _column(table, "text")
+        title_column = _column(table, "title")
+        text_column = _column(table, "text")
         ids = None
         if usual_ids is not None and not table.is_text:
             ids = _id_column(table, usual_ids, id_column)
         without_text = []
         for number, row in table.rows():
             where = row_name(file, number)
-            title, text = row.get(title_column) or "", row.get(text_column)
+            title = row.get(title_column) or ""
+            text = row.get(text_column)
             if not isinstance(title, str) or not isinstance(text, str):
                 raise ValueError(f"{where} has no text: give _id, title and text.")
             id = "-"

@@ -340,9 +340,8 @@ def packed_pieces(
     for length in chosen:
         members = [*waiting, *np.flatnonzero(lengths == length).tolist()]
         shape = row_shape(length, num_choices, ())
-        packed = pack(
-            sizes[members].tolist(), length, shape.max_sequences, [num_choices] * len(members)
-        )
+        counts_of_sequences = [num_choices] * len(members)
+        packed = pack(sizes[members].tolist(), length, shape.max_sequences, counts_of_sequences)
         rows = [[members[item] for item in row] for row in packed]
         rows.sort(key=lambda row: -int(sizes[row].sum()))
         counts = piece_sizes(len(rows), length, token_budget(length, batch_size), devices)
@@ -354,7 +353,8 @@ def packed_pieces(
             taken = rows[start : start + count]
             padding = [[] for _ in range(count - len(taken))]
             batch, placements = make_rows(unlabelled, taken + padding, shape, labels, pad_token_id)
-            yield Piece({key: batch[key] for key in MODEL_INPUTS}, placements)
+            inputs = {key: batch[key] for key in MODEL_INPUTS}
+            yield Piece(inputs, placements)
             start += len(taken)
         waiting = [item for row in rows[start:] for item in row]
 
@@ -578,7 +578,8 @@ def _turned(keys: list[str], kernel: jax.Array, *, outputs_first: bool) -> jax.A
     two_inputs = keys[-3:-1] == ["attention", "output"]  # the others have one
     split = -1 if two_inputs == outputs_first else 1
     first, second = kernel.shape[:split], kernel.shape[split:]
-    return kernel.reshape(math.prod(first), -1).mT.reshape(*second, *first)
+    matrix = kernel.reshape(math.prod(first), -1)
+    return matrix.mT.reshape(*second, *first)
 
 
 def stacked(params: Any) -> Any:
