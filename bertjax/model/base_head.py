@@ -34,8 +34,15 @@ class PredictionHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         config = self.config
-        options = {"use_bias": config.classifier_bias, "stddev": residual_stddev(config)}
-        x = Linear(config, config.hidden_size, self.dtype, **options, name="dense")(x)
+        dense = Linear(
+            config,
+            config.hidden_size,
+            self.dtype,
+            use_bias=config.classifier_bias,
+            stddev=residual_stddev(config),
+            name="dense",
+        )
+        x = dense(x)
         x = activation(str(config.classifier_activation), x)
         return layer_norm(config, self.dtype, "norm")(x)
 
@@ -143,7 +150,8 @@ class BertWithHead(nn.Module):
     @property
     def present_parts(self) -> set[str]:
         """The members of `parts` (keys of the head's parameters) that exist with this config."""
-        return set(self.parts) - (set() if self.config.prediction_head else {"head"})
+        parts = set(self.parts)
+        return parts if self.config.prediction_head else parts - {"head"}
 
     def setup(self):
         self.bert = BertModel(
@@ -220,12 +228,19 @@ class BertWithHead(nn.Module):
             dropout_rows=dropout_rows if self.encoder_has_dropout else None,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
-        of_tokens = token_type_ids, position_ids
-        rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows, *of_tokens)
+        rows = Rows(
+            sequence_ids=sequence_ids,
+            sequence_starts=sequence_starts,
+            masked_positions=masked_positions,
+            dropout_rows=dropout_rows,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+        )
         outputs = encoded | self.head_outputs(encoded, rows)
         if one_sequence:
-            per_sequence = {"pooler_output", *self.sequence_outputs} & outputs.keys()
-            outputs |= {key: outputs[key][:, 0] for key in per_sequence}
+            for key in ("pooler_output", *self.sequence_outputs):
+                if key in outputs:
+                    outputs[key] = outputs[key][:, 0]
         if not output_hidden_states:
             outputs.pop("hidden_states", None)
         return outputs

@@ -111,12 +111,16 @@ class BertModel(nn.Module):
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
-            *(embedded, sequence_ids, dropout_rows, position_ids),
+            embedded,
+            sequence_ids,
+            dropout_rows,
+            position_ids,
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}
         if self.has_pooler:
-            outputs["pooler_output"] = jnp.tanh(self.pooler(take_positions(x, sequence_starts)))
+            firsts = take_positions(x, sequence_starts)
+            outputs["pooler_output"] = jnp.tanh(self.pooler(firsts))
         if layers is not None:
             outputs["hidden_states"] = jnp.concatenate([embedded[None], layers])
         return outputs

@@ -26,10 +26,12 @@ def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any 
     """
     del key, out_sharding
     rows, columns = shape
-    rates = 10_000.0 ** (-2 * (jnp.arange(columns) // 2) / columns)
+    column = jnp.arange(columns)
+    rates = 10_000.0 ** (-2 * (column // 2) / columns)
     angles = jnp.arange(rows)[:, None] * rates[None]
-    even = jnp.arange(columns)[None] % 2 == 0
-    return jnp.where(even, jnp.sin(angles), jnp.cos(angles)).astype(dtype)
+    is_even = column[None] % 2 == 0
+    values = jnp.where(is_even, jnp.sin(angles), jnp.cos(angles))
+    return values.astype(dtype)
 
 
 def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
@@ -60,9 +62,8 @@ class Embeddings(nn.Module):
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)
         if self.has_positions:
-            self.position_embeddings = table(
-                config.max_position_embeddings, sinusoids if config.sinusoidal_pos_embds else init
-            )
+            init_positions = sinusoids if config.sinusoidal_pos_embds else init
+            self.position_embeddings = table(config.max_position_embeddings, init_positions)
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
         if config.task_type_vocab_size:
@@ -88,19 +89,23 @@ class Embeddings(nn.Module):
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
         """Computes the embeddings [B, L, D] of tokens int [B, L], see `BertModel.__call__`."""
+        config = self.config
         x = self.word_embeddings(input_ids)
-        if self.config.global_rope_theta is None and self.config.position_biased_input:
+        if config.global_rope_theta is None and config.position_biased_input:
             x += self.positions(position_ids)
-        if self.config.type_vocab_size:
+        if config.type_vocab_size:
             # A model with one token type uses it for every token, whatever the tokenizer returns.
-            last = self.config.type_vocab_size - 1
+            last = config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
-        if self.config.task_type_vocab_size:
+        if config.task_type_vocab_size:
             x += self.task_type_embeddings(jnp.zeros_like(input_ids))
-        if self.config.embed_proj and self.config.embedding_size:
-            return self.dropout(self.layer_norm(self.projection(x)), dropout_rows)
-        x = self.dropout(self.layer_norm(x), dropout_rows)
-        return self.projection(x) if self.config.embedding_size else x
+        if config.embedding_size and config.embed_proj:
+            x = self.projection(x)
+        x = self.layer_norm(x)
+        x = self.dropout(x, dropout_rows)
+        if config.embedding_size and not config.embed_proj:
+            x = self.projection(x)
+        return x
 
     def positions(self, position_ids: jax.Array) -> jax.Array:
         """Returns the embeddings [B, L, embedding size] of positions int [B, L], counted from 0."""

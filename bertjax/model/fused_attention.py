@@ -21,8 +21,14 @@ from bertjax.model.linear import LANES, OUTPUT
 BLOCKS = (512, 256, 128)
 # The beginnings of the names of GPUs with compute capability 8.0 or higher, which Triton needs.
 AMPERE_OR_NEWER = (
-    *("NVIDIA A", "NVIDIA B", "NVIDIA G", "NVIDIA H", "NVIDIA L"),
-    *(f"NVIDIA GeForce RTX {series}" for series in (30, 40, 50)),
+    "NVIDIA A",
+    "NVIDIA B",
+    "NVIDIA G",
+    "NVIDIA H",
+    "NVIDIA L",
+    "NVIDIA GeForce RTX 30",
+    "NVIDIA GeForce RTX 40",
+    "NVIDIA GeForce RTX 50",
     "NVIDIA RTX",
 )
 
@@ -84,10 +90,11 @@ def splash_attention(
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, heads, head_size = query.shape[1:]
-    mask: Any = (splash.CausalMask if causal else splash.FullMask)((length, length))
+    whole = (length, length)
+    mask: Any = splash.CausalMask(whole) if causal else splash.FullMask(whole)
     names = ["block_q", "block_kv", "block_q_dkv", "block_kv_dkv"]
     if window is not None:
-        local = splash.LocalMask((length, length), (window // 2, window // 2), 0)
+        local = splash.LocalMask(whole, (window // 2, window // 2), 0)
         mask = mask & local if causal else local
         names += ["block_q_dq", "block_kv_dq"]
     widest = length if window is None else max(2 * window, LANES)
@@ -157,7 +164,9 @@ def _flash(query, key, value, ids, row_keys, **options: Any) -> jax.Array:
     from bertjax.model.flash_attention import flash_attention_on_device
 
     manual = jax.sharding.get_abstract_mesh().manual_axes
-    first = jax.lax.axis_index("tensor") * query.shape[2] if "tensor" in manual else 0
+    first: Any = 0
+    if "tensor" in manual:
+        first = jax.lax.axis_index("tensor") * query.shape[2]
     heads = jnp.full((len(row_keys), 1), first, jnp.uint32)
     seeds = jnp.concatenate([row_keys, heads], axis=1)
     return flash_attention_on_device(query, key, value, ids, seeds, **options)
