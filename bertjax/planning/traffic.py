@@ -152,17 +152,19 @@ def memory_traffic(text: str) -> dict[str, int]:
         written[name] = {instruction.name: _stored(instruction) for instruction in body}
     bytes_of: Counter[str] = Counter()
     for instruction, times, name in _executed(computations, entry):
-        if not _is_free(instruction):
-            moved = _moved(instruction, written[name], computations)
-            bytes_of[_kind(instruction, computations)] += times * moved
+        if _is_free(instruction):
+            continue
+        kind = _kind(instruction, computations)
+        bytes_of[kind] += times * _moved(instruction, written[name], computations)
     matrices = bytes_of.pop(MATRIX_MULTIPLICATIONS, 0)
     return {MATRIX_MULTIPLICATIONS: matrices} | dict(bytes_of.most_common())
 
 
 def _is_free(instruction: Instruction) -> bool:
     """Returns whether nothing is moved, or counted already where the kernel started."""
-    is_buffer = 'custom_call_target="AllocateBuffer"' in instruction.rest
-    return instruction.opcode in _FREE or instruction.opcode.endswith("-done") or is_buffer
+    if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
+        return True
+    return 'custom_call_target="AllocateBuffer"' in instruction.rest
 
 
 def _executed(
@@ -232,14 +234,16 @@ def _read(name: str, body: list[Instruction], computations: Computations) -> int
     for user in body:
         if name not in user.operands:
             continue
-        if user.opcode in ("dynamic-slice", "gather") and user.operands[0] == name:
+        is_first = user.operands[0] == name
+        if is_first and user.opcode in ("dynamic-slice", "gather"):
             total += sum(sizes(user.result))
         elif user.opcode == "bitcast":
             total += _read(user.name, body, computations)
         elif user.opcode == "fusion":
             inner = computations[user.called[0]]
-            total += _read(_parameters(inner)[user.operands.index(name)], inner, computations)
-        elif user.opcode != "dynamic-update-slice" or user.operands[0] != name:
+            parameter = _parameters(inner)[user.operands.index(name)]
+            total += _read(parameter, inner, computations)
+        elif not is_first or user.opcode != "dynamic-update-slice":
             return whole
     return min(total, whole)
 
@@ -350,7 +354,8 @@ def _payload(kind: str, opcode: str, result: str, group: int) -> int:
         # payload is the size of the operands or of the results, whichever are larger.
         arrays = sizes(_SCALAR.sub("", result))
         half = len(arrays) // 2
-        return max(sum(arrays[:half]), sum(arrays[half:]))
+        operands, results = arrays[:half], arrays[half:]
+        return max(sum(operands), sum(results))
     if kind == "reduce-scatter":
         return group * sum(sizes(result))
     return sum(sizes(result))

@@ -29,6 +29,7 @@ from bertjax.tokenization.base import (
     steps,
 )
 from bertjax.tokenization.bpe import (
+    GEMMA,
     ROBERTA,
     BPETokenizer,
     ByteLevelBPETokenizer,
@@ -146,13 +147,18 @@ def _say_settings(source: TokenizerFiles, actual: dict[str, Any]) -> None:
 
 def _say_types(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Warns of token types of pairs that depend on the version of transformers."""
-    model_type, sizes = source.model.get("model_type"), source.model.get("type_vocab_size", 2)
-    has_types = model_type in ("bert", "electra", "ernie", "albert") and sizes != 1
-    if not has_types or not tokenizer.layout.second_type or source.config.get("model_input_names"):
+    model_type = source.model.get("model_type")
+    if model_type not in ("bert", "electra", "ernie", "albert"):
         return
-    if tokenizer.second_type and model_type != "albert":
+    if source.model.get("type_vocab_size", 2) == 1 or not tokenizer.layout.second_type:
         return
-    does = "as in transformers 4, but not 5" if tokenizer.second_type else "as in transformers 5"
+    if source.config.get("model_input_names"):
+        return
+    does = "as in transformers 5"
+    if tokenizer.second_type:
+        if model_type != "albert":
+            return
+        does = "as in transformers 4, but not 5"
     warn(
         f"{source.directory} does not say whether its tokenizer gives token types: the texts of a "
         f"pair get the types 0 and {tokenizer.second_type}, {does}. If the model was trained "
@@ -214,9 +220,10 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
     if is_byte_level and not prefix:
         kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= known else ByteLevelBPETokenizer
         return _wrapped(source, kind, kind.layout_of_class)
-    layouts = (BPETokenizer.layout_of_class, ModernBertTokenizer.layout_of_class, ROBERTA)
-    fitting = (layout for layout in layouts if {*layout.special_tokens} <= known)
-    return _wrapped(source, BPETokenizer, next(fitting, layouts[0]), model.get("unk_token"))
+    for layout in (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA):
+        if {*layout.special_tokens} <= known:
+            return _wrapped(source, BPETokenizer, layout, model.get("unk_token"))
+    return _wrapped(source, BPETokenizer, GEMMA, model.get("unk_token"))
 
 
 def _unigram(source: TokenizerFiles) -> Tokenizer:

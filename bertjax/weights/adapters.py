@@ -140,15 +140,16 @@ def _scale(settings: Mapping[str, Any], module: str, rank: int, folder: Path) ->
             if re.match(rf"(.*\.)?({key})$", module):
                 values[name] = value
                 break
-    if values["r"] != rank or not isinstance(values["lora_alpha"], int | float):
+    alpha = values["lora_alpha"]
+    if values["r"] != rank or not isinstance(alpha, int | float):
         raise ValueError(
             f"{folder / SETTINGS} has r={brief(values['r'], 20)} and lora_alpha="
-            f"{brief(values['lora_alpha'], 20)} for {brief(module, 60)}, whose matrices have rank "
-            f"{rank}: give the file that belongs to these matrices."
+            f"{brief(alpha, 20)} for {brief(module, 60)}, whose matrices have rank {rank}: give "
+            "the file that belongs to these matrices."
         )
     if values.get("use_rslora"):
-        return values["lora_alpha"] / math.sqrt(rank)
-    return values["lora_alpha"] / rank
+        return alpha / math.sqrt(rank)
+    return alpha / rank
 
 
 def _sum(

@@ -75,8 +75,8 @@ def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) 
     lacking = {*model.training_parts} - params.keys()
     if not lacking:
         return params
-    paths = (path for path in param_shapes(model) if path.split("/")[0] in lacking)
-    return params | unflatten_dict(fresh(model, frozenset(paths), seed), sep="/")
+    paths = frozenset(path for path in param_shapes(model) if path.partition("/")[0] in lacking)
+    return params | unflatten_dict(fresh(model, paths, seed), sep="/")
 
 
 def fill(
@@ -119,9 +119,7 @@ def fill(
     beyond = any((target.layer or 0) >= config.groups for _, target in placed)
     left_out = [name for name in unexpected if names.is_left_out(name, config.model_type)]
     unexpected = [name for name in unexpected if name not in left_out]
-    firsts = {stored.partition(".")[0] for stored, targets in located.items() if targets}
-    foreign = not known and all(x.partition(".")[0] not in firsts for x in unexpected)
-    refused = missing or (unexpected and not foreign)
+    refused = missing or (unexpected and (known or not _are_foreign(unexpected, located)))
     filled: dict[str, np.ndarray] = {}
     into = None if refused or beyond else filled
     misshaped = []
@@ -171,14 +169,21 @@ def _assigned(
     return placed, unused, unexpected
 
 
+def _are_foreign(unexpected: list[str], located: Mapping[str, list[names.Target]]) -> bool:
+    """Whether the names of unexpected tensors begin otherwise than all that are known."""
+    beginnings = {name.partition(".")[0] for name, targets in located.items() if targets}
+    return beginnings.isdisjoint(name.partition(".")[0] for name in unexpected)
+
+
 def _misfit(where: str, *problems: list[str]) -> str:
     room = MAX_MESSAGE - 90 - len(where)
-    texts = [""] * len(problems)
+    texts: dict[int, str] = {}
+    lengths = [sum(map(len, names)) for names in problems]
     # Characters that short lists do not need are left to the longer lists.
-    order = sorted(range(len(problems)), key=lambda i: sum(map(len, problems[i])))
-    for done, i in enumerate(order):
-        texts[i] = listed(problems[i], max(room // (len(order) - done), 40))
-        room -= len(texts[i])
+    for index in sorted(range(len(problems)), key=lengths.__getitem__):
+        share = room // (len(problems) - len(texts))
+        texts[index] = listed(problems[index], max(share, 40))
+        room -= len(texts[index])
     return (
         f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
         f"{texts[2]}. Give all files of one model."
@@ -233,8 +238,9 @@ def _place(
     config: BertConfig,
 ) -> str | None:
     """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor."""
-    path, layer = target.path, target.layer
-    shape = like.shape if layer is None else like.shape[1:]
+    path, layer, shape = target.path, target.layer, like.shape
+    if layer is not None:
+        shape = shape[1:]
     tensor = target.part_of(tensor)
     if tensor.size != int(np.prod(shape)):
         # Numpy refuses 2^63 bytes, so of sizes below 2^31, a value may have one.

@@ -129,10 +129,11 @@ def load_model(
         )
     _check_padding(source, config)
     labels = _labels(source.config, source.where)
-    if num_labels is not None and labels is not None and len(labels) != num_labels:
+    if labels is not None and num_labels not in (None, len(labels)):
         labels = None
     stored = _classes(source, head)
-    num_labels = num_labels or len(labels or ()) or stored
+    if num_labels is None:
+        num_labels = len(labels) if labels else stored
     model = HEADS[head](config, jnp.dtype(dtype), num_labels=num_labels)
     skip = None
     if new_labels:
@@ -176,10 +177,11 @@ def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
     if "predictions" in loaded.model.parts:
         return loaded
     source, size = loaded.source, loaded.config.vocab_size
-    stored = dataclasses.replace(loaded.config, vocab_size=source.config.get("vocab_size", size))
-    model = HEADS[head](stored, loaded.model.dtype)
+    stored_size = source.config.get("vocab_size", size)
+    config = dataclasses.replace(loaded.config, vocab_size=stored_size)
+    model = HEADS[head](config, loaded.model.dtype)
     encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
-    tensors = {name: source.tensors[name] for name in head_tensors(source, stored)}
+    tensors = {name: source.tensors[name] for name in head_tensors(source, config)}
     filled = fill(tensors, model, str(source.where), known=encoder)
     loaded = loaded._replace(model=model, head=head, **filled._asdict())
     return resize_vocabulary(loaded, size)
@@ -199,12 +201,12 @@ def find_head(source: Source, config: BertConfig) -> str:
     fitting = [head for head in stored if parts == stored[head]]
     architectures = source.config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
-    meant = next((head for head in stored if architecture(config, head) == named), "")
-    if not fitting and stored.get(meant) and stored[meant] < parts:
-        others = listed(sorted(parts - stored[meant]))
-        print(f"note: {source.where} is read as {meant}, and its {others} left out")
-        return meant
+    meant = next((head for head in stored if architecture(config, head) == named), None)
     if not fitting:
+        if meant and stored[meant] and stored[meant] < parts:
+            others = listed(sorted(parts - stored[meant]))
+            print(f"note: {source.where} is read as {meant}, and its {others} left out")
+            return meant
         raise ValueError(
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
@@ -212,15 +214,19 @@ def find_head(source: Source, config: BertConfig) -> str:
     if "sentence_embedding" in fitting and source.usage.modules.value:
         return "sentence_embedding"
     if meant in fitting:
-        return meant
-    pooler = any(t.path.startswith("bert/pooler/") for ts in located.values() for t in ts)
-    if not parts:
+        return str(meant)
+    if len(fitting) == 1 or not parts:
         return fitting[0]
-    by_pooler = (head for head in fitting if HEADS[head](config).needs_pooler == pooler)
+    has_pooler = any(_has_pooler(targets) for targets in located.values())
+    by_pooler = (head for head in fitting if HEADS[head](config).needs_pooler == has_pooler)
     head = next(by_pooler, fitting[0])
-    if named and len(fitting) > 1:
+    if named:
         print(f"note: {source.where} names the architecture {brief(named, 60)}: read as {head}")
     return head
+
+
+def _has_pooler(targets: Sequence[names.Target]) -> bool:
+    return any(target.path.startswith("bert/pooler/") for target in targets)
 
 
 def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
@@ -229,8 +235,9 @@ def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
 
 
 def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
-    located = names.located(source.tensors, config).values()
-    seen = {(target.path, target.layer) for targets in located for target in targets}
+    seen = set()
+    for targets in names.located(source.tensors, config).values():
+        seen.update((target.path, target.layer) for target in targets)
     paths = [path for path in param_shapes(HEADS[head](config)) if not path.startswith("bert/")]
     return not names.missing_names(paths, seen, config)
 
@@ -275,7 +282,7 @@ def _check_padding(source: Source, config: BertConfig) -> None:
         raise ValueError(
             f"pad_token_id={pad} in the config of {source.where} is the id of "
             f"{tokenizer.tokens[pad]}, which is in every text, and positions count from the "
-            f"padding token: set it to the tokenizer's, which is {own} ({tokenizer.tokens[own]})."
+            f"padding token: set it to {own}, the tokenizer's."
         )
 
 
@@ -296,8 +303,10 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
     stored, count = config.get("id2label"), config.get("num_labels")
     if stored is None:
         return None
+    by_id = {}
     try:
-        by_id = {int(i): x if isinstance(x, str) else json.dumps(x) for i, x in stored.items()}
+        for number, label in stored.items():
+            by_id[int(number)] = label if isinstance(label, str) else json.dumps(label)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
@@ -305,7 +314,7 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
         ) from error
     if count not in (None, len(by_id)):
         return None
-    return [by_id[i] for i in sorted(by_id)]
+    return [by_id[number] for number in sorted(by_id)]
 
 
 def class_order(stored: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
@@ -380,7 +389,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
     if described is None and tensors is None:
         return encoder
     try:
-        tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
+        fields: Any = {**described, "layers": tuple(described["layers"])}  # type: ignore
+        tagger = TaggerConfig(**fields)
         if tagger.size > MAX_UNITS:
             raise ValueError(f"size={tagger.size} must be at most {MAX_UNITS}")
     except (TypeError, KeyError, ValueError) as error:
@@ -559,18 +569,23 @@ def with_positions(
 
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
         del path
-        first, rows = rows[:offset], rows[offset : offset + trained]
+        own = rows[offset : offset + trained]
         if method == "tile":
-            grown = rows[np.arange(count) % len(rows)]
+            grown = own[np.arange(count) % len(own)]
         else:
-            places = np.linspace(0, len(rows) - 1, count)
-            below = np.minimum(places.astype(int), max(len(rows) - 2, 0))
-            share = (places - below)[:, None].astype(rows.dtype)
-            above = np.minimum(below + 1, len(rows) - 1)
-            grown = rows[below] * (1 - share) + rows[above] * share
-        return np.concatenate([first, grown])
+            grown = _interpolated(own, count)
+        return np.concatenate([rows[:offset], grown])
 
     return _with_rows(loaded, "max_position_embeddings", max_position_embeddings, grow)
+
+
+def _interpolated(rows: np.ndarray, count: int) -> np.ndarray:
+    """Spreads rows evenly over `count` rows, with linear interpolation between them."""
+    places = np.linspace(0, len(rows) - 1, count)
+    below = np.minimum(places.astype(int), max(len(rows) - 2, 0))
+    above = np.minimum(below + 1, len(rows) - 1)
+    share = (places - below)[:, None].astype(rows.dtype)
+    return rows[below] * (1 - share) + rows[above] * share
 
 
 def _with_rows(

@@ -127,7 +127,9 @@ class SentenceModules(NamedTuple):
     def prompt(self, name_or_text: str | None) -> str:
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
         default prompt. Raises ValueError if no prompt has the name, a word without punctuation."""
-        name = self.default_prompt if name_or_text is None else name_or_text
+        name = name_or_text
+        if name is None:
+            name = self.default_prompt
         if name is None:
             return ""
         if name in self.prompts:
@@ -136,7 +138,7 @@ class SentenceModules(NamedTuple):
             raise ValueError(
                 f"prompt={brief(name, 60)!r}: the model has no prompt of this name. "
                 f"{did_you_mean(name, self.prompts)}Known: {listed(sorted(self.prompts))}. A text "
-                f"that is one word needs a space or a colon at its end, {brief(name, 60) + ': '!r}."
+                "that is one word needs a space or a colon at its end."
             )
         return name
 
@@ -307,14 +309,18 @@ def _shapes(module: SentenceModule, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def _read_weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    file = next((x for x in (folder / SAFETENSORS, folder / BIN) if x.is_file()), None)
-    if file is None:
+    file = folder / SAFETENSORS
+    if not file.is_file():
+        file = folder / BIN
+    if not file.is_file():
         raise FileNotFoundError(f"{folder} has no {SAFETENSORS} or {BIN}: {REMEDY}.")
     tensors = open_weights([file])
     stored = {name: tensors[name].shape for name in tensors}
     if stored != shapes:
-        has = f"the tensors {brief(stored, 120)}, but its config.json asks for {shapes}"
-        raise ValueError(f"{file} has {has}: {REMEDY}.")
+        raise ValueError(
+            f"{file} has the tensors {brief(stored, 120)}, but its config.json asks for {shapes}: "
+            f"{REMEDY}."
+        )
     return {name: np.asarray(tensors[name], np.float32) for name in shapes}
 
 
@@ -361,7 +367,8 @@ def _refuse_others(
     for name, value in content.items():
         if others and name not in usual:
             continue
-        if usual.get(name) is not _ANY and value not in (None, {}, usual.get(name)):
+        known = usual.get(name)
+        if known is not _ANY and value not in (None, {}, known):
             raise _wrong(file, content, name, "which bertjax does not follow")
 
 
@@ -420,8 +427,10 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     """
     if not (directory / MODULES).is_file():
         return {}
-    root, modules = transformer_folder(directory), _modules(directory)
-    files = [directory / MODULES, directory / _MODEL, *(root / name for name in _SETTINGS)]
+    root = transformer_folder(directory)
+    modules = _modules(directory)
+    files = [directory / MODULES, directory / _MODEL]
+    files += [root / name for name in _SETTINGS]
     for _, folder in modules[1:]:
         files += sorted((directory / folder).rglob("*"))
     contents = {}
@@ -482,8 +491,11 @@ def _activation_of_logits(model: Mapping[str, Any], config: Mapping[str, Any]) -
 
 
 def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:
-    content = json.loads(next((files[name] for name in names if name in files), b"{}"))
-    return content if isinstance(content, dict) else {}
+    for name in names:
+        if name in files:
+            content = json.loads(files[name])
+            return content if isinstance(content, dict) else {}
+    return {}
 
 
 def files_of_head(
@@ -601,7 +613,12 @@ def with_head_fields(
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
         modules = read.result() or SentenceModules()
-        names = ("pooling", "after_pooling", "normalize")
-        model = model.clone(**{name: getattr(modules, name) for name in names})
+        model = model.clone(
+            pooling=modules.pooling,
+            after_pooling=modules.after_pooling,
+            normalize=modules.normalize,
+        )
         params = {**params, **jax.tree.map(np.array, modules.params)}
-    return (model.clone(**fields) if fields else model), params
+    if fields:
+        model = model.clone(**fields)
+    return model, params

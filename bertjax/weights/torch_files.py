@@ -436,13 +436,12 @@ def _open_legacy(data: _File) -> _Opened:
     starts = {}
     at = data.tell()
     for key in keys:
+        storage = storages[key]
         (numel,) = struct.unpack("<q", data[at : at + 8])
-        if numel != storages[key].numel:
-            raise ValueError(
-                f"storage {key!r} has {numel} elements instead of {storages[key].numel}"
-            )
-        starts[key] = storages[key].placed(at + 8, len(data))
-        at += 8 + storages[key].nbytes
+        if numel != storage.numel:
+            raise ValueError(f"storage {key!r} has {numel} elements instead of {storage.numel}")
+        starts[key] = storage.placed(at + 8, len(data))
+        at += 8 + storage.nbytes
     return tensors, starts, "little"
 
 
