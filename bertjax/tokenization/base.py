@@ -139,8 +139,10 @@ class Tokenizer(abc.ABC):
         _check_vocab(vocab, special)
         by_id = {index: token for token, index in vocab.items()}
         self.tokens = [by_id.get(index, "") for index in range(max(by_id) + 1)]
-        self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
-        self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
+        self.pad_token_id = vocab[special.pad]
+        self.unk_token_id = vocab[special.unk]
+        self.cls_token_id = vocab[special.cls]
+        self.sep_token_id = vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
         self._normalizers = steps(state(backend.normalizer))
         self._pre_tokenizers = steps(state(backend.pre_tokenizer))
@@ -191,7 +193,8 @@ class Tokenizer(abc.ABC):
     def normalised_first(self, first: normalizers.Normalizer) -> Self:
         """Returns a copy that applies the normalizer `first` to a text, before its own."""
         own = self._prompt_backend.normalizer
-        return self.with_parts(normalizer=normalizers.Sequence([first, *([own] if own else [])]))
+        both = [first] if own is None else [first, own]
+        return self.with_parts(normalizer=normalizers.Sequence(both))
 
     def added(self) -> list[AddedToken]:
         """Returns all added tokens, special ones too, by their ids."""
@@ -382,10 +385,10 @@ class Tokenizer(abc.ABC):
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        starts, ends = offsets[:, 0], offsets[:, 1]
         # The space before a word is left out: pieces such as "▁a" contain it.
-        places = [len(text) if c.isspace() else place for place, c in enumerate(text)]
-        visible = np.minimum.accumulate([*places, len(text)][::-1])[::-1][offsets[:, 0]]
-        offsets[:, 0] = np.where(visible < offsets[:, 1], visible, offsets[:, 0])
+        visible = _next_visible(text)[starts]
+        offsets[:, 0] = np.where(visible < ends, visible, starts)
         return np.array(encoding.ids, np.int32), offsets
 
     def encode_prompt(
@@ -422,7 +425,8 @@ class Tokenizer(abc.ABC):
             return head, [0] * len(head)
         head += [self.sep_token_id] * (self.layout.separators - 1)
         tail = [*second, self.sep_token_id]
-        return head + tail, [0] * len(head) + [self.second_type] * len(tail)
+        types = [0] * len(head) + [self.second_type] * len(tail)
+        return head + tail, types
 
     def decode(self, ids: Iterable[int]) -> str:
         """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""
@@ -452,8 +456,9 @@ class Tokenizer(abc.ABC):
             **self.settings(),
             "model_max_length": min(self.model_max_length, longest or self.model_max_length),
             "model_input_names": list(self.model_input_names),
-            **{f"{name}_token": token for name, token in special._asdict().items()},
         }
+        for name, token in special._asdict().items():
+            settings[f"{name}_token"] = token
         if self.truncation_side != "right":
             settings["truncation_side"] = self.truncation_side
         files = {
@@ -498,6 +503,15 @@ class Tokenizer(abc.ABC):
                 f"{'pair' if pair else 'text'}: increase it."
             )
         return max_length - needed
+
+
+def _next_visible(text: str) -> np.ndarray:
+    """Returns for each place of a text, its end too, that of the next character but spaces."""
+    places = np.full(len(text) + 1, len(text))
+    for place, character in enumerate(text):
+        if not character.isspace():
+            places[place] = place
+    return np.minimum.accumulate(places[::-1])[::-1]
 
 
 def state(component: Any) -> Any:
@@ -556,8 +570,9 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
             f"needs {list(special_tokens)}. Add them."
         )
-    largest = max(vocab.values())
-    if len({*vocab.values()}) != len(vocab) or largest > 2 * len(vocab) + MAX_GAP:
+    ids = {*vocab.values()}
+    largest = max(ids)
+    if len(ids) != len(vocab) or largest > 2 * len(vocab) + MAX_GAP:
         raise ValueError(
             f"The vocabulary has {len(vocab)} entries and the largest id {largest}: each entry "
             "needs an id of its own, and most ids an entry."
@@ -606,7 +621,8 @@ def count_words(
         counts.update(words)
         if len(counts) > checked:
             # The new words are at the end of the Counter.
-            size += sum(map(len, itertools.islice(reversed(counts), len(counts) - checked)))
+            new = itertools.islice(reversed(counts), len(counts) - checked)
+            size += sum(map(len, new))
             checked = len(counts)
     if dropped and report:
         report(

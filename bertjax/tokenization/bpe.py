@@ -80,13 +80,13 @@ class BPETokenizer(Tokenizer):
 
     def _text_model(self) -> models.Model:
         special = {*self.layout.special_tokens}
+        merges = []
+        for first, second in self.merges:
+            if special.isdisjoint((first, second, self.joined([first, second]))):
+                merges.append((first, second))
         return self._model(
             vocab={self._hidden(token): i for token, i in self._fields["vocab"].items()},
-            merges=[
-                (first, second)
-                for first, second in self.merges
-                if not special & {first, second, self.joined([first, second])}
-            ],
+            merges=merges,
             unk_token=self._hidden(self._fields.get("unk_token", "")) or None,
         )
 
@@ -173,9 +173,10 @@ class ByteLevelBPETokenizer(BPETokenizer):
         add_prefix_space: bool = False,
         **options: Any,
     ):
-        unknown = [
-            m for m in merges if not (m[0] in vocab and m[1] in vocab and "".join(m) in vocab)
-        ]
+        unknown = []
+        for first, second in merges:
+            if first not in vocab or second not in vocab or first + second not in vocab:
+                unknown.append((first, second))
         if unknown:
             raise ValueError(
                 f"{len(unknown)} of {len(merges)} merges have pieces that the vocabulary "
@@ -358,11 +359,14 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
     _normalizer = normalizers.NFC()
 
     def _identity(self) -> Any:
-        settings = [[token.content, token.__getstate__()] for token in self.added()]
-        for _, its in settings:
-            del its["content"]
+        settings = []
+        for token in self.added():
+            its = token.__getstate__()
+            settings.append([its.pop("content"), its])
         usual = [self._usual_identity(), sorted(settings, key=str), True]
-        return usual if self.is_usual else [usual, self._pipeline()]
+        if self.is_usual:
+            return usual
+        return [usual, self._pipeline()]
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}

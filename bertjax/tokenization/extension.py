@@ -267,7 +267,10 @@ def _with_characters(
 
 def _letters(word: str, inside: str) -> list[str]:
     """Returns the characters of a word as entries, with the prefix `inside` but for the first."""
-    return [*word[:1], *(inside + letter for letter in word[1:])]
+    letters = list(word[:1])
+    for letter in word[1:]:
+        letters.append(inside + letter)
+    return letters
 
 
 def _pieces_of_unknown(
@@ -351,13 +354,15 @@ def _extended_wordpiece(
     # An entry that begins with "##" would be read as the rest of a word.
     words = {word: count for word, count in counts.items() if word[:1] != prefix[:1]}
     splits = {word: _pieces(tokenizer, word) for word in words}
-    return _with_entries(tokenizer, WordChoice(words, splits, resplit).choose(add, min_frequency))
+    choice = WordChoice(words, splits, resplit)
+    return _with_entries(tokenizer, choice.choose(add, min_frequency))
 
 
 def _extended_bpe(
     tokenizer: BPETokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> BPETokenizer:
-    tokens, merges = list(tokenizer.tokens), list(tokenizer.merges)
+    tokens = list(tokenizer.tokens)
+    merges = list(tokenizer.merges)
     known, known_merges = set(tokens), set(merges)
     for first, second in _new_merges(tokenizer, counts, add, min_frequency):
         if len(tokens) == tokenizer.vocab_size + add:
@@ -381,7 +386,8 @@ def _new_merges(
     for word, count in counts.items():
         ids = tokenizer.split(word)
         if len(ids) > 1:
-            texts["".join(chr(_FIRST_CHARACTER + i) for i in ids)] += count
+            text = "".join(chr(_FIRST_CHARACTER + index) for index in ids)
+            texts[text] += count
     alphabet = sorted(set().union(*texts))
     trainer = trainers.BpeTrainer(
         # Some merges lead to entries that exist already.
@@ -412,10 +418,15 @@ def _extended_unigram(
     # Punctuation is part of the words of a unigram tokenizer, but should not be part of entries.
     words: Counter[str] = Counter()
     for word, count in counts.items():
-        words[word[:1] + "".join(itertools.takewhile(_is_letter, word[1:]))] += count
-    known = tokenizer.vocab  # an old piece of low score may be split into others
-    splits = {word: (word,) if word in known else _pieces(tokenizer, word) for word in words}
-    return _with_entries(tokenizer, WordChoice(words, splits, resplit).choose(add, min_frequency))
+        letters = itertools.takewhile(_is_letter, word[1:])
+        words[word[:1] + "".join(letters)] += count
+    splits = {}
+    for word in words:
+        # An old piece of low score may be split into others.
+        is_piece = word in tokenizer.vocab
+        splits[word] = (word,) if is_piece else _pieces(tokenizer, word)
+    choice = WordChoice(words, splits, resplit)
+    return _with_entries(tokenizer, choice.choose(add, min_frequency))
 
 
 def _is_letter(character: str) -> bool:

@@ -196,7 +196,10 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
     model = source.json["model"]
     merges = []
     for merge in model["merges"]:
-        merges.append(pair_of(merge, source.file) if isinstance(merge, str) else tuple(merge))
+        if isinstance(merge, str):
+            merges.append(pair_of(merge, source.file))
+        else:
+            merges.append(tuple(merge))
     if source.bare and not missing:
         if (read_json(vocab_file), read_merges(merges_file)) != (model["vocab"], merges):
             _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
@@ -213,11 +216,10 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
             f"{brief(prefix)!r}: download it again."
         )
     known = {*model["vocab"]}
-    known.update(token["content"] for token in source.json.get("added_tokens") or [])
-    is_byte_level = any(
-        step.get("type") == "ByteLevel" for step in steps(source.json.get("pre_tokenizer"))
-    )
-    if is_byte_level and not prefix:
+    for token in source.json.get("added_tokens") or []:
+        known.add(token["content"])
+    splits = [step.get("type") for step in steps(source.json.get("pre_tokenizer"))]
+    if "ByteLevel" in splits and not prefix:
         kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= known else ByteLevelBPETokenizer
         return _wrapped(source, kind, kind.layout_of_class)
     for layout in (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA):
@@ -260,8 +262,10 @@ def _unigram_of_json(source: TokenizerFiles, name: str, pieces: Pieces) -> Unigr
     """Loads a tokenizer.json of the class `name`; `pieces` are those of a file beside it."""
     model = source.json["model"]
     check_pieces(model["vocab"])
-    if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in model["vocab"]]:
-        _refuse_two(source, f"{len(model['vocab'])} pieces", f"the {len(pieces)} in {source.bare}")
+    own_pieces = [piece for piece, _ in model["vocab"]]
+    if pieces and [piece for piece, _ in pieces] != own_pieces:
+        other = f"the {len(pieces)} in {source.bare}"
+        _refuse_two(source, f"{len(own_pieces)} pieces", other)
     if model.get("unk_id") is None and not model.get("byte_fallback"):
         raise ValueError(
             f"{source.file} has no unk_id, so that the library cannot encode a text with a "
@@ -355,7 +359,8 @@ def _wrapped(
     backend.no_padding()
     model = content["model"]
     if source.kind == "Unigram":  # the library's parser of JSON rounds the scores
-        pieces, fallback = list(map(tuple, model["vocab"])), model.get("byte_fallback", False)
+        pieces = [tuple(piece) for piece in model["vocab"]]
+        fallback = model.get("byte_fallback", False)
         backend.model = models.Unigram(pieces, model.get("unk_id"), fallback)
     known = ("type", "vocab", "merges", "unk_id", "byte_fallback", *dir(backend.model))
     unread = [f"model.{name}" for name in model if name not in known]
@@ -467,13 +472,15 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
     special = layout.special_tokens
     cls, sep = backend.token_to_id(special.cls), backend.token_to_id(special.sep)
     separators = max(len(two.ids) - len(a) - len(b) - 2, 1)
-    head, tail = [cls, *a, *[sep] * separators], [*b, sep]
+    head = [cls, *a, *[sep] * separators]
+    tail = [*b, sep]
     fits = one.ids == [cls, *a, sep] and two.ids == head + tail
     second = 0
     if layout.second_type:
         second = two.type_ids[-1]
         types = [0] * len(head) + [second] * len(tail)
-        fits = fits and two.type_ids[1:] == types[1:] and not any(one.type_ids)
+        has_types = two.type_ids[1:] == types[1:] and not any(one.type_ids)
+        fits = fits and has_types
     arranged = dataclasses.replace(layout, separators=separators, second_type=second)
     if fits and (arranged == layout or not replaces):
         return arranged
@@ -494,7 +501,9 @@ def _add_tokens(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Adds the tokens that the files beside the vocabulary declare, as transformers 5 does."""
     _check_special(source, tokenizer)
     named = _named_tokens(source.config)
-    ids = {token["content"]: token["id"] for token in source.json.get("added_tokens") or []}
+    ids = {}
+    for token in source.json.get("added_tokens") or []:
+        ids[token["content"]] = token["id"]
     declared = source.config.get("added_tokens_decoder")
     if declared is None:
         declared = {}
@@ -509,7 +518,8 @@ def _add_tokens(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
                 }
     tokens = {int(index): _added_token(token) for index, token in declared.items()}
     tokenizer.add_tokens([tokens[index] for index in sorted(tokens)])
-    ids |= {token.content: index for index, token in tokens.items()}
+    for index, token in tokens.items():
+        ids[token.content] = index
     for token, index in ids.items():
         # The library leaves out empty tokens, which no text contains.
         actual = tokenizer.vocab.get(token, index)

@@ -111,10 +111,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if settings.get("peft_type") != "LORA":
         refused = ["peft_type"]
     if refused:
-        values = ", ".join(f"{name}={brief(settings.get(name), 40)}" for name in refused[:3])
+        values = []
+        for name in refused[:3]:
+            values.append(f"{name}={brief(settings.get(name), 40)}")
         raise ValueError(
-            f"{folder / SETTINGS} has {values}, but bertjax merges only plain LoRA: merge the "
-            "adapter with PEFT (merge_and_unload), and save the whole model."
+            f"{folder / SETTINGS} has {', '.join(values)}, but bertjax merges only plain LoRA: "
+            "merge the adapter with PEFT (merge_and_unload), and save the whole model."
         )
     return settings
 
@@ -129,7 +131,9 @@ def _readers(tensors: Mapping[str, np.ndarray]) -> dict[str, Callable[[], np.nda
 
 def _place(name: str, model_type: str) -> tuple[str, int | None] | None:
     targets = find(name, model_type)
-    return (targets[0].path, targets[0].layer) if targets else None
+    if not targets:
+        return None
+    return targets[0].path, targets[0].layer
 
 
 def _scale(settings: Mapping[str, Any], module: str, rank: int, folder: Path) -> float:
@@ -164,7 +168,8 @@ def _sum(
     whole, a, b = (np.asarray(read(), np.float32) for read in (weight, first, second))
     if transposed:
         a, b = b.T, a.T
-    if a.ndim != 2 or (*b.shape[:-1], *a.shape[1:]) != whole.shape or b.shape[-1] != len(a):
+    product_shape = (*b.shape[:-1], *a.shape[1:])
+    if a.ndim != 2 or b.shape[-1] != len(a) or product_shape != whole.shape:
         raise ValueError(
             f"{file} has matrices of shapes {b.shape} and {a.shape} for a layer of shape "
             f"{whole.shape}: give the base model that the adapter was trained on."

@@ -59,12 +59,15 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
     The values are the same as if all parameters were initialised from `seed`.
     """
 
+    if not paths:
+        return {}
+
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
         flat: Any = flatten_dict(_init(model, key), sep="/")
         return {path: flat[path] for path in sorted(paths)}
 
-    return jax.device_get(init(jax.random.key(seed))) if paths else {}
+    return jax.device_get(init(jax.random.key(seed)))
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
@@ -263,5 +266,7 @@ def _place(
     if layer is None:
         filled[path] = np.array(value, order="C")
     else:
-        filled.setdefault(path, np.empty(like.shape, np.float32))[layer] = value
+        if path not in filled:
+            filled[path] = np.empty(like.shape, np.float32)
+        filled[path][layer] = value
     return None

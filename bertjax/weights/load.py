@@ -338,7 +338,9 @@ def _spelling(name: str) -> str:
 def with_class_order(loaded: LoadedModel, order: Sequence[int]) -> LoadedModel:
     """Returns a model whose output i is the output `order[i]` of `loaded`."""
     part = str(loaded.model.class_part)
-    layer = {name: np.asarray(x)[..., order] for name, x in loaded.params[part].items()}
+    layer = {}
+    for name, value in loaded.params[part].items():
+        layer[name] = np.asarray(value)[..., order]
     return loaded._replace(params={**loaded.params, part: layer})
 
 
@@ -545,7 +547,8 @@ def resize_vocabulary(loaded: LoadedModel, vocab_size: int, seed: int = 0) -> Lo
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
         if not drawn:
             return rows[:vocab_size]
-        return np.concatenate([rows, np.moveaxis(drawn[path], axes[path], 0)[len(rows) :]])
+        all_rows = np.moveaxis(drawn[path], axes[path], 0)
+        return np.concatenate([rows, all_rows[len(rows) :]])
 
     return _with_rows(loaded, "vocab_size", vocab_size, grow)
 
@@ -595,8 +598,9 @@ def _with_rows(
     model = _resized(loaded.model, field, size)
     flat: Any = flatten_dict(loaded.params, sep="/")
     for path, axis in _axes_of(loaded.model, field).items():
-        grown = grow(path, np.moveaxis(np.asarray(flat[path]), axis, 0))
-        flat[path] = np.ascontiguousarray(np.moveaxis(grown, 0, axis))
+        rows = np.moveaxis(np.asarray(flat[path]), axis, 0)
+        grown = np.moveaxis(grow(path, rows), 0, axis)
+        flat[path] = np.ascontiguousarray(grown)
     return loaded._replace(model=model, params=unflatten_dict(flat, sep="/"))
 
 
@@ -609,7 +613,8 @@ def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
 
     Sizes may be equal by chance, so the axes are found by the shapes of a larger model.
     """
-    larger = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
+    size = getattr(model.config, field)
+    larger = param_shapes(_resized(model, field, size + 1))
     axes = {}
     for path, like in param_shapes(model).items():
         for axis, size in enumerate(like.shape):

@@ -41,20 +41,30 @@ def _heads(config: BertConfig) -> tuple[int, int]:
     return config.num_attention_heads, config.hidden_size // config.num_attention_heads
 
 
-_SAME = _Transform(lambda x, c: x, lambda x, c: x)
-_MATRIX = _Transform(lambda x, c: x.T, lambda x, c: x.T)
+_SAME = _Transform(
+    from_hf=lambda x, c: x,
+    to_hf=lambda x, c: x,
+)
+_MATRIX = _Transform(
+    from_hf=lambda x, c: x.T,
+    to_hf=lambda x, c: x.T,
+)
 _TO_HEADS = _Transform(
-    lambda x, c: x.T.reshape(-1, *_heads(c)), lambda x, c: x.reshape(x.shape[0], -1).T
+    from_hf=lambda x, c: x.T.reshape(-1, *_heads(c)),
+    to_hf=lambda x, c: x.reshape(len(x), -1).T,
 )
-_HEADS_BIAS = _Transform(lambda x, c: x.reshape(_heads(c)), lambda x, c: x.reshape(-1))
+_HEADS_BIAS = _Transform(
+    from_hf=lambda x, c: x.reshape(_heads(c)),
+    to_hf=lambda x, c: x.reshape(-1),
+)
 _FROM_HEADS = _Transform(
-    lambda x, c: x.T.reshape(*_heads(c), -1), lambda x, c: x.reshape(-1, x.shape[-1]).T
+    from_hf=lambda x, c: x.T.reshape(*_heads(c), -1),
+    to_hf=lambda x, c: x.reshape(-1, x.shape[-1]).T,
 )
-
 # PyTorch: [out, in of a group, taps]; here: [taps, groups, in of a group, out of a group].
 _CONVOLUTION = _Transform(
-    lambda x, c: x.reshape(c.conv_groups, -1, *x.shape[1:]).transpose(3, 0, 2, 1),
-    lambda x, c: x.transpose(1, 3, 2, 0).reshape(c.hidden_size, -1, len(x)),
+    from_hf=lambda x, c: x.reshape(c.conv_groups, -1, *x.shape[1:]).transpose(3, 0, 2, 1),
+    to_hf=lambda x, c: x.transpose(1, 3, 2, 0).reshape(c.hidden_size, -1, len(x)),
 )
 
 
@@ -233,9 +243,13 @@ def find(name: str, model_type: str) -> list[Target]:
     if layer:
         name = f"{name[: layer.start()]}.{{layer}}.{name[layer.end() :]}"
     known = _by_hf_name(model_type)
-    rules = known.get(name) or known.get(f"{FAMILIES[model_type].prefix}.{name}", [])
+    rules = known.get(name)
+    if rules is None:
+        rules = known.get(f"{FAMILIES[model_type].prefix}.{name}", [])
     index = int(layer[1]) if layer else None
-    if "{" in name and (index is None or any(index < rule.first_layer for rule in rules)):
+    if index is None and "{" in name:
+        return []
+    if index is not None and any(index < rule.first_layer for rule in rules):
         return []
     return [Target(rule, index, part, len(rules)) for part, rule in enumerate(rules)]
 
@@ -295,11 +309,15 @@ def without_wrapper(
         rest = name
         while rest and not find(rest, model_type):
             rest = rest.partition(".")[2]
-        if rest and re.fullmatch(r"[\w.]*", name.removesuffix(rest)):
-            paths.setdefault(name.removesuffix(rest), []).append(find(rest, model_type)[0].path)
-    prefix = max(paths, key=lambda x: len(paths[x]), default="")
-    encoders = [x for x in paths if any(path.startswith("bert/") for path in paths[x])]
-    if len(encoders) > 1 or prefix and "" in paths:
+        before = name.removesuffix(rest)
+        if rest and re.fullmatch(r"[\w.]*", before):
+            target = find(rest, model_type)[0]
+            paths.setdefault(before, []).append(target.path)
+    prefix = max(paths, key=lambda prefix: len(paths[prefix]), default="")
+    encoders = 0
+    for own_paths in paths.values():
+        encoders += any(path.startswith("bert/") for path in own_paths)
+    if encoders > 1 or prefix and "" in paths:
         raise ValueError(
             f"{where} holds tensors of a model under the prefixes {listed([*map(repr, paths)])}: "
             "save those of one model alone, under the names of transformers."
@@ -307,8 +325,10 @@ def without_wrapper(
     if not prefix:
         return tensors
     without = [name for name in tensors if not name.startswith(prefix)]
-    but = f" but {listed(without)}" if without else ""
-    print(f"note: the prefix {prefix} of all tensors{but} in {where} is removed")
+    which = "all tensors"
+    if without:
+        which += f" but {listed(without)}"
+    print(f"note: the prefix {prefix} of {which} in {where} is removed")
     readers = {}
     for name in tensors:
         readers[name.removeprefix(prefix)] = functools.partial(tensors.__getitem__, name)

@@ -240,8 +240,8 @@ def _read_model(file: Path) -> dict[str, Any]:
 
 
 def _wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
-    value = f"{brief(name, 40)}={brief(repr(content.get(name)), 80)}"
-    return ValueError(f"{file} has {value}, {why}: correct it, or give --pooling.")
+    value = brief(repr(content.get(name)), 80)
+    return ValueError(f"{file} has {brief(name, 40)}={value}, {why}: give --pooling.")
 
 
 def _count(file: Path, content: Mapping[str, Any], name: str) -> int | None:
@@ -348,7 +348,8 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
             kind = kind.rpartition(".")[2]
         path = str(fields.get("path") or "")
         parts = Path(path).parts
-        if ".." in parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
+        is_outside = ".." in parts or Path(path).is_absolute()
+        if is_outside or len(path) > 60 or "\0" in path:
             raise ValueError(
                 f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it."
             )
@@ -518,7 +519,10 @@ def files_of_head(
         length = getattr(kept, name)
         if length:
             settings[name] = min(length, max_length)
-    prompts = {name: x for name, x in kept.prompts.items() if x or name not in _NO_PROMPTS}
+    prompts = {}
+    for name, prompt in kept.prompts.items():
+        if prompt or name not in _NO_PROMPTS:
+            prompts[name] = prompt
     described = {
         "prompts": prompts,
         "default_prompt_name": kept.default_prompt,

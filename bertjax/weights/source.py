@@ -288,7 +288,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     params = model.recipe.join(params, {})
     exported = {name: part for name, part in params.items() if name not in model.training_parts}
     tensors = dict(names.to_hf(flattened(exported), model.config))
-    is_new = not run.get("init") and not (run.get("distillation") or {}).get("layers")
+    distillation = run.get("distillation") or {}
+    is_new = not run.get("init") and not distillation.get("layers")
     config = model_at(model.config, run.get("phases") or (), step, is_new=is_new).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)

@@ -196,8 +196,11 @@ class _File(mmap.mmap):
         return super().read(size)
 
     def readline(self) -> bytes:
-        end = self.find(b"\n", self.tell(), self.tell() + MAX_LINE_BYTES)
-        return self.read(MAX_LINE_BYTES if end < 0 else end + 1 - self.tell())
+        start = self.tell()
+        end = self.find(b"\n", start, start + MAX_LINE_BYTES)
+        if end < 0:
+            return self.read(MAX_LINE_BYTES)
+        return self.read(end + 1 - start)
 
 
 class _Opcodes(dict[int, Callable[[Any], None]]):
@@ -210,7 +213,8 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
         if self.used > MAX_OPCODES:
             raise ValueError(f"its pickle has more than {MAX_OPCODES} opcodes")
         if code not in self:
-            name = next((op.name for op in pickletools.opcodes if ord(op.code) == code), code)
+            names = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
+            name = names.get(code, code)
             raise ValueError(f"it contains the pickle opcode {name}, which torch.save never writes")
         return super().__getitem__(code)
 
@@ -249,9 +253,10 @@ class _Unpickler(_PythonUnpickler):
 
     def set_items(self, items: list[Any]) -> None:
         # A hundred bytes of pickle can describe nested tuples whose hash would take forever.
-        if any(type(key) not in (str, int, bool, _Other) for key in items[::2]):
+        keys, values = items[::2], items[1::2]
+        if any(type(key) not in (str, int, bool, _Other) for key in keys):
             raise ValueError("it has a dict with keys other than strings and integers")
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        self.stack[-1].update(zip(keys, values, strict=True))
 
     def new_object(self) -> None:
         self.stack.pop()  # the arguments
@@ -408,7 +413,8 @@ def _start_of(data: _File, entry: zipfile.ZipInfo, free_from: int) -> int:
     if method or entry.compress_type or entry.compress_size != entry.file_size:
         raise ValueError(f"entry {shown!r} is compressed, which torch never does")
     name_end = at + 30 + name_length
-    name = data[at + 30 : name_end].decode("utf-8" if flags & 0x800 else "cp437")
+    encoding = "utf-8" if flags & 0x800 else "cp437"
+    name = data[at + 30 : name_end].decode(encoding)
     if name != shown or (flags | entry.flag_bits) & 1:
         raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
     return name_end + extra_length
@@ -431,7 +437,7 @@ def _open_legacy(data: _File) -> _Opened:
     if type(keys) is not list or any(type(key) is not str for key in keys):
         raise ValueError("its storage keys are not a list of strings")
     storages = unpickler.storages
-    if len(keys) != len(set(keys)) or set(keys) != set(storages):
+    if sorted(keys) != sorted(storages):
         raise ValueError(f"it has {len(keys)} storage keys for {len(storages)} storages")
     starts = {}
     at = data.tell()
@@ -465,7 +471,8 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
     for key, value in beside.items():
         if not isinstance(value, dict) or value is top:
             continue
-        if 2 * sum(type(x) is _Tensor for x in value.values()) > len(top) > 0:
+        tensors = sum(type(item) is _Tensor for item in value.values())
+        if 2 * tensors > len(top) > 0:
             raise ValueError(
                 f"it has {len(value)} tensors under {str(key)!r} beside the {len(top)} of "
                 "the model: save these alone"
