@@ -27,11 +27,9 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
         for name in left_out & entries.keys():
             del entries[name]
     else:
-        entries = {}
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and name not in left_out:
-                entries[name] = _size_and_crc(path)
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = {path.relative_to(folder).as_posix() for path in files}
+        entries = {name: _size_and_crc(folder / name) for name in sorted(names - left_out)}
     write_json(folder / CHECKSUMS, entries)
 
 

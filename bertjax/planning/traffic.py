@@ -321,7 +321,7 @@ class Collective(NamedTuple):
         """The minimum number of bytes that each device sends per step, with ring algorithms."""
         if self.kind == "collective-permute":
             return float(self.payload)
-        share = 1 - 1 / max(self.group, 1)
+        share = (self.group - 1) / self.group
         if self.kind == "all-reduce":
             share *= 2
         return share * self.payload

@@ -206,11 +206,11 @@ def _open_adapter(folder: Path, tokenizer_required: bool, whole: Path) -> Source
 
 def _open_base(folder: Path, name: Any, tokenizer_required: bool) -> Source:
     """Opens the model that the settings of the adapter in `folder` name."""
-    path = Path(str(name))
-    if (folder / path).exists() and not path.exists():
-        path = folder / path
+    path = str(name)
+    if (folder / path).exists() and not Path(path).exists():
+        path = str(folder / path)
     try:
-        if (path / adapters.SETTINGS).is_file() and not hf.has_weights(path):
+        if (Path(path) / adapters.SETTINGS).is_file() and not hf.has_weights(Path(path)):
             raise FileNotFoundError("it is an adapter itself")
         return open_source(path, tokenizer_required=tokenizer_required)
     except OSError as error:
