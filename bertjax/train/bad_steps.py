@@ -240,14 +240,8 @@ class Rollbacks:
         first = {r["phase"]: next_batch(r["phase"], r["to_step"]) for r in replaced}
         first[bad_phase] = next_batch(bad_phase, last_bad)
         self.records = [r for r in self.records if r["to_step"] < target]
-        added = [
-            {
-                "to_step": target,
-                "from_step": last_bad,
-                "phase": phase,
-                "batches": batch - next_batch(phase, target),
-            }
-            for phase, batch in sorted(first.items())
-        ]
-        self.records += added
-        return next(record["batches"] for record in added if record["phase"] == bad_phase)
+        batches = {phase: first[phase] - next_batch(phase, target) for phase in sorted(first)}
+        for phase, count in batches.items():
+            record = {"to_step": target, "from_step": last_bad, "phase": phase, "batches": count}
+            self.records.append(record)
+        return batches[bad_phase]

@@ -240,7 +240,7 @@ class PretrainingJob(Job):
         hosts.on_first(lambda: self._write_model(folder, params, step))
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
-        phases = map(dataclasses.asdict, self.config.phases)
+        phases = [dataclasses.asdict(phase) for phase in self.config.phases]
         is_new = not (self.config.init or self.config.distillation.layers)
         model = model_at(self.config.model, phases, step, is_new=is_new)
         parts = params, model, self.tokenizer, str(self.config.head)

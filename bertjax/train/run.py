@@ -724,18 +724,20 @@ def facts_of(job: Job, step: int) -> dict[str, Any]:
 
 def first_line(job: Job, step: int) -> str:
     """Returns the line about model, devices and steps with which the run begins at `step`."""
-    facts, several = facts_of(job, step), jax.device_count() > 1
-    where = device_text(jax.devices()[0].device_kind, jax.device_count(), jax.process_count())
-    if several:
+    facts, count = facts_of(job, step), jax.device_count()
+    where = device_text(jax.devices()[0].device_kind, count, jax.process_count())
+    if count > 1:
         where += f" ({facts['mesh']})"
     # The kernel of small runs without a choice is of no interest.
-    if several or job.program.attention.kernel != "xla" or job.settings.attention != "auto":
+    if count > 1 or job.program.attention.kernel != "xla" or job.settings.attention != "auto":
         where += f", attention kernel {facts['attention']}"
+    steps = f"{job.num_steps:,} steps"
+    if job.num_steps == 1:
+        steps = "1 step"
     if step == job.num_steps:
-        steps = f"all {job.num_steps:,} steps are done already"
-    else:
-        steps = f"{job.num_steps:,} step{'s' if job.num_steps > 1 else ''}"
-        steps += f", resuming at step {step}" if step else ""
+        steps = f"all {steps} are done already"
+    elif step:
+        steps += f", resuming at step {step}"
     size = f"{facts['parameters']:,} parameters"
     shapes = job.program.state_shapes
     if shapes.fixed:
