@@ -133,8 +133,8 @@ def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
     same_anchor = own[:, :1] == everything[:, 0][None]  # [n, N]
     is_same = own[:, :2, None, None] == texts[None, None]  # [n, 2, N, C - 1]
     same_text = is_same.any(1)
-    same_pair = same_anchor[:, :, None] & is_positive[None, None]
-    mask = missing[None] | same_text | same_pair
+    mask = missing[None] | same_text
+    mask |= same_anchor[:, :, None] & is_positive[None, None]
     return mask.reshape(len(mask), -1)
 
 

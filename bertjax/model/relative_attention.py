@@ -181,9 +181,9 @@ class Convolution(nn.Module):
         total = jnp.zeros(embedded.shape, jnp.float32)
         for tap, matrices in enumerate(kernel.astype(self.dtype)):
             tokens = slice(tap, tap + length)
-            is_own = wide_ids[:, tokens] == sequence_ids
+            is_own = (wide_ids[:, tokens] == sequence_ids)[..., None]
             x = wide[:, tokens]
-            x = jnp.where(is_own[..., None], x, 0)
+            x = jnp.where(is_own, x, 0)
             x = x.reshape(-1, length, groups, size)
             product = jnp.einsum("blgi,gio->blgo", x, matrices, preferred_element_type=jnp.float32)
             total += product.reshape(total.shape)
