@@ -278,16 +278,14 @@ class PretrainingProgram(Program):
         predictions = max_predictions(self.config, phase)
         if not self.objective.inputs:  # without masked positions, all tokens have logits
             predictions = phase.max_length
-
-        def flops(model: BertWithHead) -> float:
-            return sum(
-                train_flops_per_row(
-                    encoder, phase.max_length, predictions if predicts_words else 0, attended
-                )
-                for encoder, predicts_words in model.trained_encoders
-            )
-
-        return flops(self.model) + (flops(self.teacher) / 3 if self.teacher else 0.0)
+        length, total = phase.max_length, 0.0
+        for encoder, predicts_words in self.model.trained_encoders:
+            count = predictions if predicts_words else 0
+            total += train_flops_per_row(encoder, length, count, attended)
+        if self.teacher is not None:
+            forward = train_flops_per_row(self.teacher.config, length, predictions, attended) / 3
+            total += forward
+        return total
 
 
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
@@ -406,8 +404,6 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     if config.head not in (None, trained):
         raise ValueError(
             f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: distillation trains "
-            "the head 'pretraining' if distillation.nsp is positive, else 'masked_lm'. Leave "
-            f"--head out to train {trained!r}, or change --distillation.nsp to train "
-            f"{config.head!r}."
+            f"the head {trained!r}. Leave --head out."
         )
     return dataclasses.replace(config, head=trained)

@@ -144,10 +144,12 @@ class Steps:
         and the metric "skipped" is true. Runs with different seeds share one compiled program.
         `teacher` are the parameters of the teacher; None: no distillation.
         """
-        key = jax.random.fold_in(jax.random.key(seed, impl=self.dropout_prng), state.step)
-        dropout = DropoutKey(key, jnp.arange(batch["input_ids"].shape[0]))
+        seed_key = jax.random.key(seed, impl=self.dropout_prng)
+        key = jax.random.fold_in(seed_key, state.step)
+        rows = jnp.arange(batch["input_ids"].shape[0])
         params = state.params, state.fixed, teacher
-        loss, sums, grads = self._gradients(params, batch, self.weights_fn(batch), dropout)
+        weights = self.weights_fn(batch)
+        loss, sums, grads = self._gradients(params, batch, weights, DropoutKey(key, rows))
         grad_norm = optax.tree.norm(grads)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_good = is_finite & ~is_spike(state.history, loss, grad_norm)
@@ -161,8 +163,13 @@ class Steps:
             "skipped": ~is_good,
         }
         trained, opt_state = self._updated(state, grads, grad_norm, is_good)
-        history = recorded(state.history, loss, grad_norm, is_finite)
-        return TrainState(state.step + 1, trained, state.fixed, opt_state, history), metrics
+        return TrainState(
+            step=state.step + 1,
+            params=trained,
+            fixed=state.fixed,
+            opt_state=opt_state,
+            history=recorded(state.history, loss, grad_norm, is_finite),
+        ), metrics
 
     def _gradients(self, params: Any, batch: Batch, weights: Any, dropout: DropoutKey) -> Any:
         """Returns loss, metric sums and gradients of a global batch on all devices of the mesh.
