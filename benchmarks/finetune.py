@@ -21,9 +21,8 @@ import jax
 import transformers
 from reporting import parser_of, report
 
-from bertjax.config import FinetuneConfig
 from bertjax.devices.compilation import use_compilation_cache
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tasks.training_data import write_training_data
 from bertjax.train.finetuning import FinetuningJob, load_for_task
 from bertjax.train.workdir import Workdir
@@ -35,8 +34,10 @@ class BertjaxSteps:
     """Training steps of bertjax."""
 
     def __init__(self, name: str, model: str, data_dir: Path, folder: Path):
-        task = make_task(name, TaskOptions(data_dir=str(data_dir)))
-        config = FinetuneConfig(task=name, init=model, workdir=str(folder / name))
+        config = finetune_config(
+            task=name, init=model, workdir=str(folder / name), data_dir=str(data_dir)
+        )
+        task = make_task(name, config.options)
         loaded = load_for_task(config, task)
         data = write_training_data(task, loaded.tokenizer, 128, folder / f"{name}.array_record")
         run = FinetuningJob(config, task, loaded, data, None, Workdir(folder / name))

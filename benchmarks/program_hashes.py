@@ -198,6 +198,19 @@ class Commands:
             self.hashes.append(f"file {file.relative_to(self._folder)} {digest}")
 
 
+def recipe_flags(tree: Path) -> dict[str, str]:
+    """Returns the flags of two recipes, which older checkouts have under other names."""
+    if "lora_rank" in (tree / "bertjax/config/finetune_config.py").read_text():
+        return {
+            "tagger": "--feature_layers -1 -2 --tagger bilstm --tagger_size 8",
+            "teacher": "--teacher",
+        }
+    return {
+        "tagger": "--tagger.layers -1 -2 --tagger.kind bilstm --tagger.size 8",
+        "teacher": "--teacher.model",
+    }
+
+
 def run(tree: Path, folder: Path) -> list[str]:
     """Runs all commands and returns the hashes."""
     write_inputs(folder)
@@ -246,11 +259,12 @@ def run(tree: Path, folder: Path) -> list[str]:
     call.interrupted("pretrain", f"{run} {workdir} {more}", workdir)
     with call.bucket() as bucket:
         call("pretrain", f"{run} {bucket}/run")
+    flags = recipe_flags(tree)
     for name, task, more in (
         *((kind, kind, "") for kind in ("classify", "regress", "tag", "choice", "qa")),
         ("multi", "classify", ""),
-        ("tagger", "tag", "--feature_layers -1 -2 --tagger bilstm --tagger_size 8"),
-        ("taught", "classify", f"--teacher {folder}/tuned_classify/model"),
+        ("tagger", "tag", flags["tagger"]),
+        ("taught", "classify", f"{flags['teacher']} {folder}/tuned_classify/model"),
     ):
         kind = {"tagger": "tag", "taught": "classify"}.get(name, name)
         suffix = "json" if kind == "qa" else "jsonl"

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count
-from bertjax.config import PretrainConfig, load_config_file
+from bertjax.config import PretrainConfig
 from bertjax.config.pretrain_config import NO_STEP_FIELDS
+from bertjax.config.pretrain_flags import parse_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,11 +18,6 @@ class BenchmarkFlags(command_line.ConfigFlags):
     Raises:
         ValueError: `steps` is below 1.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "training": "phase steps",
-        "output": "json profile",
-    }
 
     phase: int = 0
     """Index of the pretraining phase to measure, counted from 0."""
@@ -77,14 +73,12 @@ def _print(results: dict[str, Any]) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkFlags]:
     """Parses `argv` into the pretraining config and the benchmark's own flags."""
-    return command_line.parse_both(
+    return parse_run(
+        "benchmark",
         BenchmarkFlags,
-        load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
-        command="benchmark",
-        description="Measures the speed of a pretraining step on this machine; without --data, the "
-        "rows are random. It takes the flags of bertjax.pretrain that concern the train step. With "
-        "--config FILE, --help also shows the flags of its phases.",
+        "Measures the speed of a pretraining step on this machine; without --data, the rows are "
+        "random. It takes the flags of bertjax.pretrain that concern the train step.",
         hidden=NO_STEP_FIELDS,
     )
 

@@ -11,9 +11,9 @@ import importlib
 import io
 import operator
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 from tyro.constructors import MISSING_NONPROP, PrimitiveConstructorSpec, StructFieldSpec
@@ -52,13 +52,13 @@ def completion_script(shell: str) -> str:
     """
     from bertjax.__main__ import COMMANDS
 
-    configs, hidden = (), ()
-    registry = command_line.registry_of(lambda field: _completed(field, configs, hidden))
+    boxes: Sequence[command_line.Box] = ()
+    registry = command_line.registry_of(lambda field: _completed(field, boxes))
     commands: list[Any] = []
     with registry:
         for name in COMMANDS:
-            configs, hidden = declared(name)
-            flags: Any = command_line.type_of_flags(configs, hidden)
+            boxes = declared(name)
+            flags: Any = command_line.type_of_flags(boxes, (), "all")
             commands.append(Annotated[flags, tyro.conf.subcommand(name)])
     args = ["--tyro-write-completion", shell, "-"]
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
@@ -73,8 +73,8 @@ def completion_script(shell: str) -> str:
     return f"{text.getvalue().rstrip().removesuffix(_LAST_LINES[shell])}\n{end}"
 
 
-def declared(command: str) -> tuple[Sequence[Any], Collection[str]]:
-    """Returns (the configs whose fields are the flags of `command`, fields that have no flag).
+def declared(command: str) -> Sequence[command_line.Box]:
+    """Returns the boxes of all flags of `command`.
 
     Raises:
         TypeError: as in `completion_script`.
@@ -82,25 +82,21 @@ def declared(command: str) -> tuple[Sequence[Any], Collection[str]]:
     try:
         importlib.import_module(f"bertjax.{command}").parse(command_line.DECLARED_ONLY)
     except command_line.Declared as declared:
-        return declared.configs, declared.hidden
+        return declared.boxes
     raise TypeError(f"bertjax.{command}.parse does not pass `argv` to `command_line`.")
 
 
-def _completed(
-    field: StructFieldSpec, configs: Sequence[Any], hidden: Collection[str]
-) -> StructFieldSpec:
+def _completed(field: StructFieldSpec, boxes: Sequence[command_line.Box]) -> StructFieldSpec:
     """Returns a field of a command with a short help text and the values to offer."""
     field_type, default = field.type, field.default
     parts = get_args(field_type)
-    if field.name in hidden:
-        field_type = tyro.conf.Fixed[field_type]
-    elif field.name == "shell":  # tyro completes the names of commands, and no other positionals
-        nothing: Any = command_line.type_of_flags((), ())
+    if field.name == "shell":  # tyro completes the names of commands, and no other positionals
+        nothing: Any = command_line.type_of_flags((), (), "all")
         shells = (tyro.conf.subcommand(shell, prefix_name=False) for shell in _LAST_LINES)
         field_type = functools.reduce(operator.or_, (Annotated[nothing, s] for s in shells))
-    elif parts and dataclasses.is_dataclass(parts[0]):  # several, such as phases: two of them
-        field_type, default = tuple[parts[0], parts[0]], MISSING_NONPROP
-    elif str in (field_type, *parts) and (values := _suggestions(field.name, configs)):
+    elif get_origin(field_type) is tuple and dataclasses.is_dataclass(parts[0]):  # phases
+        field_type, default = tuple[parts[0], parts[0]], MISSING_NONPROP  # two phases
+    elif str in (field_type, *parts) and (values := _suggestions(field.name, boxes)):
         spec = PrimitiveConstructorSpec(
             nargs=1,
             metavar="NAME",
@@ -115,9 +111,9 @@ def _completed(
     return dataclasses.replace(field, type=field_type, default=default, helptext=text)
 
 
-def _suggestions(name: str, configs: Sequence[Any]) -> tuple[str, ...]:
+def _suggestions(name: str, boxes: Sequence[command_line.Box]) -> tuple[str, ...]:
     """Returns values to offer for a flag that takes others as well, such as a path."""
-    is_finetuning = any(FinetuneConfig in (config, type(config)) for config in configs)
+    is_finetuning = any(isinstance(box.config, FinetuneConfig) for box in boxes)
     if name == "config":
         return tuple(config_names(FinetuneConfig if is_finetuning else PretrainConfig))
     if name == "task":

@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -33,8 +33,6 @@ SENTENCES = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
     """Config of `bertjax.convert`, which converts models and keeps every weight bit for bit."""
-
-    GROUPS: ClassVar[dict[str, str]] = {"output": "to verify push_to_hub hub_private"}
 
     src: Annotated[str, tyro.conf.Positional]
     """Model to read: a model directory, a .bin or .safetensors file beside its config.json, a hub

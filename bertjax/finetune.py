@@ -3,12 +3,14 @@
 Running the same command again resumes the run from its newest checkpoint, bit for bit.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bertjax.base import command_line, signals
-from bertjax.config import FinetuneConfig, config_from, load_config_file
+from bertjax.config import FinetuneConfig, TrainingConfig, load_config_file
+from bertjax.config.config_file import config_summaries
 from bertjax.config.finetune_config import GLUE_TASK
 from bertjax.devices.activity import Clock
 
@@ -37,9 +39,10 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
     Args:
         config: the config of the run; None: the defaults in `configs/finetune/TASK.py` or, with the
             field `shots`, in `configs/finetune/few_shot.py`.
-        fields: values of `FinetuneConfig` fields, which replace the values in `config`. The fields
-            train, dev and test may be pandas DataFrames, dictionaries of columns or lists of
-            dictionaries instead of files.
+        fields: values of fields of `FinetuneConfig` and of options of the task, such as
+            temperature of "embed", which replace those in `config`. The fields train, dev and test
+            may be pandas DataFrames, dictionaries of columns or lists of dictionaries instead of
+            files.
 
     Returns:
         A `FinetuneResult`; with the task "glue", a `GlueResult` with one `FinetuneResult` per task.
@@ -47,13 +50,15 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
     Raises:
         ValueError: the config cannot be used with the data, the model or the devices, the workdir
             belongs to another run, or the task is unknown.
-        TypeError: a name in `fields` is not a field of `FinetuneConfig`.
+        TypeError: a name in `fields` is neither a field of `FinetuneConfig` nor an option of the
+            task.
     """
+    from bertjax.tasks import finetune_config
     from bertjax.tasks.sources.typed_rows import rows_as_files
 
     def config_of(task: str | None) -> FinetuneConfig:
         base = config or _defaults_of_task(task, few=bool(fields.get("shots")))
-        return _with_effect(config_from(FinetuneConfig, base, given), base)
+        return _with_effect(finetune_config(base, **given), base)
 
     with rows_as_files(**{split: fields.get(split) for split in ("train", "dev", "test")}) as files:
         given = {**fields, **files}
@@ -100,44 +105,68 @@ def _defaults_of_task(
 def parse(argv: Sequence[str] | None = None, task: str | None = None) -> FinetuneConfig:
     """Parses command-line flags; defaults come from --config or from the config file of the task.
 
-    `task` is the task; None: --task.
+    `task` is the task of the defaults; None: --task.
 
     Raises:
         ValueError: the task is unknown or has no train split.
         SystemExit: as in `command_line.parse`.
     """
-    task = task or command_line.value_of("task", argv)
-    file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
-    description = (
-        "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
-        "from configs/finetune/TASK.py, or from --config FILE. With --task=TASK, --help shows "
-        "examples of the files that a task on your own files reads."
-    )
-    if task is not None:  # the tasks are a slow import
-        from bertjax.tasks.definition import format_help
+    from bertjax.tasks.registry import all_options, belongs_to, with_task_options
 
-        description += f"\n\n{format_help(task.lower())}"
-    defaults = _defaults_of_task(task, file, few=shots is not None)
-    config = command_line.parse_both(
-        command_line.ConfigFlags,
-        defaults,
-        argv,
-        command="finetune",
-        description=description.strip(),
-    )[0]
+    chosen = command_line.value_of("task", argv)
+    file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
+    defaults = _defaults_of_task(task or chosen, file, few=shots is not None)
+    boxes = [command_line.Box("", command_line.ConfigFlags)]
+    if argv is command_line.DECLARED_ONLY:
+        boxes += all_options()
+    elif chosen or defaults.task:
+        defaults = with_task_options(dataclasses.replace(defaults, task=chosen or defaults.task))
+        boxes.append(command_line.Box(defaults.task, defaults.options))
+    hidden = {"options", "lora", "teacher", "tagger"} - {*defaults.options.recipes}
+    boxes += command_line.run_boxes("finetune", defaults, TrainingConfig, hidden)
+
+    def hint(flag: str) -> str:
+        return belongs_to(flag, defaults.task)
+
+    _, *parsed = command_line.parse_boxes(
+        boxes, argv, command="finetune", description=_description(defaults.task), hint=hint
+    )
+    *options, config = parsed
+    if options:
+        try:
+            config = dataclasses.replace(config, options=options[0])
+        except ValueError as error:  # options that the rest of the config excludes
+            command_line.refuse(str(error))
     return _with_effect(config, defaults)
 
 
 def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneConfig:
-    """Returns `config`, whose fields have the values in `defaults` unless the user set them."""
+    """Returns `config`, unless its number of epochs is hidden by the steps in `defaults`."""
     steps = defaults.max_steps
     if steps is not None and config.max_steps == steps and config.num_epochs != defaults.num_epochs:
         raise ValueError(
-            f"num_epochs={config.num_epochs:g} has no effect, because the number of updates is "
-            f"max_steps={steps} in the config (with --shots, by default): change max_steps "
-            "instead, or set it to None as well."
+            f"num_epochs={config.num_epochs:g} has no effect with max_steps={steps} of the config "
+            "file (with --shots, few_shot.py): set max_steps instead, or to None."
         )
     return config
+
+
+def _description(task: str) -> str:
+    """Returns what `--help` says before the flags: the formats of a task, or all tasks."""
+    from bertjax.tasks import TASKS
+    from bertjax.tasks.definition import format_help
+
+    about = (
+        "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
+        "from configs/finetune/TASK.py, or from --config FILE."
+    )
+    if task:
+        return f"{about}\n\n{format_help(task)}".strip()
+    lines = [f"{about}\n\nTasks; --task=TASK --help adds their flags:"]
+    for name, text in config_summaries(FinetuneConfig):
+        if name in (*TASKS, GLUE_TASK):
+            lines.append(f"  {name:10}{text}")
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import functools
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,8 +26,6 @@ class MineConfig(Checked):
     Raises:
         ValueError: a value is out of its range.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {"model": "model reranker max_length", "output": "output"}
 
     model: str
     """Model whose embeddings find the candidates, as for bertjax.embed."""

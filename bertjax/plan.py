@@ -12,12 +12,13 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, printable, signals
 from bertjax.base.checked import Count
-from bertjax.config import PretrainConfig, load_config_file
+from bertjax.config import PretrainConfig
 from bertjax.config.pretrain_config import NO_STEP_FIELDS
+from bertjax.config.pretrain_flags import parse_run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,28 +35,17 @@ class PlanFlags(command_line.ConfigFlags):
             and does not give a number for each kind of device.
     """
 
-    GROUPS: ClassVar[dict[str, str]] = {
-        "hardware": "topology num_nodes compare price_per_hour",
-        "output": "json advice",
-    }
-
     topology: str | None = None
-    """Devices to plan for: a TPU slice or a node of GPUs. A TPU slice is VERSION:SHAPE, where
-    VERSION is v2, v3, v4, v5e, v5p, v6e or tpu7x and SHAPE is the number of chips along each of two
-    dimensions (v2, v3, v5e, v6e; such as v3:4x4) or three (such as v4:2x2x4). A node of GPUs is
-    GPU:NUMBER, such as h200:8, where GPU is h200, h100, a100, a100-40 (with 40 GB), l40s, l4, a10
-    or rtx4090; of a GPU's memory, the share counts that JAX reserves: 75 percent, or the variable
-    XLA_PYTHON_CLIENT_MEM_FRACTION. None: only the devices in --compare. --topology, --compare or
-    both are required."""
+    """Devices to plan for: a TPU slice, VERSION:SHAPE, such as v3:4x4 or v4:2x2x4, or a node of
+    GPUs, GPU:NUMBER, such as h200:8; None: only the devices in --compare."""
     num_nodes: Count = 1
     """Number of nodes, for GPUs; the name of a TPU slice gives all of its chips."""
     compare: str | None = None
-    """Devices to plan for besides --topology, separated by commas, such as v5e:4x4,h200:8; a table
-    compares all plans; None: only the devices in --topology."""
+    """Devices to plan for besides --topology, separated by commas; a table compares all plans;
+    None: only the devices in --topology."""
     price_per_hour: str | None = None
-    """Price of an hour of one chip or GPU, as in the lists of clouds: a number for all devices, or
-    a number for each kind of device, such as v5e=1.2,h200=3.5; multiplied by the hours of the
-    whole config; None: no prices are printed."""
+    """Price of an hour of one chip or GPU: a number, or one per kind, such as v5e=1.2,h200=3.5;
+    None: no prices are printed."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
     advice: bool = True
@@ -301,16 +291,14 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
     """Parses the command line; returns the config of the pretraining run, and the `PlanFlags`."""
-    return command_line.parse_both(
+    return parse_run(
+        "plan",
         PlanFlags,
-        load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
-        command="plan",
-        description="Compiles the train step of a pretraining for TPUs or GPUs that are not at "
-        "hand, and reports its memory, its communication and a lower bound of its time for each "
-        "phase, and the hours and the price of the whole config. It takes the flags of "
-        "bertjax.pretrain that concern the train step. With --config FILE, --help also shows the "
-        "flags of its phases.",
+        "Compiles the train step of a pretraining for TPUs or GPUs that are not at hand, and "
+        "reports its memory, its communication and a lower bound of its time for each phase, and "
+        "the hours and the price of the whole config. It takes the flags of bertjax.pretrain that "
+        "concern the train step.",
         hidden=(*NO_STEP_FIELDS, "data", "data_cache", "reader_threads", "peak_tflops"),
     )
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Checked
@@ -57,13 +57,6 @@ class PredictConfig(Checked):
         ValueError: not exactly one of `input`, `text` and `task` is set, a flag of another of them
             is, or the suffix of `output` does not tell the format.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text pair task data_dir tfds_data_dir text_column pair_column label_column "
-        "id_column choice_columns label_separator",
-        "model": "model max_length doc_stride",
-        "output": "output spreadsheet_safe submission",
-    }
 
     model: str
     """Model: a directory, the workdir of a finished fine-tuning, or a hub name."""
@@ -232,12 +225,13 @@ def predict_task(config: PredictConfig, model: "Pretrained") -> None:
         FileNotFoundError: the data of the task does not exist.
     """
     from bertjax.base.outputs import check_replaceable
+    from bertjax.config.task_options import OfficialOptions
     from bertjax.inference.evaluation import official_task
-    from bertjax.tasks import TaskOptions
+    from bertjax.tasks.sources.glue import GlueRegressionOptions
 
-    options = TaskOptions(
-        data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir, submission=config.submission
-    )
+    options = OfficialOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
+    if config.submission is not None:
+        options = GlueRegressionOptions(**vars(options), submission=config.submission)
     limits = config.max_length, config.doc_stride
     task = official_task(model, str(config.task), options, *limits)
     folder = Path(config.output or f"predictions/{task.name}")

@@ -5,13 +5,13 @@ for bit as without an interruption.
 """
 
 import dataclasses
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertjax.base import command_line, signals
-from bertjax.config import PretrainConfig, config_from, load_config_file
+from bertjax.config import PretrainConfig, config_from
+from bertjax.config.pretrain_flags import parse_run
 from bertjax.devices.activity import Clock
 
 sys.modules[__name__].__class__ = command_line.CallableModule
@@ -55,31 +55,20 @@ def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = 
 class PretrainFlags(command_line.ConfigFlags):
     """Flags of `bertjax.pretrain` in addition to the fields of `PretrainConfig`."""
 
-    GROUPS: ClassVar[dict[str, str]] = {"output": "export"}
-
     export: bool = False
-    """Write the model of the newest checkpoint in --workdir to WORKDIR/model, a Hugging Face
-    directory, without any training; only --workdir is needed. With --push_to_hub, the model is
-    uploaded to the branch step-N of the repository."""
+    """Write the model of the newest checkpoint in --workdir to WORKDIR/model, without training;
+    with --push_to_hub, it is uploaded to the branch step-N."""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
     """Parses the command line; returns (config, flags). Flags override the config file --config."""
-    config, flags = command_line.parse_both(
+    return parse_run(
+        "pretrain",
         PretrainFlags,
-        load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
-        command="pretrain",
-        description="Pretrains an encoder; repeating the command resumes the run. With "
-        "--config FILE, --help also shows the flags of its phases.",
+        "Pretrains an encoder; repeating the command resumes the run. With --config FILE, --help "
+        "all also shows the flags of its phases.",
     )
-    idle = [w for w in command_line.arguments(argv) if re.match("--model.(?!max.position)", w)]
-    if config.init is not None and idle:
-        raise ValueError(
-            f"{idle[0]} has no effect with --init {config.init}, which determines the "
-            "architecture: leave it out, or start from random weights without --init."
-        )
-    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Checked, Count
@@ -39,8 +39,6 @@ class QuickstartConfig(Checked):
     Raises:
         ValueError: `steps` is below 1.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {"data": "input", "training": "steps", "output": "output"}
 
     output: str = "runs/quickstart"
     """Folder for the tokenizer, the data and the run; an interrupted quickstart resumes in it."""

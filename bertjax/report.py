@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import tyro
 
@@ -16,8 +16,6 @@ from bertjax.base.progress import file_size
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """Config of `bertjax.report`: the runs and the page."""
-
-    GROUPS: ClassVar[dict[str, str]] = {"data": "runs", "output": "output"}
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Workdirs of runs, in progress or not, on a disk or in a gs:// or s3:// bucket; of a workdir

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import ClassVar
 
 from bertjax.base import command_line, signals
 from bertjax.base.files import did_you_mean
@@ -17,10 +16,6 @@ class ScoreConfig:
         ValueError: the task is unknown or has no official format of predictions, or a flag has no
             effect with the task.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "task gold predictions na_probs na_prob_thresh",
-    }
 
     task: str
     """Name of the task: squad, squad2, conll, cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli or

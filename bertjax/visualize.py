@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -25,12 +25,6 @@ class VisualizeConfig:
         ValueError: the suffix of `output` is not supported, `layer` or `head` is below 1, or `plot`
             is set although `output` is a page.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "text pair",
-        "model": "model",
-        "output": "output layer head plot",
-    }
 
     text: Annotated[str, tyro.conf.Positional]
     """Text to look at; a [MASK] in it is filled."""

@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.data.batches.batch import Batch, Feature
 from bertjax.data.records import Row, row_head
+from bertjax.tasks import finetune_config
 from bertjax.tasks.training_data import Labels, Placement, RowShape, make_rows, pack_features
 
 
@@ -53,7 +54,7 @@ def short_run(
     """Writes rows to folder/train.jsonl; returns the config of a fine-tuning of three epochs."""
     train = folder / "train.jsonl"
     train.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return FinetuneConfig(
+    return finetune_config(
         task=task,
         init=str(init),
         train=str(train),

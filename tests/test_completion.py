@@ -154,4 +154,4 @@ def test_an_unknown_shell_is_refused(capsys):
 def test_a_parser_that_is_asked_for_its_flags_does_not_parse():
     with pytest.raises(command_line.Declared) as declared:
         completion.parse(command_line.DECLARED_ONLY)
-    assert declared.value.configs == (completion.CompletionConfig,)
+    assert [box.config for box in declared.value.boxes] == [completion.CompletionConfig]

@@ -18,11 +18,10 @@ import pytest
 from bertjax.base import addresses
 from bertjax.cloud.copies import ahead
 from bertjax.cloud.hub import CONVERTED, download, local_split, open_dataset
-from bertjax.config import FinetuneConfig
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.prepare import prepare
+from bertjax.tasks import finetune_config
 from bertjax.tasks.registry import make_task
-from bertjax.train.experiments import task_options
 from tests.hub_server import TOKEN, unique
 
 
@@ -259,8 +258,8 @@ def test_finetuning_reads_the_examples_of_the_same_files(hub, sentences, tmp_pat
         (local, f"{local}/data_train-00001-of-00002.parquet"),
         (f"hf:{name}", f"hf:{name}:default:test"),
     ):
-        config = FinetuneConfig(task="classify", train=train, dev=dev)
-        source = make_task("classify", task_options(config)).source
+        config = finetune_config(task="classify", train=train, dev=dev)
+        source = make_task("classify", config.options).source
         examples.append([(e.text, e.label) for s in source.splits for e in source.examples(s)])
     assert examples[0] == examples[1] and len(examples[0]) == 60
     assert {label for _, label in examples[0]} == {"bad", "good"}

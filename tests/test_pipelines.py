@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax import finetune, predict
-from bertjax.config import FinetuneConfig
 from bertjax.predict import PredictConfig
+from bertjax.tasks import finetune_config
 
 # Five trainings: CI runs them beside the fast suite.
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -30,7 +30,7 @@ def directory_of(tmp_path_factory, encoder, files):
         if kind not in made:
             workdir = tmp_path_factory.mktemp(kind) / "run"
             finetune.run(
-                FinetuneConfig(
+                finetune_config(
                     task="classify" if kind == "multi" else kind,
                     init=str(encoder),
                     train=files[kind]["train"],

@@ -11,10 +11,10 @@ import pytest
 
 from bertjax import convert, embed, fill_mask, finetune, load_pretrained, predict, search
 from bertjax.base.lock import Locked
-from bertjax.config import FinetuneConfig
 from bertjax.convert import ConvertConfig
 from bertjax.inference.output_files import PartialLines, continued
 from bertjax.predict import PredictConfig
+from bertjax.tasks import finetune_config
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.weights import load_model
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory, one_layer):
     rows = "".join(f"abc de fg,{labels}\n" for labels in ("one|two", "two", "") * 6)
     (folder / "a.csv").write_text("text,label\n" + rows)
     finetune.run(
-        FinetuneConfig(
+        finetune_config(
             task="classify",
             init=str(one_layer),
             train=str(folder / "a.csv"),

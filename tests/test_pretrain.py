@@ -354,7 +354,7 @@ def test_the_model_of_init_decides_on_the_architecture_and_on_dropout_that_is_no
         # The rate of the model is said only where the run has it.
         change = f"hidden_dropout_prob: 0.0 -> {own}"
         assert (change in said) == (rate is None) and said.count("dropout_prob") == (rate is None)
-    match = r"dropout=0.25 has no effect without --init: set --model.hidden_dropout_prob and"
+    match = r"dropout=0.25 has no effect without --init: set --model.hidden_dropout_prob"
     with pytest.raises(ValueError, match=match):
         dataclasses.replace(config, dropout=0.25)
 

@@ -18,10 +18,11 @@ import pytest
 import bertjax
 from bertjax import pretrain, report
 from bertjax.base.run_file import write_run
-from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.record import report as run_report
 from bertjax.record.metrics import read_lines, to_line
 from bertjax.record.report import report_page, run_data
+from bertjax.tasks import finetune_config
 from tests.browser import data_of, needs_chromium, used
 
 
@@ -58,7 +59,7 @@ def tuned(one_layer, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning") / "run"
     data = files["classify"]
     bertjax.finetune(
-        FinetuneConfig(
+        finetune_config(
             **{"task": "classify", "train": data["train"], "dev": data["dev"]},
             **{"init": str(one_layer), "workdir": str(folder), "max_length": 32},
             **{"num_epochs": 2.0, "batch_size": 16, "log_every": 1},
@@ -305,7 +306,7 @@ def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, 
 )
 def test_every_kind_of_task_has_its_figures(kind, figures, one_layer, files, tmp_path):
     bertjax.finetune(
-        FinetuneConfig(
+        finetune_config(
             **{"task": "classify" if kind == "multi" else kind},
             **{"train": files[kind]["train"], "dev": files[kind]["dev"], "init": str(one_layer)},
             **{"workdir": str(tmp_path / "run"), "max_length": 32, "num_epochs": 2.0},

@@ -10,6 +10,7 @@ import functools
 import numbers
 import os
 import types
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertjax.base.files import brief, did_you_mean
@@ -54,18 +55,31 @@ class Checked:
                 object.__setattr__(self, field.name, value)
             check(field.name, value, field.type)
 
-    def refuse_idle(self, fields: str, reason: str) -> None:
-        """Raises ValueError, which ends with `reason`, if `fields` differ from their defaults."""
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in fields.split()}
-        changed = [f"{name}={v!r}" for name, v in values.items() if v != defaults[name]]
-        if changed:
-            raise ValueError(f"{', '.join(changed)} has no effect {reason}")
+    def refuse_set(self, names: Sequence[str], mode: str, reason: str) -> None:
+        """Raises ValueError if a field of `names` is set, which has no effect in a `mode`.
+
+        `mode` is what else is set or not, such as "with --folds 5" or "without --pack", and
+        `reason` is why the field has no effect then.
+        """
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ValueError(
+                    f"{field.name}={brief(repr(value), 60)} has no effect {mode}: {reason}. Leave "
+                    "it out."
+                )
 
 
 def part_of(config: Any, kind: type[Part]) -> Part:
     """Returns the dataclass `kind` with the values that `config` has for its fields."""
     return kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+def dataclass_in(kind: Any) -> Any:
+    """Returns `kind` if it is a dataclass, or the dataclass in a union with None; else None."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(filter(dataclasses.is_dataclass, get_args(kind)), None)
+    return kind if dataclasses.is_dataclass(kind) else None
 
 
 def check(name: str, value: Any, kind: Any) -> None:

@@ -9,7 +9,18 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tyro
 from tyro.constructors import (
@@ -22,16 +33,11 @@ from tyro.constructors import (
 
 import bertjax
 from bertjax.base import signals
-from bertjax.base.checked import Checked
+from bertjax.base.checked import Checked, dataclass_in
 from bertjax.base.files import did_you_mean
 from bertjax.base.printable import printable_output
 
 Config = TypeVar("Config")
-Flags = TypeVar("Flags")
-
-# The boxes of `--help`, in order. A config's `GROUPS` maps each box to its fields; a field in no
-# group is listed in the first box, which contains --help.
-GROUPS = ("data", "model", "training", "hardware", "output")
 
 TYRO: dict[str, Any] = {
     "use_underscores": True,
@@ -47,12 +53,26 @@ DECLARED_ONLY: list[str] = []
 class Declared(Exception):
     """Raised in place of parsing `DECLARED_ONLY`, to tell which flags a command has.
 
-    The flags are the fields of `configs`, dataclasses or instances, except the fields in `hidden`.
+    The flags are those of `boxes`.
     """
 
-    def __init__(self, configs: Sequence[Any], hidden: Collection[str]):
+    def __init__(self, boxes: Sequence["Box"]):
         super().__init__("The flags were asked for, and not parsed.")
-        self.configs, self.hidden = configs, hidden
+        self.boxes = boxes
+
+
+class Box(NamedTuple):
+    """Flags that stand in one box of `--help`: fields of a dataclass.
+
+    Attributes:
+        title: the title of the box; "": that of --help and --version.
+        config: the dataclass, or an instance whose values are the defaults.
+        names: the fields that are flags; None: all. The others keep their values.
+    """
+
+    title: str
+    config: Any
+    names: Collection[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +80,8 @@ class ConfigFlags(Checked):
     """Base class of the flags of the commands that read a config file, named by `--config`."""
 
     config: str | None = None
-    """Config file whose values are the defaults of the other flags: a Python file that defines the
-    variable `config`, or the name of a config that comes with bertjax, such as bert_base; a path
-    such as configs/pretrain/bert_base.py that the current folder does not have is looked up among
-    these; None: in bertjax.finetune, configs/finetune/TASK.py; bertjax.pretrain (but for --export),
-    plan and benchmark require --config, because there are no default phases."""
+    """Config file with the defaults of the other flags, or the name of a config that comes with
+    bertjax, such as bert_base; None: in bertjax.finetune, configs/finetune/TASK.py."""
 
 
 def parse(
@@ -85,7 +102,7 @@ def parse(
             (status 2); or the help or the version was requested and printed (status 0).
         Declared: `argv` is the list `DECLARED_ONLY`, so that nothing was parsed.
     """
-    return _parse((config,), argv, command, description)[0]
+    return parse_boxes([Box("", config)], argv, command=command, description=description)[0]
 
 
 def command_of(
@@ -110,33 +127,37 @@ def command_of(
     return parse_flags, main
 
 
-def parse_both(
-    flags: type[Flags],
-    config: type[Config] | Config,
+def run_boxes(title: str, config: Any, base: type[Any], hidden: Collection[str] = ()) -> list[Box]:
+    """Returns the boxes of a run's config: that of its own fields, and that of its `base` class.
+
+    Fields in `hidden` are no flags.
+    """
+    shared = {field.name for field in dataclasses.fields(base)} - {*hidden}
+    names = {field.name for field in dataclasses.fields(config)} - {*hidden}
+    return [Box(title, config, names - shared), Box("training", config, names & shared)]
+
+
+def parse_boxes(
+    boxes: Sequence[Box],
     argv: Sequence[str] | None,
     *,
     command: str,
     description: str,
-    hidden: Collection[str] = (),
-) -> tuple[Config, Flags]:
-    """Parses a command line that mixes the command's own flags with the fields of a run's config.
-
-    `flags` and `config` must not have a field of the same name; `--help` does not list the fields
-    of `config` in `hidden`. Other arguments and errors are as in `parse`.
-    """
-    first, second = _parse((flags, config), argv, command, description, hidden)
-    return second, first
-
-
-def _parse(
-    configs: Sequence[Any],
-    argv: Sequence[str] | None,
-    command: str,
-    description: str,
-    hidden: Collection[str] = (),
+    hint: Callable[[str], str] = lambda flag: "",
 ) -> list[Any]:
+    """Parses the flags of several configs together.
+
+    A field that may be None or a dataclass, such as `lora`, has flags if one of them is given or
+    the field is set. `--help` shows a line for each dataclass in a config, `--help all` its flags.
+
+    Args:
+        boxes: the flags; no two boxes have the same flag.
+        hint: function (name of an unknown flag) -> what is said about it; "": the nearest flag.
+
+    Returns the configs of the boxes, each once. Other arguments and errors are as in `parse`.
+    """
     if argv is DECLARED_ONLY:
-        raise Declared(configs, hidden)
+        raise Declared(boxes)
     argv = arguments(argv)
     if "--version" in argv:
         print(f"bertjax {bertjax.__version__}")
@@ -147,14 +168,19 @@ def _parse(
                 f"{ascii(word)} is not UTF-8, which names of files and texts must be: rename the "
                 "file or its folder."
             )
+    detail = _detail(argv)
+    argv = ["--help"] if detail else argv
+    types = {name: kind for box in boxes for name, kind in _flag_types(box)}
+    argv = _with_values(argv, types)
+    if unknown := [*_unknown_flags(argv, types, hint)]:
+        lines = [
+            f"bertjax {command} has no flag {flag}. {about}".rstrip() for flag, about in unknown
+        ]
+        refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
+    groups = {word.removeprefix("--").partition(".")[0] for word in argv}
     registry = registry_of(_with_help_on_one_line)
     with registry:
-        root: Any = type_of_flags(configs, hidden)
-    types = {name: t for config in configs for name, t in _flag_types(config)}
-    argv = _with_values(argv, types)
-    if unknown := [*_unknown_flags(argv, types, hidden)]:
-        lines = [f"bertjax {command} has no flag {flag}. {hint}".rstrip() for flag, hint in unknown]
-        refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
+        root: Any = type_of_flags(boxes, groups, detail)
     with printable_output(wanted=False):  # tyro colours what it prints
         return tyro.cli(
             root,
@@ -164,6 +190,16 @@ def _parse(
             registry=registry,
             **TYRO,
         )
+
+
+def _detail(argv: Sequence[str]) -> Literal["", "brief", "all"]:
+    """Returns which help is asked for."""
+    for word, following in itertools.zip_longest(argv, argv[1:]):
+        if word in ("--help", "-h"):
+            return "all" if following == "all" else "brief"
+        if word == "--help=all":
+            return "all"
+    return ""
 
 
 def refuse(message: str) -> NoReturn:
@@ -213,78 +249,117 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
     return type("the flags", (_Group,), {"spec": spec})  # "Error parsing the flags: ..."
 
 
-def type_of_flags(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
-    """Returns a type for tyro with the fields of all `configs`, in the boxes of `--help`.
+def type_of_flags(boxes: Sequence[Box], groups: Collection[str], detail: str = "") -> type[_Group]:
+    """Returns a type for tyro whose fields are the flags of `boxes`.
 
-    `tyro.cli` with this type parses the flags and returns the list of configs.
+    `tyro.cli` with this type parses the flags and returns the list of configs. `groups` are the
+    dataclasses in configs of which a flag is given, and `detail` is that of `--help`, if any.
     """
-    classes = [_class_of(config) for config in configs]
     version = "Print the version and exit."
-    ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
-    grouped: dict[str, list[StructFieldSpec]] = {name: [] for name in GROUPS}
-    for config, config_class in zip(configs, classes, strict=True):
-        # The order is that of GROUPS: a dataclass has the fields of its base class first.
-        names = " ".join(getattr(config_class, "GROUPS", {}).values()).split()
-        place = {name: index for index, name in enumerate(names)}
-        for field in sorted(_fields_of(config), key=lambda field: place.get(field.name, -1)):
-            group = group_of(config_class, field.name)
-            if group is None:
-                ungrouped.append(field)
-                continue
-            field_type: Any = Annotated[
-                field.type, tyro.conf.arg(prefix_name=False), tyro.conf.FlagConversionOff
-            ]
-            if field.name in hidden:
-                field_type = tyro.conf.Suppress[field_type]
-            grouped[group].append(dataclasses.replace(field, type=field_type))
+    top = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
+    fields = list(top)
+    for box in boxes:
+        shown = [*_fields_of(box, groups, detail)]
+        if box.title:
+            kind = _group(dict, shown)
+            fields.append(
+                StructFieldSpec(name=box.title, type=kind, default=MISSING_NONPROP, helptext="")
+            )
+        else:
+            fields += shown
 
     def instantiate(**values: Any) -> list[Any]:
-        for name in GROUPS:
-            values |= values.pop(name, {})
-        return [
-            config_class(**{f.name: values[f.name] for f in dataclasses.fields(config_class)})
-            for config_class in classes
-        ]
+        for box in boxes:
+            values |= values.pop(box.title, {})
+        configs: dict[int, Any] = {}
+        for box in boxes:
+            if id(box.config) not in configs:
+                configs[id(box.config)] = _with_fields(box.config, values)
+        return [*configs.values()]
 
-    groups = [
-        StructFieldSpec(name=name, type=_group(dict, fields), default=MISSING_NONPROP, helptext="")
-        for name, fields in grouped.items()
-        if fields
-    ]
-    return _group(instantiate, [*ungrouped, *groups])
+    return _group(instantiate, fields)
 
 
-def _fields_of(config: Any) -> Sequence[StructFieldSpec]:
-    default = MISSING_NONPROP if isinstance(config, type) else config
-    info = StructTypeInfo.make(_class_of(config), default, in_union_context=False)
+def _with_fields(config: Any, values: Mapping[str, Any]) -> Any:
+    """Returns the dataclass or instance `config` with those of `values` that are its fields."""
+    own = {f.name: values[f.name] for f in dataclasses.fields(config) if f.name in values}
+    return config(**own) if isinstance(config, type) else dataclasses.replace(config, **own)
+
+
+def _fields_of(box: Box, groups: Collection[str], detail: str) -> Iterator[StructFieldSpec]:
+    """Yields tyro's fields of a box: those of which flags are given or shown."""
+    config_class = _class_of(box.config)
+    default = MISSING_NONPROP if isinstance(box.config, type) else box.config
+    info = StructTypeInfo.make(config_class, default, in_union_context=False)
     spec = ConstructorRegistry.get_struct_spec(info)
     assert isinstance(spec, StructConstructorSpec)
-    return spec.fields
+    for field in spec.fields:
+        if box.names is not None and field.name not in box.names:
+            continue
+        nested = dataclass_in(field.type)
+        if nested is not None and detail == "brief":
+            yield _summary_of(field)
+            continue
+        if nested is not None and nested is not field.type:
+            if field.default is None and field.name not in groups and detail != "all":
+                continue
+            value = MISSING_NONPROP if field.default is None else field.default
+            field = dataclasses.replace(field, type=nested, default=value)
+        about = tyro.conf.arg(prefix_name=False, metavar=_metavar(field.type))
+        markers = (about, tyro.conf.FlagConversionOff)
+        yield dataclasses.replace(field, type=Annotated[field.type, *markers])
+
+
+_METAVARS = {int: "INT", float: "FLOAT", str: "STR", bool: "BOOL"}
+
+
+def _metavar(kind: Any) -> str | None:
+    """Returns what help calls the value of a flag that takes a single number, string or truth."""
+    parts = [kind]
+    if get_origin(kind) in (Union, types.UnionType):
+        parts = [part for part in get_args(kind) if part is not type(None)]
+    if len(parts) > 1:
+        return None
+    plain = get_args(parts[0])[0] if get_origin(parts[0]) is Annotated else parts[0]
+    return _METAVARS.get(plain)
+
+
+def _summary_of(field: StructFieldSpec) -> StructFieldSpec:
+    """Returns the field that stands for the flags of a dataclass in a short help."""
+    shown = tyro.conf.arg(prefix_name=False, metavar="VALUE", help_behavior_hint="")
+    return dataclasses.replace(
+        field, name=f"{field.name}.FIELD", type=Annotated[str, shown], default=""
+    )
 
 
 def _class_of(config: Any) -> type:
     return config if isinstance(config, type) else type(config)
 
 
-def _flag_types(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (flag, type) of a config: "optimizer.learning_rate", "phases.0.num_steps", ..."""
-    for name, field_type in get_type_hints(_class_of(config)).items():
-        if name not in config.__dataclass_fields__:
+def _flag_types(box: Box) -> Iterator[tuple[str, Any]]:
+    """Yields (flag, type) of a box: "optimizer.learning_rate", "phases.0.num_steps", ..."""
+    for name, kind in get_type_hints(_class_of(box.config)).items():
+        if name not in box.config.__dataclass_fields__:
             continue  # a class variable
-        if dataclasses.is_dataclass(field_type):
-            yield from _flag_types(field_type, f"{prefix}{name}.")
+        if box.names is not None and name not in box.names:
             continue
-        yield f"{prefix}{name}", field_type
-        for part in get_args(field_type):
-            if dataclasses.is_dataclass(part) and getattr(config, name, ()):
-                yield from _flag_types(part, f"{prefix}{name}.0.")
+        nested = dataclass_in(kind)
+        if nested is not None:
+            value = getattr(box.config, name, None) or nested
+            for flag, inner in _flag_types(Box("", value)):
+                yield f"{name}.{flag}", inner
+            continue
+        yield name, kind
+        for part in get_args(kind):
+            if dataclasses.is_dataclass(part) and getattr(box.config, name, ()):
+                for flag, inner in _flag_types(Box("", part)):
+                    yield f"{name}.0.{flag}", inner
 
 
 def _unknown_flags(
-    argv: Sequence[str], known: Collection[str], hidden: Collection[str]
+    argv: Sequence[str], known: Collection[str], hint: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
-    """Yields (a flag in `argv` that is unknown, a hint at what is meant)."""
-    suggested = sorted(name for name in known if name.partition(".")[0] not in hidden)
+    """Yields (a flag in `argv` that is unknown, what is said about it)."""
     for word in argv:
         flag = word.partition("=")[0]
         name = flag.removeprefix("--").replace("-", "_")
@@ -293,13 +368,15 @@ def _unknown_flags(
             continue
         name = re.sub(r"\blr$", "learning_rate", name)  # its name in PyTorch
         # The most frequent mistake is to leave out the name of the nested config.
-        nested = [f"--{n}" for n in suggested if n.endswith(f".{name}")]
+        nested = [f"--{n}" for n in sorted(known) if n.endswith(f".{name}")]
         if name.startswith("phases.") and not any(n.startswith("phases.") for n in known):
             yield flag, "Flags change the phases of a config: add --config FILE."
+        elif about := hint(name):
+            yield flag, about
         elif nested:
             yield flag, f"Did you mean {' or '.join(nested)}?"
         else:
-            yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in suggested])
+            yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in sorted(known)])
 
 
 def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
@@ -327,12 +404,6 @@ def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
         else:
             words.append(word)
     return words[:-1]
-
-
-def group_of(config_class: type, field: str) -> str | None:
-    """Returns the box of `--help` that lists `field`, by `config_class.GROUPS`, or None."""
-    groups: dict[str, str] = getattr(config_class, "GROUPS", {})
-    return next((group for group, fields in groups.items() if field in fields.split()), None)
 
 
 def arguments(argv: Sequence[str] | None) -> list[str]:

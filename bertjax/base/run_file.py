@@ -49,6 +49,11 @@ def read_run(workdir: Path) -> dict[str, Any]:
         raise
 
 
+def train_file(config: Mapping[str, Any]) -> str | None:
+    """Returns the file of the train split in the saved config of a fine-tuning, or None."""
+    return config.get("options", config).get("train")  # older versions saved no options
+
+
 def read_run_file(path: Path) -> dict[str, Any]:
     """Reads run.json or its copy.
 

@@ -12,7 +12,7 @@ from bertjax.config.config_file import (
     differences,
     load_config_file,
 )
-from bertjax.config.finetune_config import FinetuneConfig
+from bertjax.config.finetune_config import FinetuneConfig, LoraConfig, TeacherConfig
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
 from bertjax.config.pretrain_config import (
@@ -22,6 +22,7 @@ from bertjax.config.pretrain_config import (
     RtdConfig,
     model_at,
 )
+from bertjax.config.task_options import TaskOptions
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "DistillationConfig",
     "DistributedConfig",
     "FinetuneConfig",
+    "LoraConfig",
     "MeshConfig",
     "OptimizerConfig",
     "Phase",
@@ -37,6 +39,8 @@ __all__ = [
     "PretrainConfig",
     "RtdConfig",
     "TaggerConfig",
+    "TaskOptions",
+    "TeacherConfig",
     "TrainTokenizerConfig",
     "TrainingConfig",
     "config_from",

@@ -1,5 +1,6 @@
 """Reads config files, and compares a config with the saved config of a run."""
 
+import ast
 import dataclasses
 import difflib
 import importlib.machinery
@@ -8,9 +9,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from bertjax.base.checked import Checked
+from bertjax.base.checked import Checked, dataclass_in
 from bertjax.base.files import did_you_mean
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.pretrain_config import PretrainConfig
@@ -91,13 +92,13 @@ def config_from(
         )
     base: Any = config_class if config is None else config
     types = {field.name: str(field.type) for field in dataclasses.fields(base)}
+    hints = get_type_hints(config_class)
     values = {}
     for name, value in fields.items():
         if name not in types:
             raise TypeError(f"Unknown field {name!r}. {_suggested(config_class, name, value)}")
-        part = getattr(base, name, None)
-        if isinstance(value, dict) and dataclasses.is_dataclass(part):
-            value = config_from(type(part), part, value)  # type: ignore[type-var]
+        if isinstance(value, dict) and (nested := dataclass_in(hints[name])) is not None:
+            value = config_from(nested, getattr(base, name, None), value)
         if types[name].startswith("tuple") and not isinstance(value, tuple | list):
             value = (value,)
         values[name] = value
@@ -106,11 +107,11 @@ def config_from(
 
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
     """Returns the advice to set the field with the most similar name, maybe of a nested config."""
-    last = name.rsplit(".", 1)[-1]
+    last, hints = name.rsplit(".", 1)[-1], get_type_hints(config_class)
     nested = {
         inner.name: field.name
         for field in dataclasses.fields(config_class)
-        if dataclasses.is_dataclass(part := getattr(config_class, field.name, None))
+        if (part := dataclass_in(hints[field.name])) is not None
         for inner in dataclasses.fields(part)
     }
     known = [field.name for field in dataclasses.fields(config_class)]
@@ -124,6 +125,16 @@ def config_names(config_class: type[Any]) -> list[str]:
     """Returns the names of the configs of a class that come with bertjax, such as "bert_base"."""
     folder = _config_folder() / _FOLDERS[config_class]
     return sorted(file.stem for file in folder.glob("[!_]*.py"))
+
+
+def config_summaries(config_class: type[Any]) -> list[tuple[str, str]]:
+    """Returns (name, first line of the docstring) of each config that comes with bertjax."""
+    folder = _config_folder() / _FOLDERS[config_class]
+    summaries = []
+    for name in config_names(config_class):
+        tree = ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
+        summaries.append((name, str(ast.get_docstring(tree)).partition("\n")[0]))
+    return summaries
 
 
 def _config_folder() -> Path:

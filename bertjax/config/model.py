@@ -232,9 +232,10 @@ class BertConfig(Checked):
                 "change one of them."
             )
         if not self.pre_norm:
-            self.refuse_idle(
-                "gated_linear_unit global_rope_theta local_attention mlp_dropout",
-                "without pre_norm=True: set pre_norm, or leave it out.",
+            self.refuse_set(
+                ("gated_linear_unit", "global_rope_theta", "local_attention", "mlp_dropout"),
+                "without pre_norm=True",
+                "only ModernBERT's layers have it",
             )
             return
         if self.global_rope_theta is None:
@@ -242,10 +243,17 @@ class BertConfig(Checked):
                 "pre_norm=True needs global_rope_theta, the base of the rotary positions: set it, "
                 "for example to 160000."
             )
-        self.refuse_idle(
-            "is_decoder embedding_size num_hidden_groups relative_attention conv_kernel_size "
-            "relative_attention_num_buckets",
-            "in encoders with pre_norm=True, which do not support it: leave it out.",
+        self.refuse_set(
+            (
+                "is_decoder",
+                "embedding_size",
+                "num_hidden_groups",
+                "relative_attention",
+                "conv_kernel_size",
+                "relative_attention_num_buckets",
+            ),
+            "with pre_norm=True",
+            "ModernBERT's layers do not support it",
         )
         if self.hidden_size // self.num_attention_heads % 2:
             raise ValueError(
@@ -320,8 +328,9 @@ class TaggerConfig(Checked):
         ValueError: there are no layers, `size` is below 1, or `join` or `kind` is unknown.
     """
 
-    layers: tuple[int, ...] = (-1,)
-    """Layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer."""
+    layers: tuple[int, ...]
+    """Layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer (best in Devlin
+    et al. 2018: -4 -3 -2 -1); train with a learning rate of about 1e-3."""
     join: Literal["concat", "sum"] = "concat"
     """concat: the hidden states of the layers are concatenated; sum: they are added."""
     kind: Literal["linear", "bilstm"] = "linear"
@@ -333,6 +342,10 @@ class TaggerConfig(Checked):
         super().__post_init__()
         if not self.layers:
             raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
+        if self.kind == "linear" and self.size != TaggerConfig.size:
+            raise ValueError(
+                f"size={self.size} has no effect on a linear tagger: use kind='bilstm'."
+            )
 
     def check_layers(self, num_hidden_layers: int) -> None:
         """Checks that an encoder with `num_hidden_layers` layers has every layer in `self.layers`.

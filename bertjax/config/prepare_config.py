@@ -1,7 +1,7 @@
 """The configs of `bertjax.prepare` and `bertjax.train_tokenizer`."""
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from bertjax.base.checked import AtLeast0, Checked, Count, Positive
 from bertjax.data.preparation.segments import ObjectiveName
@@ -25,13 +25,6 @@ class TrainTokenizerConfig(Checked):
         ValueError: `vocab_size` is below 6 (bpe and modernbert: 261), the special tokens and one
             character; `add` is below 1; or a setting has no effect with or without `extend`.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors encoding tfds_data_dir do_lower_case "
-        "strip_accents normalize",
-        "model": "kind split vocab_size min_frequency model_max_length extend add",
-        "output": "output",
-    }
 
     input: tuple[str, ...]
     """Input text: files, directories, globs in quotes, hf:OWNER/NAME, tfds:NAME or pydocs, see
@@ -99,17 +92,25 @@ class TrainTokenizerConfig(Checked):
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
         if self.kind != "wordpiece":
-            self.refuse_idle("split", f"with --kind {self.kind}: it is for wordpiece.")
+            self.refuse_set(("split",), f"with --kind {self.kind}", "it is for wordpiece")
         if self.kind == "modernbert":
-            self.refuse_idle("normalize", "with --kind modernbert, which composes anyway.")
+            self.refuse_set(("normalize",), "with --kind modernbert", "it composes anyway")
         if self.split == "residues":
-            self.refuse_idle("strip_accents", "with --split residues, which keeps marks.")
+            self.refuse_set(("strip_accents",), "with --split residues", "it keeps marks")
         if self.extend is None:
-            self.refuse_idle("add", "without --extend: name the model to extend, or leave it out.")
+            self.refuse_set(("add",), "without --extend", "it names the model to extend")
         else:
-            self.refuse_idle(
-                "kind split vocab_size do_lower_case strip_accents model_max_length",
-                f"with --extend {self.extend}, whose tokenizer determines it: leave it out.",
+            self.refuse_set(
+                (
+                    "kind",
+                    "split",
+                    "vocab_size",
+                    "do_lower_case",
+                    "strip_accents",
+                    "model_max_length",
+                ),
+                f"with --extend {self.extend}",
+                "the tokenizer to extend determines it",
             )
 
 
@@ -123,14 +124,6 @@ class PrepareConfig(Checked):
         ValueError: `input` or `tokenizer` is missing, a value is out of its range, or a setting has
             no effect with the others.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_format text_field errors encoding normalize tfds_data_dir "
-        "eval_fraction dupe_factor short_seq_prob pack max_sequences seed chunk_mb",
-        "model": "tokenizer max_length objective",
-        "hardware": "num_processes shard runner parts runner_options",
-        "output": "output merge overwrite",
-    }
 
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, dumps of
@@ -230,7 +223,7 @@ class PrepareConfig(Checked):
         if not self.max_length or len(set(self.max_length)) != len(self.max_length):
             raise ValueError(f"max_length={self.max_length}: give every length once.")
         if not self.pack:
-            self.refuse_idle("max_sequences", "without --pack: add --pack.")
+            self.refuse_set(("max_sequences",), "without --pack", "rows have one sequence")
         self.part()
         if self.runner is not None and (self.shard is not None or self.num_processes is not None):
             raise ValueError(
@@ -238,7 +231,7 @@ class PrepareConfig(Checked):
                 "--num_processes."
             )
         if self.runner is None:
-            self.refuse_idle("parts runner_options", "without --runner: add --runner.")
+            self.refuse_set(("parts", "runner_options"), "without --runner", "they are Beam's")
 
     def part(self) -> tuple[int, int]:
         """Returns (i, n), for part i of n, if `shard` is "i/n"; (0, 1), all data, if it is None.

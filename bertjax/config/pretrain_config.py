@@ -13,55 +13,44 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig(Checked):
-    """Config of distillation during pretraining: the teacher, and the weights of the losses.
+    """Config of distillation during pretraining (Sanh et al. 2019): the teacher, and the losses.
 
     Raises:
-        ValueError: a weight is negative, the temperature is not positive, or a setting has no
-            effect with the others.
+        ValueError: a value is out of its range, or the losses make no use of the teacher.
     """
 
-    teacher: str | None = None
-    """Teacher model, which must have an MLM head: a model directory, the workdir of a run, a TF1
-    checkpoint or a hub name; None: no distillation."""
+    teacher: str
+    """Teacher with an MLM head: a model directory, the workdir of a run, a TF1 checkpoint or a hub
+    name."""
     layers: tuple[int, ...] = ()
-    """Indices (from 0) of the teacher's layers that initialise the student's layers, one per
-    student layer; the teacher's embeddings and heads are copied as well; empty: the student starts
-    from --init of bertjax.pretrain, which cannot be combined with layers, or from random
-    weights."""
+    """Layers (from 0) of the teacher that initialise the student, one per student layer, with
+    embeddings and heads; empty: the student starts from --init or from random weights."""
     temperature: Positive = 2.0
-    """Temperature by which the logits of teacher and student are divided; the soft-target loss is
-    multiplied by the square of the temperature."""
+    """Temperature by which the logits of teacher and student are divided."""
     soft_targets: NonNegative = 5.0
-    """Weight of the soft-target loss: the Kullback-Leibler divergence KL(teacher || student) of the
-    predicted token distributions."""
+    """Weight of the soft-target loss, KL(teacher || student) of the predicted tokens."""
     mlm: NonNegative = 2.0
     """Weight of the masked LM loss, whose targets are the true tokens."""
     cosine: NonNegative = 1.0
-    """Weight of the cosine loss: 1 - cosine similarity between the last hidden states of teacher
-    and student; if above 0, both models must have the same hidden size."""
+    """Weight of 1 minus the cosine of the last hidden states; above 0, both models must have the
+    same hidden size."""
     nsp: NonNegative = 0.0
-    """Weight of the sentence-pair loss (NSP or SOP), which Sanh et al. 2019 leave out; 0: the
-    student has no sentence-pair head."""
+    """Weight of the sentence-pair loss (NSP or SOP); 0: the student has no sentence-pair head."""
     soft_targets_on: Literal["all", "masked"] = "all"
-    """Tokens on which the soft-target loss is computed: all tokens, as in Sanh et al. 2019, or only
-    masked tokens; all keeps the logits of both models, each of shape [rows, tokens, vocabulary], in
+    """Tokens of the soft-target loss: all, as in Sanh et al. 2019, or masked ones, which saves
     memory."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.teacher is None:
-            everything = " ".join(field.name for field in dataclasses.fields(self))
-            self.refuse_idle(
-                everything,
-                "without a teacher: set --distillation.teacher, or leave these settings out.",
-            )
         if not self.soft_targets + self.cosine > 0:
             raise ValueError(
                 f"soft_targets={self.soft_targets}, cosine={self.cosine}: one of them must be "
                 "above 0, otherwise the teacher has no effect."
             )
         if not self.soft_targets:
-            self.refuse_idle("temperature soft_targets_on", "with soft_targets=0: leave it out.")
+            self.refuse_set(
+                ("temperature", "soft_targets_on"), "with soft_targets=0", "there is no such loss"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,28 +65,22 @@ class RtdConfig(Checked):
     )
 
     hidden_size: Size | None = None
-    """Dimension of the hidden states of the generator; None: a quarter of that of --model (in the
-    paper, a quarter, or a third for the base size)."""
+    """Dimension of the hidden states of the generator; None: a quarter of that of --model."""
     num_hidden_layers: Size | None = None
     """Number of layers of the generator; None: as in --model (DeBERTa-v3: half as many)."""
     num_attention_heads: Size | None = None
-    """Number of attention heads of the generator; None: such that heads are as large as in
-    --model."""
+    """Number of attention heads of the generator; None: heads as large as in --model."""
     intermediate_size: Size | None = None
     """Inner dimension of the feed-forward layers of the generator; None: in the proportion of
     --model."""
     sharing: Literal["es", "gdes", "none"] = "es"
-    """What the embeddings have in common: es shares the embeddings of words, positions and token
-    types and their LayerNorm, as in ELECTRA; gdes, of DeBERTa-v3 (He et al. 2021, 3.2), adds to the
-    generator's embeddings of words and positions a difference that the discriminator trains, and
-    gives the generator no gradient of the discriminator; none shares nothing. Except with es, the
-    gradient of each model is clipped by its own norm, as in Microsoft's code."""
+    """What the embeddings have in common: es all of them, as in ELECTRA; gdes all but a difference
+    that the discriminator trains, as in DeBERTa-v3; none nothing."""
     weight: Positive = 50.0
-    """Weight of the discriminator's loss; the weight of the generator's masked LM loss is 1."""
+    """Weight of the discriminator's loss; that of the generator's masked LM loss is 1."""
     masked: Annotated[float, "(0, 1]"] = 1.0
-    """Share of the chosen tokens (mlm_probability) that become [MASK] in the input of the
-    generator, which samples all chosen tokens; the others are unchanged: 1 in the paper, 0.85 in
-    Google's code."""
+    """Share of the chosen tokens that become [MASK] in the input of the generator; the others are
+    unchanged: 1 in the paper, 0.85 in Google's code."""
 
     def generator_of(self, model: BertConfig) -> BertConfig:
         """Returns the config of the generator of a discriminator.
@@ -138,42 +121,31 @@ class Phase(Checked):
     num_steps: Count
     """Number of updates in this phase."""
     max_length: Count
-    """Number of tokens per row; the data must have been prepared with this maximum length."""
+    """Number of tokens per row, with which the data must have been prepared."""
     batch_size: Count
     """Number of rows per update, over all devices."""
     accumulation_steps: Count = 1
-    """Number of microbatches per update (gradient accumulation); more microbatches need less memory
-    and give the same gradient (with dropout_prng threefry2x32)."""
+    """Number of microbatches per update, which save memory and give the same gradient."""
     warmup_batch_sizes: tuple[int, ...] = ()
-    """Batch-size warm-up: numbers of rows per update at the start of the phase, in ascending order
-    and below batch_size; each is used for equally many of the batch_size_warmup_steps updates. Each
-    number compiles the train step once more. A microbatch has at most as many rows as one of
-    batch_size rows in accumulation_steps microbatches. Empty: batch_size from the first step on."""
+    """Batch-size warm-up: ascending numbers of rows per update at the start of the phase; empty:
+    batch_size from the first step on."""
     batch_size_warmup_steps: AtLeast0 = 0
-    """Number of updates of the batch-size warm-up (see warmup_batch_sizes), after which an update
-    has batch_size rows."""
+    """Number of updates of the batch-size warm-up, divided equally among its sizes."""
     max_predictions: Count | None = None
-    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up.
-    Packed rows have max_sequences / 2 more than either (the sum is rounded down), because the
-    number is rounded for each of their sequences; max_sequences is the --max_sequences with which
-    bertjax.prepare packed the rows. Must be None with predict next_token."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up (more
+    in packed rows)."""
     global_rope_theta: Positive | None = None
-    """Base of the rotary positions of layers with global attention in this phase, which replaces
-    the model's base; a phase of longer rows has a larger one, so that distant tokens keep distinct
-    rotations (ModernBERT: 10,000 at 1,024 tokens and 160,000 at 8,192). Exported models have the
-    base of their last step. None: model.global_rope_theta."""
+    """Base of the rotary positions of layers with global attention in this phase; None:
+    model.global_rope_theta."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase (in
-    the first phase, of the optimizer config); restart begins a new schedule with its own
-    warm-up. The optimizer state of the previous phase is always kept."""
+    """continue keeps the schedule of the previous phase; restart begins a new one with its own
+    warm-up."""
     learning_rate: Positive | None = None
     """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
     warmup_steps: AtLeast0 | None = None
-    """Number of warm-up steps of a restarted schedule; None: optimizer.warmup_proportion of its
-    steps if that is set, else optimizer.warmup_steps."""
+    """Number of warm-up steps of a restarted schedule; None: as in the optimizer config."""
     decay_steps: AtLeast0 | None = None
-    """Number of decay steps at the end of a restarted trapezoidal schedule; None:
-    optimizer.decay_steps."""
+    """Number of decay steps of a restarted trapezoidal schedule; None: optimizer.decay_steps."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -183,10 +155,10 @@ class Phase(Checked):
                 f"equal microbatches: use a multiple of {number}."
             )
         if self.learning_rate_curve == "continue":
-            self.refuse_idle(
-                "learning_rate warmup_steps decay_steps",
-                "in a phase that continues the learning-rate schedule: set "
-                "learning_rate_curve='restart', or change the optimizer config.",
+            self.refuse_set(
+                ("learning_rate", "warmup_steps", "decay_steps"),
+                "with learning_rate_curve='continue'",
+                "the phase continues the learning-rate schedule",
             )
         sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
         ascending = (0, *sizes, self.batch_size)
@@ -271,99 +243,66 @@ class PretrainConfig(TrainingConfig):
             with longer rows than the model can read.
     """
 
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
-        "random_words predict reader_threads",
-        "model": "init generator_init dropout new_positions head model",
-        "training": "phases optimizer distillation rtd seed max_bad_steps skip_spikes "
-        "rollback_steps",
-        "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
-        "distributed",
-        "output": "workdir overwrite log_every track track_project stall_seconds eval_every "
-        "eval_rows eval_at_start save_every keep_checkpoints push_to_hub push_every hub_private",
-    }
-
     data: str = ""
-    """Directory of training data from bertjax.prepare, which bertjax.pretrain requires for
-    training; data in a bucket (gs://, s3://) is copied to --data_cache; empty, in
-    bertjax.benchmark: rows of random tokens (not with --distillation.teacher)."""
+    """Directory of bertjax.prepare, also in a bucket; empty, in bertjax.benchmark: random rows."""
     data_cache: str | None = None
-    """Folder on a disk of each machine for the copy of --data in a bucket; a copy that was
-    interrupted continues, and later runs use it again; None: ~/.cache/bertjax/buckets."""
+    """Folder for the copy of --data in a bucket; None: ~/.cache/bertjax/buckets."""
     eval_data: tuple[str, ...] = ()
     """Directories of other prepared data whose held-out rows are evaluated as well, for example of
-    the text that --init was trained on, to see what is forgotten; the losses are named after the
-    folders; prepared with the same tokenizer as --data."""
+    the text that --init was trained on."""
     init: str | None = None
-    """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
-    run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture and dropout replace all
-    --model.* flags except a max_position_embeddings above 512 and above the model's own. If the
-    tokenizer of the data is the model's with further entries (bertjax.train_tokenizer --extend),
-    these get the mean of the embeddings of their old pieces. None: random weights."""
+    """Model to start from, which determines the architecture: a model directory, the workdir of
+    another run, a TF1 checkpoint, a hub name or bertjax:tiny; None: random weights."""
     generator_init: str | None = None
-    """Generator to start from if --init is a discriminator (--head rtd): its own, such as the
-    folder generator of a pretrained model; it determines the sizes in --rtd; None: random
+    """Generator that --init, a discriminator, was trained with (--head rtd); None: random
     weights."""
     new_positions: Literal["tile", "interpolate"] = "tile"
-    """Position embeddings if rows or --model.max_position_embeddings are longer than the model of
-    --init can read: tile keeps the model's and repeats them for new positions, as in
-    Longformer; interpolate spreads the model's over all positions."""
+    """Embeddings of positions that --init lacks: tile repeats its own, as in Longformer;
+    interpolate spreads them."""
     model: BertConfig = BertConfig()
-    """Architecture of the model."""
+    """Architecture of the model; with --init, max_position_embeddings alone can be set."""
     head: Literal["pretraining", "masked_lm", "rtd"] | None = None
-    """Heads of the model: pretraining has a masked LM head and a sentence-pair head; masked_lm has
-    only a masked LM head; rtd has the head of ELECTRA's discriminator, which detects the tokens
-    that a generator has replaced (--rtd). None: with a teacher, pretraining if --distillation.nsp
-    is above 0; without a teacher, pretraining if the data has sentence pairs (bertjax.prepare
-    --objective nsp or sop) or, where there is no data, if --model.type_vocab_size is above 1;
-    otherwise masked_lm."""
+    """Heads: pretraining predicts masked tokens and sentence pairs, masked_lm masked tokens, rtd
+    replaced tokens, as ELECTRA; None: by the data, pretraining or masked_lm."""
     phases: tuple[Phase, ...] = ()
-    """Phases of the run, in order. Flags can change the phases of the config file, but not the
-    number of phases."""
-    distillation: DistillationConfig = DistillationConfig()
-    """Teacher and loss weights of distillation."""
-    rtd: RtdConfig = RtdConfig()
-    """Generator and loss weight of replaced-token detection, --head rtd."""
+    """Phases of the run, in order; the config file determines their number."""
+    distillation: DistillationConfig | None = None
+    """Distillation from a teacher; None: the model learns from the text alone."""
+    rtd: RtdConfig | None = None
+    """Generator and losses of --head rtd; None: the defaults of RtdConfig with this head."""
     mlm_probability: Annotated[float, "(0, 1)"] = 0.15
-    """Fraction of the tokens that are predicted; 80 % of the predicted tokens are replaced by
-    [MASK], 10 % are replaced by random tokens and 10 % are unchanged (--head rtd: see
-    --rtd.masked)."""
+    """Fraction of the tokens that are predicted: 80 % of them become [MASK], 10 % random tokens,
+    and 10 % are unchanged (--head rtd: see --rtd.masked)."""
     whole_word_masking: bool = False
-    """Whole-word masking: mask either all tokens of a word or none."""
+    """Mask either all tokens of a word or none."""
     max_ngram: Count = 1
-    """Maximum number of consecutive words that are masked together; a span of n words is drawn with
-    probability proportional to 1/n (ALBERT: 3); above 1, whole words are masked."""
+    """Maximum number of consecutive words that are masked together (ALBERT: 3)."""
     random_words: Literal["all", "ordinary"] = "all"
-    """Tokens from which random replacements are drawn: all draws from the whole vocabulary, as in
-    Google's BERT; ordinary excludes special tokens, as in fairseq."""
+    """Tokens from which random replacements are drawn: the whole vocabulary, as in Google's BERT,
+    or all but special tokens, as in fairseq."""
     predict: Literal["masked", "next_token"] = "masked"
-    """Tokens that the model predicts: masked predicts masked tokens; next_token predicts every
-    token from the tokens before it, without masking, and requires --model.is_decoder, which masked
-    does not allow; with next_token, the options of masking must keep their defaults."""
+    """Tokens that the model predicts: masked ones, or with --model.is_decoder, next_token: each
+    from the tokens before it."""
     eval_every: AtLeast0 = 1_000
-    """Number of steps between evaluations on the held-out rows; each phase also ends with one; 0:
-    evaluate only then."""
+    """Number of steps between evaluations on the held-out rows; 0: at the end of phases only."""
     eval_rows: Count = 10_000
-    """Maximum number of held-out rows per evaluation; of more rows, a fixed random sample is
-    used."""
+    """Maximum number of held-out rows per evaluation; of more rows, a fixed random sample."""
     eval_at_start: bool = False
-    """Evaluate before the first step as well, to compare later evaluations with --init."""
+    """Evaluate before the first step as well."""
     save_every: Count = 1_000
-    """Number of steps between checkpoints; a checkpoint is also written after each evaluation with
-    the lowest held-out masked LM loss of the phase so far, at the end of each phase and when a
-    signal stops the run."""
+    """Number of steps between checkpoints, besides those at the best evaluation, at the end of each
+    phase and when a signal stops the run."""
     keep_checkpoints: Count = 3
-    """Number of newest checkpoints to keep; the checkpoint with the lowest held-out masked LM loss
-    in the last evaluated phase is also kept."""
+    """Number of newest checkpoints to keep, besides the best one."""
     push_every: AtLeast0 = 0
-    """Number of steps after which the model is also uploaded to the branch step-N of --push_to_hub,
-    in the background; 0: only at the end of the run, to the branch main."""
+    """Number of steps after which the model is also uploaded to the branch step-N of --push_to_hub;
+    0: at the end of the run alone."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.push_to_hub is None:
-            self.refuse_idle("push_every", "without --push_to_hub OWNER/NAME.")
-        layers = self.distillation.layers
+            self.refuse_set(("push_every",), "without --push_to_hub", "there is no repository")
+        layers = self.student_layers
         if layers and self.init is not None:
             raise ValueError(
                 f"init={self.init!r} and distillation.layers={layers}: the student can start from "
@@ -377,17 +316,17 @@ class PretrainConfig(TrainingConfig):
             )
         self._check_predict()
         if self.init is None:
-            self.refuse_idle(
-                "dropout",
-                "without --init: set --model.hidden_dropout_prob and "
-                "--model.attention_probs_dropout_prob.",
+            self.refuse_set(
+                ("dropout",),
+                "without --init",
+                "set --model.hidden_dropout_prob instead",
             )
-            self.refuse_idle("generator_init", "without --init: give its discriminator.")
+            self.refuse_set(("generator_init",), "without --init", "that is its discriminator")
         if self.head == "rtd":
-            self.rtd.generator_of(self.model)
+            self.generator.generator_of(self.model)
         else:
-            self.refuse_idle(
-                "rtd generator_init", "without replaced-token detection: add --head rtd."
+            self.refuse_set(
+                ("rtd", "generator_init"), "without --head rtd", "only this head has a generator"
             )
         for index, phase in enumerate(self.phases):
             if phase.decay_steps and self.optimizer.schedule != "trapezoidal":
@@ -431,10 +370,21 @@ class PretrainConfig(TrainingConfig):
         if next_token and self.head == "rtd":
             raise ValueError("--head rtd replaces masked tokens: leave predict at 'masked'.")
         if next_token:
-            reason = "with predict='next_token', which masks no tokens; leave it out."
-            self.refuse_idle("whole_word_masking max_ngram random_words mlm_probability", reason)
+            mode, reason = "with predict='next_token'", "it masks no tokens"
+            masking = ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
+            self.refuse_set(masking, mode, reason)
             for phase in self.phases:
-                phase.refuse_idle("max_predictions", reason)
+                phase.refuse_set(("max_predictions",), mode, reason)
+
+    @property
+    def generator(self) -> RtdConfig:
+        """The config of the generator and the losses of --head rtd."""
+        return self.rtd or RtdConfig()
+
+    @property
+    def student_layers(self) -> tuple[int, ...]:
+        """The layers of the teacher that initialise the student, if there are any."""
+        return () if self.distillation is None else self.distillation.layers
 
     @property
     def num_steps(self) -> int:
@@ -444,9 +394,29 @@ class PretrainConfig(TrainingConfig):
 
 # Fields that change nothing about a single train step, or only where --init is given.
 NO_STEP_FIELDS = (
-    *PretrainConfig.GROUPS["output"].split(),
-    *("eval_data", "init", "generator_init", "dropout", "new_positions", "max_bad_steps"),
-    *("rollback_steps", "deterministic", "distributed"),
+    "workdir",
+    "overwrite",
+    "log_every",
+    "track",
+    "track_project",
+    "stall_seconds",
+    "eval_every",
+    "eval_rows",
+    "eval_at_start",
+    "save_every",
+    "keep_checkpoints",
+    "push_to_hub",
+    "push_every",
+    "hub_private",
+    "eval_data",
+    "init",
+    "generator_init",
+    "dropout",
+    "new_positions",
+    "max_bad_steps",
+    "rollback_steps",
+    "deterministic",
+    "distributed",
 )
 
 

@@ -19,33 +19,22 @@ class OptimizerConfig(Checked):
     """
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb", "stable_adamw"] = "google"
-    """Optimizer: google is AdamW without bias correction, as BERT was trained; adamw is AdamW with
-    bias correction; lamb is LAMB with bias correction, as NVIDIA trains BERT; albert_lamb is LAMB
-    without bias correction, as ALBERT was trained; stable_adamw is StableAdamW, as ModernBERT was
-    trained. LAMB, which is meant for large batches, multiplies the update of each tensor that has
-    weight decay by a trust ratio. StableAdamW is adamw that takes a smaller step for a tensor whose
-    gradient is larger than its second moment has it, instead of clipping all gradients (set
-    max_grad_norm=0)."""
+    """google is AdamW without bias correction (BERT), adamw AdamW, lamb LAMB (NVIDIA), albert_lamb
+    LAMB without bias correction (ALBERT), stable_adamw StableAdamW (ModernBERT)."""
     learning_rate: Positive = 1e-4
     """Peak learning rate, to which the warm-up rises (see also schedule)."""
     warmup_steps: AtLeast0 = 10_000
-    """Number of steps of linear warm-up, in which the learning rate rises from 0; above 0, it
-    requires that warmup_proportion is None."""
+    """Number of steps of linear warm-up from 0; above 0, warmup_proportion must be None."""
     warmup_proportion: Rate | None = None
-    """Fraction of the schedule's steps that are warm-up, used instead of warmup_steps, which must
-    then be 0; None: the warm-up has warmup_steps steps."""
+    """Fraction of the steps that are warm-up, with warmup_steps=0; None: warmup_steps."""
     schedule: Literal["google", "hf", "trapezoidal"] = "google"
-    """Step at which the learning rate starts to decay to 0: google is step 0, so that at the
-    end of a warm-up of w of n steps, the learning rate drops from the peak to peak * (1 - w/n); hf
-    is the end of the warm-up; trapezoidal stays at the peak after the warm-up, and decays in the
-    last decay_steps steps."""
+    """Step at which the decay to 0 begins: google is step 0, hf the end of the warm-up, trapezoidal
+    the last decay_steps steps."""
     decay_steps: AtLeast0 = 0
-    """Number of steps of the decay at the end of a trapezoidal schedule; 0: the learning rate stays
-    at the peak. In a phase that restarts the schedule, phases.N.decay_steps replaces it."""
+    """Number of steps of the decay at the end of a trapezoidal schedule; 0: no decay."""
     decay: Literal["polynomial", "one_minus_sqrt"] = "polynomial"
-    """Shape of the decay from the peak to 0, where d is the fraction of the decay that is done:
-    polynomial is (1 - d) ** decay_power; one_minus_sqrt is 1 - sqrt(d), as ModernBERT was
-    trained."""
+    """Shape of the decay, where d is the part of it that is done: (1 - d) ** decay_power, or 1 -
+    sqrt(d), as ModernBERT was trained."""
     decay_power: Positive = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: Rate = 0.9
@@ -55,30 +44,24 @@ class OptimizerConfig(Checked):
     eps: NonNegative = 1e-6
     """Adam's epsilon, added to the square root of the second moment."""
     weight_decay: NonNegative = 0.01
-    """Weight decay coefficient of all parameters, embeddings included, except biases and
-    LayerNorms."""
+    """Weight decay coefficient of all parameters except biases and LayerNorms."""
     decay_all: bool = False
     """Apply weight decay to biases and LayerNorms as well, as fairseq does."""
     fully_decoupled_decay: bool = False
-    """Factor of the weight decay in a step: False is the learning rate, as in Loshchilov and
-    Hutter's AdamW in most libraries; True is the learning rate over its peak, so that weight_decay
-    does not depend on the peak, as ModernBERT was trained (a weight_decay of 1e-5 at a peak of 8e-4
-    equals 0.0125 with False)."""
+    """Multiply the weight decay by the learning rate over its peak, as ModernBERT was trained,
+    instead of by the learning rate."""
     max_grad_norm: NonNegative = 1.0
     """Global norm that gradients are clipped to; 0: no clipping."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.schedule != "trapezoidal":
-            self.refuse_idle(
-                "decay_steps",
-                f"with schedule={self.schedule!r}: use 0, or schedule='trapezoidal'; the other "
-                "schedules decay until their end.",
+            self.refuse_set(
+                ("decay_steps",), f"with schedule={self.schedule!r}", "only 'trapezoidal' has them"
             )
         if self.decay == "one_minus_sqrt":
-            self.refuse_idle(
-                "decay_power",
-                "with decay='one_minus_sqrt': leave it out, or use decay='polynomial'.",
+            self.refuse_set(
+                ("decay_power",), "with decay='one_minus_sqrt'", "only 'polynomial' has a power"
             )
         if self.fully_decoupled_decay and self.recipe in ("lamb", "albert_lamb"):
             raise ValueError(
@@ -103,9 +86,8 @@ class DistributedConfig(Checked):
     """
 
     coordinator_address: str | None = None
-    """HOST:PORT at which all processes reach process 0; None: auto-detected on TPU pods, under
-    SLURM and under Open MPI, else the run has one process; coordinator_address, num_processes and
-    process_id must be set together, or none of them."""
+    """HOST:PORT at which all processes reach process 0; None: detected on TPU pods, under SLURM and
+    Open MPI, else there is one process."""
     num_processes: int | None = None
     """Number of processes of the run; None: auto-detected, or one process (see
     coordinator_address)."""
@@ -162,97 +144,65 @@ class TrainingConfig(Checked):
     """
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model (required by bertjax.pretrain); repeating
-    the same command resumes the run in this directory."""
+    """Directory for checkpoints, metrics and the model, required by bertjax.pretrain; repeating the
+    command resumes the run in it."""
     overwrite: bool = False
-    """What happens if --workdir has checkpoints of a run with another config or other data: True
-    deletes that run (checkpoints, also damaged ones, metrics, model, predictions and scores) and
-    starts anew, False ends with an error; a run of the same config is always resumed."""
+    """Delete a run with another config or other data in --workdir, and start anew, instead of
+    ending with an error."""
     seed: Annotated[int, "[0, 2^32)"] = 0
-    """Seed of initialisation, data order, masks and dropout, below 2^32."""
+    """Seed of initialisation, data order and dropout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Data type of the activations; parameters and optimizer state are always float32."""
+    """Data type of the activations; parameters are float32."""
     dropout: Rate | None = None
-    """Dropout rate of hidden states, attention and classifier, instead of those of the model of
-    --init; None: as in the model's config."""
+    """Dropout rate instead of those of the model of --init; None: as in its config."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and learning-rate schedule."""
     mesh: MeshConfig = MeshConfig()
     """Sizes of the axes of the device mesh."""
     distributed: DistributedConfig = DistributedConfig()
-    """Processes of a multi-process run."""
+    """Processes of a run on several hosts."""
     unroll: Count | None = None
-    """Number of layers per iteration of the loop over the layers. With more layers per iteration,
-    steps are faster on CPUs, but take longer to compile. None: all layers on CPUs without remat,
-    and 1 in all other cases; on CPUs with remat, only 1 is allowed."""
+    """Number of layers per iteration of the loop over layers; None: by device and remat."""
     remat: Literal["none", "selective", "dots", "full"] | None = None
-    """Activations that the backward pass recomputes to save memory: none recomputes no activations;
-    selective recomputes attention probabilities, dropout masks, GELU and LayerNorm (1 to 2 % more
-    FLOP at 512 tokens); dots recomputes all activations except the results of matrix
-    multiplications with parameters; full recomputes all activations (about a third more FLOP);
-    None: none on CPUs, and selective on GPUs and TPUs, where memory limits the batch."""
+    """Activations that the backward pass recomputes to save memory; None: none on CPUs, else
+    selective."""
     attention: Literal["auto", "xla", "flash", "splash", "cudnn"] = "auto"
-    """Attention kernel: xla runs on all devices; flash (NVIDIA GPUs from the A100 on, TPU v4 and
-    later) is a fused kernel, which needs memory linear in the row length and draws the same dropout
-    masks as xla; splash (TPU v5 and later) and cudnn (NVIDIA GPUs, bfloat16) are fused kernels
-    without attention dropout, which xla replaces if the model has attention dropout, as it replaces
-    cudnn in layers with local attention; a kernel that does not support the device is an error;
-    auto is xla if all rows of the run have fewer than 512 tokens, if a length is no multiple of
-    128, or if the model has relative positions, else splash or, with attention dropout or on GPUs,
-    flash where it is supported."""
+    """Attention kernel; auto is a fused one for rows of 512 tokens or more, where there is one."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
-    """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
-    mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
-    the mesh and on the number of microbatches."""
+    """threefry2x32 draws the same dropout masks on any mesh; rbg is faster."""
     max_bad_steps: AtLeast0 = 10
-    """Number of consecutive skipped updates after which the run ends with an error or, with
-    rollback_steps, goes back to an earlier checkpoint; 0: no limit. An update is skipped if its
-    loss or gradient is not finite, or if the update is a spike (see skip_spikes)."""
+    """Number of skipped updates in a row that end the run, or roll it back; 0: no limit."""
     skip_spikes: NonNegative = 0.0
-    """Number of standard deviations by which the loss or gradient norm of an update must exceed the
-    mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); the first 64
-    steps are never spikes; 0: only updates that are not finite are skipped."""
+    """Standard deviations above the mean loss or gradient norm from which an update is skipped; 0:
+    none is."""
     rollback_steps: AtLeast0 = 0
-    """Minimum number of steps to go back (PaLM: 100) after max_bad_steps consecutive skipped
-    updates: the run continues from the last checkpoint at least this many steps before the first
-    skipped update, or from step 0 without such a checkpoint, and leaves out the batches from there
-    to the last skipped update; a run goes back at most 20 times; 0: the run ends instead."""
+    """Minimum number of steps to go back after max_bad_steps skipped updates; 0: the run ends."""
     deterministic: bool = False
-    """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
-    uninterrupted run on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the
-    last bits."""
+    """Deterministic GPU operations, so that runs on GPUs resume bit for bit."""
     push_to_hub: str | None = None
-    """Repository OWNER/NAME on the Hugging Face Hub to which the model is uploaded at the end of
-    the run; it is created, and the rights to it are checked, before the first step; None: the model
-    is not uploaded. If the upload fails, the same command repeats it."""
+    """Repository OWNER/NAME on the Hugging Face Hub for the model at the end; None: no upload."""
     hub_private: bool = False
-    """Create the repository of --push_to_hub as a private one, if it does not exist."""
+    """Create the repository of --push_to_hub as a private one."""
     log_every: Count = 100
-    """Number of steps between log lines of metrics."""
+    """Number of steps between log lines."""
     track: tuple[str, ...] = ()
-    """Experiment trackers that show the metrics of the run (extras wandb, mlflow, trackio), as one
-    curve over all resumes; a tracker that fails does not stop the run; empty: none."""
+    """Experiment trackers of the run, such as wandb or mlflow; empty: none."""
     track_project: str = "bertjax"
-    """Project of --track in which the run is shown, under the name of its workdir."""
+    """Project of --track that shows the run."""
     stall_seconds: AtLeast0 = 600
-    """Number of seconds without progress (a step, a batch of an evaluation, the end of a
-    compilation or of a save) after which the run prints where its threads stand and, in a run of
-    several processes, which of them are behind and what they are doing; 0: never."""
+    """Number of seconds without progress after which the run prints where it stands; 0: never."""
     reader_threads: Count = 1
-    """Number of threads that read rows ahead of the training. On a local disk, one thread is the
-    fastest; more threads help only if each read has to wait, for example for a network disk."""
+    """Number of threads that read rows ahead."""
     peak_tflops: Positive | None = None
-    """Peak TFLOP/s of one device (TPU v2, v3 and 7x: one core, half a chip), from which MFU (model
-    FLOP utilisation) is computed; None: the dense bfloat16 peak in the data sheet, or for an
-    unknown device, such as a CPU, the measured speed of a float32 matrix multiplication."""
+    """Peak TFLOP/s of a device, from which MFU is computed; None: that of its data sheet."""
 
     def __post_init__(self):
         super().__post_init__()
         if not self.max_bad_steps:
-            self.refuse_idle(
-                "rollback_steps",
-                "with max_bad_steps=0, which sets no limit to the updates that are skipped because "
-                "they are spikes or not finite: set both above 0, or both to 0.",
+            self.refuse_set(
+                ("rollback_steps",),
+                "with max_bad_steps=0",
+                "no number of bad steps is too many",
             )
         if self.push_to_hub is None:
-            self.refuse_idle("hub_private", "without push_to_hub: add --push_to_hub OWNER/NAME.")
+            self.refuse_set(("hub_private",), "without --push_to_hub", "there is no repository")

@@ -214,13 +214,13 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     if not isinstance(task, EmbeddingTask):
         return task, loaded
     usage, modules = loaded.source.usage, SentenceModules()
-    if not task.pooling:
+    if not task.options.pooling:
         modules = usage.modules.result() or modules
     lengths = {}
     if not foreign:
         lengths = {name: getattr(modules, name) for name in LENGTHS}
-    query = _prompt_of_role(modules, "query", task.query_prompt, foreign)
-    document = _prompt_of_role(modules, "document", task.document_prompt, foreign)
+    query = _prompt_of_role(modules, "query", task.options.query_prompt, foreign)
+    document = _prompt_of_role(modules, "document", task.options.document_prompt, foreign)
     task = dataclasses.replace(
         task,
         include_prompt=modules.include_prompt,

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import read_json
-from bertjax.base.run_file import holds_run, read_run
+from bertjax.base.run_file import holds_run, read_run, train_file
+from bertjax.config.task_options import OfficialOptions
 from bertjax.devices.compilation import start_jax
 from bertjax.inference.pretrained import Pretrained
-from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
+from bertjax.tasks import TASKS, Example, Prediction, Task, check_task, make_task
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
@@ -116,7 +117,7 @@ def evaluate(
             )
             where = file if isinstance(data, str | Path) else "data"
             return _scores(pretrained, own, examples, where)
-    options = TaskOptions(
+    options = OfficialOptions(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),
     )
@@ -276,7 +277,7 @@ def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[st
 def official_task(
     model: Pretrained,
     name: str,
-    options: TaskOptions,
+    options: OfficialOptions,
     max_length: int | None = None,
     doc_stride: int | None = None,
 ) -> Task:
@@ -295,12 +296,12 @@ def official_task(
         raise ValueError(
             f"--task={name} has no official files: give your own with --input (in Python: data)."
         )
+    fields = vars(options)
     if type(own) in definition.kinds:
-        options = dataclasses.replace(options, doc_stride=getattr(own, "doc_stride", None))
-    if isinstance(own, SpanTask) and SpanTask in definition.kinds:
-        settings = {key: getattr(own, key) for key in SPAN_OPTIONS}
-        options = dataclasses.replace(options, span_options=settings)
-    task = make_task(name, options)
+        known = {field.name for field in dataclasses.fields(definition.options)}
+        same = {"doc_stride", *SPAN_OPTIONS} & known
+        fields = fields | {key: getattr(own, key) for key in same if hasattr(own, key)}
+    task = make_task(name, definition.options(**fields))
     if task.head != own.head or set(task.labels) != set(own.labels):
         raise ValueError(
             f"--task={task.name} has the labels {list(task.labels)}, but {model.where} was "
@@ -363,7 +364,7 @@ def _training_of(model: Path) -> tuple[Path | None, dict[str, float]]:
     if not runs:
         return None, {}
     try:
-        train = read_run(runs[0])["config"].get("train")
+        train = train_file(read_run(runs[0])["config"])
         if not isinstance(train, str):
             return None, {}
         path = saved_split(Path(train).expanduser(), "train")

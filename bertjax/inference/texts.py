@@ -8,7 +8,8 @@ from bertjax.base.files import brief
 from bertjax.tasks import Example, Task
 from bertjax.tasks.classification import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.tagging import TagTask, split_words
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.tags import split_words
 
 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:

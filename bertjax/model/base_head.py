@@ -4,7 +4,7 @@ Class attributes describe the parameters, outputs and training objectives of a h
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -108,8 +108,12 @@ class BertWithHead(nn.Module):
         """Returns a model of the architecture `config.model`, with default values otherwise."""
         return cls(config.model)
 
-    def objective(self, kind: str) -> losses.Objective:
-        """Returns the objective for labels of the kind `kind`, with the settings of the head."""
+    def objective(self, kind: str, options: Any = None) -> losses.Objective:
+        """Returns the objective for labels of the kind `kind`.
+
+        `options` are the options of the task, from which an objective takes its settings; None: the
+        defaults.
+        """
         return self.objectives[kind]
 
     @property

@@ -222,25 +222,31 @@ def distilled_sums(
 
 
 def embedding_objective(
-    loss: str, temperature: float, matryoshka: Sizes, margin: float | None = None
+    loss: str,
+    *,
+    temperature: float | None = None,
+    matryoshka: Sizes = (),
+    margin: float | None = None,
 ) -> Objective:
-    """Returns the objective that `--loss` names; `margin` is that of `contrastive_sums`."""
+    """Returns the objective that `--loss` names, or the first one of a kind of labels.
+
+    `margin` is that of `contrastive_sums`; without a temperature, the losses have their usual one.
+    """
     options: dict[str, Any] = {"matryoshka": matryoshka}
-    if loss != "similarity":
-        options["temperature"] = temperature
     in_batch = loss in ("contrastive", "symmetric", "simcse")
     if in_batch:
         sums = contrastive_sums
+        options["temperature"] = temperature or TEMPERATURE
         options["margin"] = margin
         options["symmetric"] = loss == "symmetric"
     elif loss == "cosent":
         sums = cosent_sums
+        options["temperature"] = temperature or TEMPERATURE
     elif loss == "similarity":
         sums = similarity_sums
     else:
         sums = distilled_sums
-        if loss == "margin":
-            options["temperature"] = None
+        options["temperature"] = None if loss == "margin" else temperature or 1.0
     return Objective(
         functools.partial(sums, **options),
         label_weights,

@@ -187,14 +187,14 @@ class BertForReplacedTokenDetection(TokenHead):
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        return cls(config.model).with_generator(config.rtd)
+        return cls(config.model).with_generator(config.generator)
 
     def with_generator(self, rtd: RtdConfig) -> Self:
         """Returns the model with the generator that a config describes."""
         generator = rtd.generator_of(self.config)
         return self.clone(generator_config=generator, sharing=rtd.sharing, loss_weight=rtd.weight)
 
-    def objective(self, kind: str) -> losses.Objective:
+    def objective(self, kind: str, options: Any = None) -> losses.Objective:
         return losses.replaced_token_detection(self.loss_weight)
 
     @property
@@ -396,14 +396,7 @@ class BertForSequenceClassification(_SequenceClassifier):
     """Predicts one class, several classes or a number for each sequence (Devlin et al. 2018, 4.1).
 
     The logits are [B, K, num_labels].
-
-    Attributes:
-        ranking_loss: the loss of passages that are scored for a query, as in `losses.ranking`.
-        temperature: of the ranking loss "kl".
     """
-
-    ranking_loss: str = "binary"
-    temperature: float = 1.0
 
     class_suffix = "ForSequenceClassification"
     objectives = {
@@ -413,9 +406,9 @@ class BertForSequenceClassification(_SequenceClassifier):
         "ranking": losses.ranking("binary", 1.0),
     }
 
-    def objective(self, kind: str) -> losses.Objective:
-        if kind == "ranking":
-            return losses.ranking(self.ranking_loss, self.temperature)
+    def objective(self, kind: str, options: Any = None) -> losses.Objective:
+        if kind == "ranking" and options is not None:
+            return losses.ranking(options.loss, options.temperature or 1.0)
         return super().objective(kind)
 
 

@@ -5,7 +5,7 @@ Array shapes: B rows, K sequences packed into a row, L tokens per row, D dimensi
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ from bertjax.base.checked import check
 from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import SeveralTexts
 from bertjax.model.base_head import BertWithHead, Outputs, Rows
-from bertjax.model.embedding_losses import TEMPERATURE, embedding_objective, unit
+from bertjax.model.embedding_losses import embedding_objective, unit
 from bertjax.model.embeddings import take_positions
 from bertjax.model.losses import Objective, tokens_of_sequences
 
@@ -162,10 +162,6 @@ class BertForSentenceEmbedding(BertWithHead):
             in sequences that have tokens of type 1; the encoder gets the type 0 for all tokens.
         hidden_layers: indices of the hidden states that are concatenated and pooled; others than
             the last need `output_hidden_states`.
-        temperature: by which the cosines are divided in the loss of in-batch negatives.
-        matryoshka: sizes of embeddings that are trained besides the full size.
-        loss: the name of the training objective; "": the first one of the kind of the labels.
-        false_negative_margin: the `margin` of `contrastive_sums`.
     """
 
     pooling: str = "mean"
@@ -173,14 +169,10 @@ class BertForSentenceEmbedding(BertWithHead):
     normalize: bool = False
     include_prompt: bool = True
     hidden_layers: tuple[int, ...] = (-1,)
-    temperature: float = TEMPERATURE
-    matryoshka: tuple[int, ...] = ()
-    loss: str = ""
-    false_negative_margin: float | None = None
 
     separate_parts = ("modules",)
     outputs = sequence_outputs = ("sentence_embedding",)
-    objectives = {x: embedding_objective(x, TEMPERATURE, ()) for x in get_args(SeveralTexts)}
+    objectives = {x: embedding_objective(x) for x in get_args(SeveralTexts)}
 
     @property
     def size(self) -> int:
@@ -200,15 +192,21 @@ class BertForSentenceEmbedding(BertWithHead):
         super().setup()
         self.modules = SentenceModules(self.after_pooling)
 
-    def objective(self, kind: str) -> Objective:
-        for size in self.matryoshka:
+    def objective(self, kind: str, options: Any = None) -> Objective:
+        if options is None:
+            return super().objective(kind)
+        for size in options.matryoshka:
             if not 1 <= size <= self.size:
                 raise ValueError(
-                    f"matryoshka={list(self.matryoshka)}: choose sizes from 1 to {self.size}, the "
-                    f"size of the embeddings, which cannot be cut to {size}."
+                    f"matryoshka={list(options.matryoshka)}: choose sizes from 1 to {self.size}, "
+                    f"the size of the embeddings, which cannot be cut to {size}."
                 )
-        margin = self.false_negative_margin
-        return embedding_objective(self.loss or kind, self.temperature, self.matryoshka, margin)
+        return embedding_objective(
+            options.loss or kind,
+            temperature=options.temperature,
+            matryoshka=options.matryoshka,
+            margin=options.false_negative_margin,
+        )
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         x = encoded["last_hidden_state"]

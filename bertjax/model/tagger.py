@@ -101,7 +101,7 @@ class FeatureTagger(BertWithHead):
     read, so that the pooler's parameters are saved with the encoder.
     """
 
-    tagger: TaggerConfig = TaggerConfig()
+    tagger: TaggerConfig = TaggerConfig(layers=(-1,))
 
     parts = ("lstm", "classifier")
     class_part = "classifier"

@@ -171,19 +171,18 @@ def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, Any
     """Returns the program of the train step, and the shapes of the teacher's parameters or None."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
-    if config.distillation.teacher is None:
+    if config.distillation is None:
         return PretrainingProgram(config, mesh), None
-    model = _teacher(config)
+    model = _teacher(config.distillation.teacher, config.dtype)
     shapes = jax.eval_shape(lambda: init_params(model, 0))
     program = PretrainingProgram(config, mesh, Teacher(model, shapes, ""))
     return program, with_sharding(shapes, program.teacher_sharding)
 
 
-def _teacher(config: PretrainConfig) -> BertWithHead:
-    name = str(config.distillation.teacher)
+def _teacher(name: str, dtype: str) -> BertWithHead:
     if name in MODEL_SIZES and not Path(name).exists():
-        return HEADS["masked_lm"](named_config(name), jnp.dtype(config.dtype))
-    return load_model(name, "masked_lm", dtype=config.dtype).model
+        return HEADS["masked_lm"](named_config(name), jnp.dtype(dtype))
+    return load_model(name, "masked_lm", dtype=dtype).model
 
 
 def _compile(program: PretrainingProgram, phase: Phase, teacher: Any) -> Any:

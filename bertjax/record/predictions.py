@@ -155,8 +155,8 @@ def model_facts(
     return [
         ("task", config.task),
         ("started from", config.init),
-        *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
-        *([("taught by", config.teacher)] if config.teacher else []),
+        *([("trained", f"the {config.tagger.kind} tagger alone")] if config.tagger else []),
+        *([("taught by", config.teacher.model)] if config.teacher else []),
         ("training features", f"{features:,}"),
         ("updates", f"{updates:,} of {config.batch_size} features"),
         ("learning rate", f"{config.optimizer.learning_rate:g}"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty
-from bertjax.base.run_file import holds_run, read_run
+from bertjax.base.run_file import holds_run, read_run, train_file
 from bertjax.base.workdir_files import (
     BAD_ROWS,
     DAMAGED,
@@ -40,6 +40,7 @@ from bertjax.record.labels import in_percent, label
 from bertjax.record.ledger import read_ledger, totals
 from bertjax.record.predictions import SUFFIX, split_prefix
 from bertjax.record.processes import FINISHED, read_processes
+from bertjax.tasks import with_task_options
 from bertjax.tasks.metrics import higher_is_better
 
 # With four values per bucket, 9 curves of the longest runs take less than 1 MB in a page.
@@ -598,8 +599,8 @@ def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         size = f" ({facts['parameters']:,} parameters)"
     if "task" in config:
         what = f"Fine-tuning of {init}{size} on the task {config['task']}"
-        if config.get("train"):
-            what += f" with the examples of {config['train']}"
+        if file := train_file(config):
+            what += f" with the examples of {file}"
         return f"{what}."
     model = config.get("model") or {}
     what = (
@@ -669,7 +670,9 @@ def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> in
 
 def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
-        default = FinetuneConfig(task=config["task"]) if "task" in config else PretrainConfig()
+        default: Any = PretrainConfig()
+        if "task" in config:
+            default = with_task_options(FinetuneConfig(task=config["task"]))
         defaults = _flat(json.loads(json.dumps(dataclasses.asdict(default), default=str)))
         for index, _ in enumerate(config.get("phases") or ()):
             phase = {field.name: field.default for field in dataclasses.fields(Phase)}

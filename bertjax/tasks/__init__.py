@@ -1,8 +1,14 @@
 """Fine-tuning tasks: reading and encoding examples, decoding model outputs, and metrics."""
 
 from bertjax.tasks.dataset import Dataset, Example
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.registry import TASKS, check_task, make_task
+from bertjax.tasks.definition import TaskDefinition
+from bertjax.tasks.registry import (
+    TASKS,
+    check_task,
+    finetune_config,
+    make_task,
+    with_task_options,
+)
 from bertjax.tasks.task import Prediction, Task
 
 __all__ = [
@@ -12,7 +18,8 @@ __all__ = [
     "Prediction",
     "Task",
     "TaskDefinition",
-    "TaskOptions",
     "check_task",
+    "finetune_config",
     "make_task",
+    "with_task_options",
 ]

@@ -2,14 +2,28 @@
 
 import abc
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.base.checked import Rate
 from bertjax.data.batches.batch import Feature, LabelKind
+from bertjax.tasks.dataset import Fold
+from bertjax.tasks.definition import (
+    CalibrationOptions,
+    ClassOptions,
+    PairOptions,
+    TaskDefinition,
+    WindowOptions,
+)
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
+from bertjax.tasks.sources import held_out, labels
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.own_files import count_choices, own_tables, with_indices
 from bertjax.tasks.task import (
     Example,
     Outputs,
@@ -22,8 +36,49 @@ from bertjax.tasks.task import (
 )
 from bertjax.tokenization import Tokenizer
 
+# Number of targets from which one that is far from the others is named.
+FEWEST_COUNTED = 50
+# Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+# Below it, the squares of differences underflow.
+SMALLEST_STD = 1e-150
 # Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
 SMALLEST = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, PairOptions):
+    """Options of --task=classify: texts or pairs with one or several classes."""
+
+    label_separator: str | None = None
+    """String that separates the labels of an example with several labels; None: one label per
+    example, or a list of labels in JSON, JSON lines or Parquet."""
+    keep_labels: tuple[str, ...] = ()
+    """Labels that are classes, although they usually mark a missing one, such as -, NA, None, -1
+    and -100; empty: rows with such a label are refused."""
+    tune_thresholds: bool = False
+    """With several labels per example: choose on the dev split, for each label, the probability
+    from which it is predicted, so that its F1 is the highest."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressOptions(WindowOptions, PairOptions):
+    """Options of --task=regress: texts or pairs with a number."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceOptions(PairOptions):
+    """Options of --task=choice: a text with several continuations or answers, one of them right."""
+
+    choice_columns: tuple[str, ...] = ()
+    """Columns of the choices, or the one column of JSON or Parquet that holds lists of choices;
+    empty: guessed."""
+    label_smoothing: Rate = 0.0
+    """Share of each label that is spread evenly over all choices in the training loss."""
+
+    @property
+    def columns(self) -> Columns:
+        return dataclasses.replace(super().columns, choices=self.choice_columns)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -330,3 +385,120 @@ class ChoiceTask(Task):
         """Returns a dict: `label`, the index of the most probable choice, and `probabilities`."""
         probabilities = softmax(outputs[0]["logits"])
         return {"label": int(probabilities.argmax()), "probabilities": probabilities.tolist()}
+
+
+def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
+    """Makes the task of the user's texts with one or several classes."""
+    data = own_tables("classify", options, label_separator=options.label_separator)
+    # Of examples with several labels, by the rarest one.
+    by = held_out.BY_RAREST if data.multi_label else held_out.BY_CLASS
+    data = held_out.divide(data, options, fold, by)
+    data = labels.without_placeholders(data, options.keep_labels)
+    classes = labels.learn_labels(data, fold)
+    data = data.labelled(classes)
+    if not data.multi_label and (separator := labels.separator_in(classes)):
+        print(
+            f"warning: labels such as {next(x for x in classes if separator in x)!r} seem to name "
+            f"several classes; to predict each of them by itself, give --label_separator "
+            f"{separator!r}"
+        )
+    labels.warn_of_alike(classes)
+    task = MultiLabelTask if data.multi_label else ClassificationTask
+    return task(
+        name="classify",
+        source=data,
+        labels=classes,
+        pairs=data.columns.pair is not None,
+        doc_stride=options.doc_stride,
+    )
+
+
+def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
+    """Creates a task whose targets are standardised by mean and deviation of the train split."""
+    data = own_tables("regress", options)
+    data = held_out.divide(data, options, fold, held_out.BY_TARGET)
+    task = RegressionTask(
+        name="regress",
+        source=data,
+        pairs=data.columns.pair is not None,
+        doc_stride=options.doc_stride,
+    )
+    if "train" not in data.splits:
+        return task
+    targets = np.array([example.label for example in data.examples("train")], np.float64)
+    if not targets.size or targets.min() == targets.max():
+        mean = float(targets[0]) if targets.size else 0.0
+        raise ValueError(
+            f"{data.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
+            "another column holds the targets, name it with --label_column."
+        )
+    with np.errstate(all="ignore"):
+        mean, std = float(targets.mean()), float(targets.std())
+        exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
+    if not exact:
+        raise ValueError(
+            f"{data.path('train')}: the targets, {targets.min():g} to {targets.max():g}, have a "
+            f"standard deviation of {std:g}, which cannot be computed with: give them in another "
+            "unit, so that it is between 1e-150 and 1e150."
+        )
+    print(
+        f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
+        f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
+        "original scale"
+    )
+    if thousands := _thousands(data.written_labels("train")):
+        print(
+            f"warning: the targets that contain a point all have three digits after it, such as "
+            f"{thousands}, which is read as the decimal number {float(thousands):g}: if the points "
+            "separate thousands, remove them from the file."
+        )
+    squares = (targets - mean) ** 2
+    farthest = int(squares.argmax())
+    if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
+        example = next(itertools.islice(data.examples("train"), farthest, None))
+        print(
+            f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
+            f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
+            "little about the others: if it is a mistake, correct or remove the row."
+        )
+    return dataclasses.replace(task, mean=mean, std=std)
+
+
+def _thousands(labels: Iterable[str]) -> str:
+    """Returns the first label whose point may separate thousands, such as 24.827; else "".
+
+    It may if all points are followed by three digits, unless all labels look like decimals that
+    are written with three digits.
+    """
+    first, count, rounded, whole = "", 0, 0, False
+    for label in labels:
+        if "." not in label:
+            whole = whole or label.isdecimal()
+        elif not _THOUSANDS.fullmatch(label):
+            return ""
+        else:
+            first = first or label
+            count += 1
+            rounded += label.endswith("00")
+    return first if whole or 2 * rounded > count else ""
+
+
+def make_multiple_choice(options: ChoiceOptions, fold: Fold | None) -> Task:
+    """Makes the task of the user's texts with several choices."""
+    data = held_out.divide(own_tables("choice", options), options, fold, held_out.AT_RANDOM)
+    count = count_choices(data)
+    return ChoiceTask(name="choice", source=with_indices(data), num_choices=count)
+
+
+CLASSIFY = TaskDefinition(
+    name="classify",
+    kinds=(ClassificationTask, MultiLabelTask),
+    options=ClassifyOptions,
+    make=make_classification,
+)
+REGRESS = TaskDefinition(
+    name="regress", kinds=(RegressionTask,), options=RegressOptions, make=make_regression
+)
+CHOICE = TaskDefinition(
+    name="choice", kinds=(ChoiceTask,), options=ChoiceOptions, make=make_multiple_choice
+)

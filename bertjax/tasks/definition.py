@@ -1,87 +1,136 @@
-"""Defines `TaskDefinition`, an entry of the registry, `TaskOptions` and the formats of files."""
+"""Entries of the registry of tasks, and the parts of which the options of tasks are made."""
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from bertjax.base.checked import Count, Rate
+from bertjax.cloud.hub import local_data
+from bertjax.config.task_options import OwnFilesOptions, TaskOptions
 from bertjax.tasks.dataset import Fold
-from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.metrics import Metric
-from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.columns import Columns, flag_of
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.data_files import saved_split
 from bertjax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions:
-    """The user's settings of a task: where the data of the task is and how to read it.
+class WindowOptions(TaskOptions):
+    """The option of tasks that can read long texts in windows."""
 
-    Attributes:
-        data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets if
-            `tfds_data_dir` is set or TFDS has already prepared it, else from the Hugging Face hub.
-        train: path of the user's own train file, or None; the same holds for `dev` and `test`.
-        dev_fraction: fraction of the train file to hold out if there is no dev file.
-        fold: the fold of a cross-validation on the train file to hold out.
-        label_separator: the string that separates the labels of an example in the label column; if
-            None, a text in this column is a single label.
-        keep_labels: labels that are classes, although they usually mark a missing one, such as NA.
-        submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
-            folder of the predictions.
-        doc_stride: maximum number of tokens between the starts of two consecutive windows; None:
-            the default of the task.
-        loss: the name of the training objective; None: the default of the task and its data.
-        span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
-        embedding_options: the same for `EmbeddingTask`, and for the `temperature` of `RerankTask`.
+    doc_stride: Count | None = None
+    """Maximum number of tokens between the starts of two windows of a text of more than max_length
+    tokens; None: 128 in question answering, half of a window in tagging, else truncated texts."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassOptions(TaskOptions):
+    """Options of the losses of tasks with classes."""
+
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    """Loss weight of each class, in the order of id2label in config.json; balanced: inversely
+    proportional to class frequency; None: all are 1."""
+    label_smoothing: Rate = 0.0
+    """Share of each label that is spread evenly over all classes in the training loss; not for
+    several labels per example."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrationOptions(TaskOptions):
+    """The option of tasks with one class per example."""
+
+    calibrate: bool = False
+    """Fit a temperature on the dev split, by which predict divides the logits to compute
+    probabilities; the predicted classes do not change."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(OwnFilesOptions):
+    """Options of tasks on tables: names of columns; None: guessed, and the guess is printed."""
+
+    text_column: str | None = None
+    """Column of the text or first text, in tagging, of the words (a name or, in column files, a
+    number from 1); None: guessed."""
+    label_column: str | None = None
+    """Column of the label, tags or score (in column files, -1 is the last); None: guessed."""
+    id_column: str | None = None
+    """Column of the ids; None: guessed, or the index of the row."""
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the tables, as their readers take them."""
+        return Columns(
+            text=self.text_column,
+            label=self.label_column,
+            id=self.id_column,
+            ignored=self.ignore_columns,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairOptions(TableOptions):
+    """Options of tasks on tables with a text or a pair of texts per row."""
+
+    pair_column: str | None = None
+    """Column of the second text, the positive or the passage; None: guessed, unless --text_column
+    is given."""
+
+    @property
+    def columns(self) -> Columns:
+        return dataclasses.replace(super().columns, pair=self.pair_column)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetrievalOptions(PairOptions):
+    """Options of tasks on tables of texts to be found, with hard negatives and scores of them."""
+
+    negative_columns: tuple[str, ...] = ()
+    """Columns of hard negatives, or the one column with lists of them; empty: guessed."""
+    score_columns: tuple[str, ...] = ()
+    """Columns of a teacher's scores of the positive and of each negative, or the one with lists of
+    them; empty: the column scores, if there are hard negatives."""
+    # They learn from the scores of a teacher in the table instead of a teacher at hand.
+    recipes = ("lora",)
+
+    @property
+    def columns(self) -> Columns:
+        return dataclasses.replace(
+            super().columns, negatives=self.negative_columns, scores=self.score_columns
+        )
+
+
+def files_of(options: OwnFilesOptions) -> dict[str, Path]:
+    """Returns {split: path} of the user's own files, some of which may be downloaded first.
+
+    Of a saved `DatasetDict`, the path is that of the split.
     """
-
-    data_dir: str | None = None
-    tfds_data_dir: str | None = None
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None
-    dev_fraction: float | None = None
-    fold: Fold | None = None
-    skip_bad_rows: bool = False
-    columns: Columns = Columns()
-    label_separator: str | None = None
-    keep_labels: tuple[str, ...] = ()
-    submission: str | None = None
-    doc_stride: int | None = None
-    loss: str | None = None
-    span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    embedding_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def all_span_options(self) -> dict[str, Any]:
-        """`span_options` and, unless it is None, `doc_stride`: fields of `SpanTask`."""
-        stride = {} if self.doc_stride is None else {"doc_stride": self.doc_stride}
-        return {**self.span_options, **stride}
-
-    @property
-    def files(self) -> dict[str, Any]:
-        """{split: path} of the user's own files; of a saved `DatasetDict`, that of the split."""
-        files = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {
-            split: str(saved_split(Path(file).expanduser(), split))
-            for split, file in files.items()
-            if file is not None
-        }
+    files = {}
+    for split in ("train", "dev", "test"):
+        address = getattr(options, split)
+        if address is not None:
+            path = Path(local_data(address)).expanduser()
+            files[split] = saved_split(path, split)
+    if "train" in files and files["train"].resolve() == files.get("dev", Path()).resolve():
+        print(
+            f"warning: {options.dev} is both --train and --dev, so the scores do not tell how well "
+            "other texts are predicted: leave --dev out to hold out a part of --train."
+        )
+    return files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
-    """Registry entry of a task: how to create the task and which options the task accepts.
+    """Registry entry of a task.
 
     Attributes:
+        name: the name of the task, the value of --task.
         kinds: the subclasses of `Task` of which `make` may create an instance.
+        options: the class of the options of the task.
+        make: function (options, the fold to hold out or None) -> the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
-        own_files: whether the task reads the user's own files instead of official files.
-        columns: the fields of `Columns` that the user may set for the task.
-        losses: the training objectives that the user may choose from; empty: there is only one.
         score_files: function (gold file, predictions file) -> official metrics; None if the task
             has no official file format.
         scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the
@@ -91,53 +140,16 @@ class TaskDefinition:
 
     name: str
     kinds: tuple[type[Task], ...]
-    make: Callable[[TaskOptions], Task]
+    options: type[TaskOptions]
+    make: Callable[[Any, Fold | None], Task]
     metric: Metric | None = None
-    own_files: bool = False
-    columns: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()
-    label_separator: bool = False
-    submission: bool = False
     score_files: Callable[..., dict[str, float]] | None = None
     scores_null_odds: bool = False
 
-    def check(self, options: TaskOptions) -> None:
-        """Raises ValueError, naming the flag, if the task does not support a set option."""
-        reads = "its official files (--data_dir)"
-        unused: dict[str, Any] = {f"--{split}": file for split, file in options.files.items()}
-        unused |= {"--dev_fraction": options.dev_fraction, "--folds": options.fold}
-        if self.own_files:
-            reads = "your own files (--train, --dev, --test)"
-            unused = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
-        else:
-            unused["--skip_bad_rows"] = options.skip_bad_rows
-        if self.losses and options.loss not in (None, *self.losses):
-            raise ValueError(
-                f"--loss {options.loss}: --task={self.name} has {', '.join(self.losses)}; choose "
-                "one of them."
-            )
-        unused["--loss"] = None if self.losses else options.loss
-        unused["--keep_labels"] = () if self.label_separator else options.keep_labels
-        for name in ("label_separator", "submission"):
-            if not getattr(self, name):
-                unused[f"--{name}"] = getattr(options, name)
-        if not any(hasattr(kind, "doc_stride") for kind in self.kinds):
-            unused["--doc_stride"] = options.doc_stride
-        if SpanTask not in self.kinds:
-            unused |= {f"--{field}": value for field, value in options.span_options.items()}
-        if not any(issubclass(kind, EmbeddingTask) for kind in self.kinds):
-            others = options.embedding_options.items()
-            known = ("temperature",) if self.losses else ()
-            unused |= {f"--{name}": value for name, value in others if name not in known}
-        columns = dataclasses.asdict(options.columns).items()
-        named = {flag_of(field): name for field, name in columns if field not in self.columns}
-        unused = named | unused
-        flags = [flag for flag, value in unused.items() if value not in (None, False, ())]
-        if flags:
-            raise ValueError(
-                f"{', '.join(flags)}: without effect for --task={self.name}, which reads {reads}; "
-                "leave it out."
-            )
+    @property
+    def own_files(self) -> bool:
+        """Whether the task reads the user's own files instead of official ones."""
+        return issubclass(self.options, OwnFilesOptions)
 
 
 _TEXT = (resources.files("bertjax.tasks.sources") / "formats.txt").read_text(encoding="utf-8")

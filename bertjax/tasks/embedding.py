@@ -10,15 +10,22 @@ of all examples are the candidates.
 import abc
 import dataclasses
 import functools
+import operator
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from tokenizers import normalizers
 
+from bertjax.base.checked import Positive
+from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import Feature, LabelKind
+from bertjax.tasks.dataset import By, Fold
+from bertjax.tasks.definition import RetrievalOptions, TaskDefinition
 from bertjax.tasks.metrics import Metric, pearson_spearman
+from bertjax.tasks.sources import held_out
+from bertjax.tasks.sources.own_files import OwnDataset, own_tables
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
 from bertjax.tokenization import Tokenizer
 
@@ -26,6 +33,53 @@ VECTORS = "vectors"
 SIMCSE = "simcse"
 # Of the evaluation over a whole corpus.
 RETRIEVAL_METRICS = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedOptions(RetrievalOptions):
+    """Options of --task=embed: pairs of texts that belong together, or pairs with scores.
+
+    Raises:
+        ValueError: an option has no effect with the loss or without another one.
+    """
+
+    loss: (
+        Literal["contrastive", "symmetric", "simcse", "similarity", "cosent", "margin", "kl"] | None
+    ) = None
+    """Training loss, see docs/embeddings.md; None: contrastive, or similarity with scores."""
+    temperature: Positive | None = None
+    """Temperature by which the loss divides cosines; --loss kl: scores; None: 0.05 (kl: 1)."""
+    false_negative_margin: float | None = None
+    """Texts of the batch nearer to the anchor than the positive minus this margin are no negatives;
+    None: all are."""
+    matryoshka: tuple[int, ...] = ()
+    """Sizes to which embeddings can be cut afterwards, such as 256 128; empty: none."""
+    pooling: Pooling | None = None
+    """How hidden states become an embedding; None: as in the files of --init, or mean."""
+    normalize: bool | None = None
+    """Whether the embeddings have length 1; None: as in the files of --init, or False."""
+    query_prompt: str | None = None
+    """Text before the anchor, or the name of a prompt in --init; None: its prompt "query"."""
+    document_prompt: str | None = None
+    """The same for all other texts; None: the prompt "document"."""
+    retrieval_dir: str | None = None
+    """Folder with a collection in BEIR's files, which each evaluation searches; None: none."""
+    keep_same_id: bool = False
+    """Whether --retrieval_dir ranks the passage that has the id of the query."""
+
+    @property
+    def can_hold_out(self) -> bool:
+        return self.loss != SIMCSE  # without dropout, the texts of a pair are equal
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.retrieval_dir is None and self.keep_same_id:
+            raise ValueError("keep_same_id has no effect without --retrieval_dir: add it.")
+        if self.dev_fraction is not None and not self.can_hold_out:
+            raise ValueError(
+                f"dev_fraction={self.dev_fraction}: the single texts of --loss simcse cannot be "
+                "evaluated; give --dev with pairs."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,13 +91,7 @@ class EmbeddingTask(Task):
 
     Attributes:
         num_texts: the number of texts of a training example.
-        pooling: as in `pooled`; None: as the model to start from says, or "mean".
-        normalize: whether embeddings have length 1; None: as the model to start from says, or not.
-        matryoshka: sizes of embeddings that are trained besides the full size.
-        loss: the name of the training objective; "": the usual one of the examples.
-        temperature: by which it divides cosines or, of a teacher, scores; None: 0.05.
-        false_negative_margin: a candidate that is nearer than the positive minus it is no negative;
-            None: all are.
+        options: the user's options of the training.
         query_prompt: the text before the anchor; None: as the model to start from says.
         document_prompt: the text before the other texts; None: as the model to start from says.
         query_length: maximum number of tokens of the anchor; None: as of all sequences.
@@ -57,12 +105,7 @@ class EmbeddingTask(Task):
     """
 
     num_texts: int = 2
-    pooling: str | None = None
-    normalize: bool | None = None
-    matryoshka: tuple[int, ...] = ()
-    loss: str = ""
-    temperature: float | None = None
-    false_negative_margin: float | None = None
+    options: EmbedOptions = EmbedOptions()
     query_prompt: str | None = None
     document_prompt: str | None = None
     query_length: int | None = None
@@ -87,14 +130,7 @@ class EmbeddingTask(Task):
 
     @property
     def head_fields(self) -> Mapping[str, Any]:
-        fields = {
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-            "matryoshka": self.matryoshka or None,
-            "loss": self.loss or None,
-            "temperature": self.temperature,
-            "false_negative_margin": self.false_negative_margin,
-        }
+        fields = {"pooling": self.options.pooling, "normalize": self.options.normalize}
         return {name: value for name, value in fields.items() if value is not None}
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
@@ -362,3 +398,99 @@ class Retrieval:
                     values[anchor] = -np.inf
                 ranks[index] = 1 + np.sum(values > own) + np.sum(values == own) / 2
         return ranks
+
+
+def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
+    """Makes the task of the user's pairs or triplets of texts, or pairs with scores."""
+    data = own_tables("embed", options, single_texts=options.loss == SIMCSE)
+    scored, loss = data.has_scores("train"), options.loss
+    kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
+    _check_loss(SimilarityTask if scored else kind, data, options)
+    if scored:
+        data = held_out.divide(data, options, fold, held_out.BY_TARGET)
+    elif options.can_hold_out:
+        data = held_out.divide(data, options, fold, _BY_ANCHOR)
+    if scored and "dev" in data.splits and not data.has_scores("dev"):
+        raise ValueError(
+            f"{data.path('dev')} has no scores, but {data.path('train')} has: a model that "
+            "learns scores is evaluated by them. Name the column of the scores of both files with "
+            "--label_column, or leave --dev out."
+        )
+    fields: dict[str, Any] = {
+        "name": "embed",
+        "options": options,
+        "source": data,
+        "scored": data.has_scores("dev"),
+    }
+    if scored:
+        return SimilarityTask(**fields, **_range(data))
+    first = next(data.examples("train"), None)
+    fields["num_texts"] = 2 + (len(first.choices) if first else 0)
+    if fields["scored"]:
+        fields["best_metric"] = SimilarityTask.best_metric
+    return kind(**fields)
+
+
+def _check_loss(kind: Any, data: OwnDataset, options: EmbedOptions) -> None:
+    """Raises ValueError if the loss does not fit the columns, or an option the loss."""
+    columns, loss = data.columns, options.loss or kind.objectives[0]
+    what = f"scores of pairs ({columns.label!r})" if columns.label else "no scores"
+    what += " of a teacher" * (taught := kind is DistilledTask)
+    if loss not in kind.objectives or (taught and not columns.scores):
+        raise ValueError(
+            f"--loss {loss}: {data.path('train')} has {what}: similarity and cosent take scores "
+            "of pairs, margin and kl those of a teacher (--score_columns). Choose another."
+        )
+    unused = {
+        "temperature": loss in ("similarity", "margin"),
+        "false_negative_margin": kind is not ContrastiveTask,
+    }
+    for name, is_unused in unused.items():
+        value = getattr(options, name)
+        if is_unused and value is not None:
+            raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
+
+
+def _range(data: OwnDataset) -> dict[str, Any]:
+    """Returns the lowest and the highest score of the train split, and prints them."""
+    scores = [float(example.label) for example in data.examples("train")]  # type: ignore[arg-type]
+    lowest, highest = (min(scores), max(scores)) if scores else (0.0, 0.0)
+    if scores and lowest == highest:
+        raise ValueError(
+            f"{data.path('train')}: all scores are {lowest:g}, so there is nothing to learn. If "
+            "another column holds the scores, name it with --label_column; to train on the pairs "
+            f"as texts that belong together, give --ignore_columns {data.columns.label}."
+        )
+    if {score for score in scores if score < 0} == {-1.0} and highest > 1:
+        raise ValueError(
+            f"{data.path('train')}: the scores are from 0 to {highest:g}, but for some that are "
+            "-1, which marks missing ones: remove their rows, or add 1 to all scores."
+        )
+    print(
+        f"scores: {lowest:g} to {highest:g}; the model learns cosines of 0 for {lowest:g} and of 1 "
+        f"for {highest:g}"
+    )
+    return {"lowest": lowest, "highest": highest if scores else 1.0}
+
+
+# The most pairs that are held out if there is no dev file: each is compared with all others.
+MOST_HELD_OUT = 10_000
+
+
+def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
+    """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
+    return held_out.grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
+
+
+_BY_ANCHOR = By(
+    operator.attrgetter("text"),
+    _held_out,
+    held_out.grouped_folds,
+    "all pairs with the same first text together",
+)
+EMBED = TaskDefinition(
+    name="embed",
+    kinds=(ContrastiveTask, SimilarityTask, DistilledTask),
+    options=EmbedOptions,
+    make=make_embedding,
+)

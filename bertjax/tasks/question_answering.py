@@ -19,9 +19,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.base.checked import Count
 from bertjax.base.files import write_text
+from bertjax.config.task_options import OfficialOptions, OwnFilesOptions
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
+from bertjax.tasks.definition import WindowOptions
 from bertjax.tasks.metrics import squad1, squad2, words_and_characters
 from bertjax.tasks.task import (
     Example,
@@ -39,6 +42,42 @@ from bertjax.tokenization import Tokenizer
 
 IMPOSSIBLE = "impossible"
 NOWHERE = -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanOptions(WindowOptions):
+    """Options of question answering."""
+
+    max_query_length: Count = 64
+    """Maximum number of tokens of a question; longer questions are truncated."""
+    max_answer_length: Count = 30
+    """Maximum number of tokens of a predicted answer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImpossibleOptions(SpanOptions):
+    """Options of question answering with questions that have no answer."""
+
+    null_threshold: float = 0.0
+    """No answer is predicted if its logit exceeds that of the best answer by more than this
+    threshold."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadOptions(SpanOptions, OfficialOptions):
+    """Options of --task=squad."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Squad2Options(ImpossibleOptions, OfficialOptions):
+    """Options of --task=squad2."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QaOptions(ImpossibleOptions, OwnFilesOptions):
+    """Options of --task=qa: questions on passages, in SQuAD's format or its columns."""
+
+
 # Fields of `SpanTask` that are saved in task.json.
 SAVED_FIELDS = (
     *("doc_stride", "max_query_length", "max_answer_length"),
@@ -257,6 +296,18 @@ class SpanTask(Task):
             return squad1(golds, answers, words)
         # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
         return squad2(golds, answers, null_odds, np.inf, words)
+
+
+def span_task(options: SpanOptions, **fields: Any) -> SpanTask:
+    """Makes a task of question answering with the user's `options` and other `fields`."""
+    if options.doc_stride is not None:
+        fields["doc_stride"] = options.doc_stride
+    return SpanTask(
+        max_query_length=options.max_query_length,
+        max_answer_length=options.max_answer_length,
+        null_threshold=getattr(options, "null_threshold", 0.0),
+        **fields,
+    )
 
 
 def best_spans(

@@ -6,16 +6,30 @@ those of the rankings of all passages with the same query.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import operator
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bertjax.base.checked import Positive
 from bertjax.base.files import brief
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import ClassificationTask, sigmoid
-from bertjax.tasks.metrics import average_precision, mrr, ndcg, ranked_gains, regression_metrics
+from bertjax.tasks.dataset import By, Fold
+from bertjax.tasks.definition import RetrievalOptions, TaskDefinition
+from bertjax.tasks.metrics import (
+    RELEVANT,
+    average_precision,
+    mrr,
+    ndcg,
+    ranked_gains,
+    regression_metrics,
+)
+from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import plain
+from bertjax.tasks.sources.own_files import OwnDataset, own_tables
+from bertjax.tasks.sources.tables import shorten
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
 from bertjax.tokenization import Tokenizer
 
@@ -32,6 +46,18 @@ MATCHES = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RerankOptions(RetrievalOptions):
+    """Options of --task=rerank: queries with labelled passages, or with positives and negatives."""
+
+    loss: Literal["binary", "listwise", "margin", "kl"] | None = None
+    """Training loss (docs/embeddings.md): binary of each passage, listwise over the passages of a
+    query, margin or kl of a teacher's scores; None: listwise if there are negatives, else
+    binary."""
+    temperature: Positive | None = None
+    """Temperature by which --loss kl divides scores; None: 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RerankTask(Task):
     """Task that scores passages for a query; each is read as `[CLS] query [SEP] passage [SEP]`.
 
@@ -40,8 +66,7 @@ class RerankTask(Task):
 
     Attributes:
         num_texts: the number of passages of a training example.
-        loss: the name of the training objective, one of `objectives`.
-        temperature: by which "kl" divides scores.
+        options: the user's options of the training, in which `loss` is not None.
         activation: the name of the function of a logit that is the score, in `ACTIVATIONS`.
         weights: the factors of the model's outputs, whose sum is the logit.
         pairs: whether every input is a pair of texts; None if single texts are scored as well.
@@ -49,8 +74,7 @@ class RerankTask(Task):
     """
 
     num_texts: int = 1
-    loss: str = "binary"
-    temperature: float = 1.0
+    options: RerankOptions = RerankOptions(loss="binary")
     activation: str = "Sigmoid"
     weights: tuple[float, ...] = (1.0,)
     pairs: bool | None = True
@@ -60,7 +84,6 @@ class RerankTask(Task):
 
     head: ClassVar[str] = "sequence_classification"
     label_kind: ClassVar[LabelKind] = "ranking"
-    objectives: ClassVar[tuple[str, ...]] = ("binary", "listwise", *DISTILLED)
 
     @property
     def num_labels(self) -> int:
@@ -69,10 +92,6 @@ class RerankTask(Task):
     @property
     def sequences_per_example(self) -> int:
         return self.num_texts
-
-    @property
-    def head_fields(self) -> Mapping[str, Any]:
-        return {"ranking_loss": self.loss, "temperature": self.temperature}
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes a training example as one `Feature` with a sequence per passage.
@@ -94,7 +113,9 @@ class RerankTask(Task):
                 "answer the query, and 1, for those that do: scale the labels."
             )
         values = (
-            example.scores if self.loss in DISTILLED else (label, *[0.0] * len(example.choices))
+            example.scores
+            if self.options.loss in DISTILLED
+            else (label, *[0.0] * len(example.choices))
         )
         return [feature_of(sequences, None if label is None else np.array(values, np.float32))]
 
@@ -222,3 +243,64 @@ def ranking_task(task: Task, where: str) -> tuple[RerankTask, str]:
 
 def _passages(example: Example) -> tuple[str, ...]:
     return example.choices if example.pair is None else (example.pair, *example.choices)
+
+
+def make_reranking(options: RerankOptions, fold: Fold | None) -> RerankTask:
+    """Makes the task of the user's queries and passages."""
+    data = held_out.divide(own_tables("rerank", options), options, fold, _BY_QUERY)
+    first = next(data.examples("train"), None)
+    count, scores = (len(first.choices), first.scores) if first else (0, ())
+    loss = options.loss or ("listwise" if count else "binary")
+    lacks = "negatives (--negative_columns)" if loss != "binary" and not count else ""
+    if loss in DISTILLED and not scores:
+        lacks = lacks or "a teacher's scores (--score_columns)"
+    if lacks:
+        raise ValueError(
+            f"--loss {loss}: {data.path('train')} lacks {lacks}. binary takes queries, passages "
+            "and labels; listwise queries, positives and negatives; margin and kl also a teacher's "
+            "scores. Choose another."
+        )
+    if options.score_columns and loss not in DISTILLED:
+        raise ValueError(
+            f"score_columns={options.score_columns} has no effect on --loss {loss}: leave it out."
+        )
+    if options.temperature is not None and loss != "kl":
+        raise ValueError(
+            f"temperature={options.temperature} has no effect on --loss {loss}: leave it out."
+        )
+    data = _with_positives(data)
+    return RerankTask(
+        name="rerank",
+        options=dataclasses.replace(options, loss=loss),
+        source=data,
+        num_texts=1 + count,
+    )
+
+
+def _with_positives(data: OwnDataset) -> OwnDataset:
+    """Refuses, or leaves out, the rows of queries without a positive in the train or dev split."""
+    for split in sorted({"train", "dev"} & {*data.splits}):
+        positive = set()
+        for example in data.examples(split):
+            if isinstance(example.label, float) and example.label >= RELEVANT:
+                positive.add(example.text)
+        problems = {}
+        for example in data.examples(split):
+            if example.text not in positive:
+                problems[example.where] = (
+                    f"{example.where}: the query {shorten(example.text)} has no positive: give one "
+                    "of its passages the label 1, or remove its rows."
+                )
+        data = data.without(split, problems)
+    return data
+
+
+_BY_QUERY = By(
+    operator.attrgetter("text"),
+    held_out.grouped,
+    held_out.grouped_folds,
+    "all rows with the same query together",
+)
+RERANK = TaskDefinition(
+    name="rerank", kinds=(RerankTask,), options=RerankOptions, make=make_reranking
+)

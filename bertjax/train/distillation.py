@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import FinetuneConfig, PretrainConfig
+from bertjax.config import FinetuneConfig, PretrainConfig, TeacherConfig
 from bertjax.config.pretrain_config import DistillationConfig
 from bertjax.inference.saved_task import with_task
 from bertjax.model import BertWithHead, losses
@@ -71,16 +71,16 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
     )
 
 
-def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> Objective:
+def distilled_task(hard: Objective, teacher: TeacherConfig) -> Objective:
     """Adds a distillation loss to the fine-tuning objective `hard`, which uses only the labels.
 
-    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss, both means
-    over the labelled sequences or tokens, weighted by "label_weights". The distillation loss is
-    KL(teacher || student) * T^2, where `temperature`, T, divides the logits of both; in regression,
-    it is the squared difference of the logits, without a temperature.
+    The total loss is (1 - weight) * label loss + weight * distillation loss, both means over the
+    labelled sequences or tokens, weighted by "label_weights". The distillation loss is
+    KL(teacher || student) * T^2, where T is the temperature, which divides the logits of both; in
+    regression, it is the squared difference of the logits, without a temperature.
     """
     assert hard.soft_losses is not None
-    soft_losses = hard.soft_losses
+    soft_losses, temperature, share = hard.soft_losses, teacher.temperature or 2.0, teacher.weight
 
     def sums(outputs: Arrays, batch: Arrays) -> losses.Sums:
         metrics = hard.sums(outputs, batch)
@@ -92,7 +92,7 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
         return metrics | {
             "hard_loss": (hard_loss, weight),
             "soft_loss": (soft_loss, weight),
-            "loss": ((1.0 - soft_weight) * hard_loss + soft_weight * soft_loss, weight),
+            "loss": ((1.0 - share) * hard_loss + share * soft_loss, weight),
         }
 
     return hard._replace(sums=sums)
@@ -114,7 +114,7 @@ def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teac
         ValueError: the teacher does not fit the student: MLM head, row length, tokenizer,
             vocab_size or, with the cosine loss, hidden_size.
     """
-    if config.distillation.teacher is None:
+    if config.distillation is None:
         return None
     student, distillation = config.model, config.distillation
     loaded = load_model(config.distillation.teacher, "masked_lm")
@@ -159,9 +159,9 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
         ValueError: the list does not fit teacher and student, or they differ in the shapes of the
             copied parameters, in activations, `layer_norm_eps` or `position_offset`.
     """
-    distillation = config.distillation
-    teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
-    params, absent = student_params(teacher, model, distillation.layers, config.seed)
+    assert config.distillation is not None
+    teacher = load_model(config.distillation.teacher, config.head, seed=config.seed)
+    params, absent = student_params(teacher, model, config.student_layers, config.seed)
     return teacher._replace(model=model, params=params, absent=absent)
 
 
@@ -178,13 +178,13 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
     """
     if config.teacher is None:
         return None
-    name = f"--teacher {config.teacher}"
-    if task.label_kind == "regression" and config.temperature is not None:
+    name = f"--teacher.model {config.teacher.model}"
+    if task.label_kind == "regression" and config.teacher.temperature is not None:
         raise ValueError(
-            f"temperature={config.temperature}: the labels of {task.name} are numbers, for which "
-            "temperature has no meaning; leave it out."
+            f"--teacher.temperature {config.teacher.temperature}: the labels of {task.name} are "
+            "numbers, for which it has no meaning; leave it out."
         )
-    loaded, teacher_task, _ = with_task(load_model(config.teacher, None))
+    loaded, teacher_task, _ = with_task(load_model(config.teacher.model, None))
     if teacher_task.label_kind != task.label_kind:
         raise ValueError(
             f"{name} predicts {teacher_task.label_kind}, but {task.name} needs {task.label_kind}: "

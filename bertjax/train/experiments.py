@@ -28,7 +28,7 @@ from bertjax.base.files import is_remote, listed, read_json, write_json, writing
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
-from bertjax.cloud.hub import local_data, push_folder
+from bertjax.cloud.hub import push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences
 from bertjax.config.finetune_config import LAST
 from bertjax.data.batches.batch import decode_feature
@@ -46,16 +46,13 @@ from bertjax.record.predictions import (
     selected_by,
     splits_of,
 )
-from bertjax.tasks import Task, TaskOptions, check_task, make_task
+from bertjax.tasks import Task, make_task, with_task_options
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.definition import Fold
-from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbeddingTask
-from bertjax.tasks.registry import TASKS
+from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.advice import similar_classes
-from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
-from bertjax.tasks.sources.own_files import PER_SPLIT
+from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.distillation import Teacher, load_task_teacher
 from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
@@ -70,8 +67,6 @@ if TYPE_CHECKING:
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
-# Fraction of the user's train file that is held out if there is no dev file.
-DEV_FRACTION = 0.1
 # What runs that differ in their config alone share; the data come from one draw.
 Inputs = tuple[Task, LoadedModel, TrainingData, Teacher | None]
 
@@ -138,8 +133,8 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
-    task = check_task(config.task)
-    config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
+    config = with_task_options(config)
+    config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     with opened_run(config, clock or Clock(), direct=False) as (workdir, session):
         run_all = _cross_validate if config.folds else _finetune
         result = run_all(dataclasses.replace(config, workdir=str(workdir.path)), session)
@@ -152,12 +147,11 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
 
 def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     workdir, runs = Path(config.workdir), variants(config)
-    # If there are several runs, a submission is made only of the best one, at the end.
-    options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
+    submission = getattr(config.options, "submission", None)
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
         task, loaded, data, teacher = hosts.on_all(
-            lambda: load_run(runs[0][1], options, folder, workdirs)
+            lambda: load_run(runs[0][1], folder, workdirs, needs_dev=config.sweep)
         )
         scores = {}
         for name, variant in runs:
@@ -169,7 +163,7 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     # The dev split, which is many times as large as a few shots, must not choose among the draws.
     best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
     if len(runs) > 1:
-        hosts.on_first(lambda: publish(workdir, best, scores, config.submission))
+        hosts.on_first(lambda: publish(workdir, best, scores, submission))
     if hosts.is_first():
         print_scores(scores, task, None if config.shots else best)
         if config.shots and len(runs) > 1:
@@ -179,37 +173,38 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
 
 def load_run(
     config: FinetuneConfig,
-    options: FinetuneConfig,
     folder: Path,
     workdirs: Sequence[str],
     fold: Fold | None = None,
+    *,
+    needs_dev: bool = False,
 ) -> Inputs:
     """Loads the task, model, encoded train split and teacher, which all runs share.
 
     Args:
         config: the config of the first run.
-        options: the user's config, from which `config` was derived; it has the options of the task.
         folder: the folder to write the encoded train split to.
         workdirs: the workdirs of all runs.
         fold: the fold that is held out; None: no cross-validation.
+        needs_dev: whether the dev split chooses among the runs.
 
     Raises:
         FileNotFoundError: the data or a model does not exist.
         ValueError: the config cannot be used with the data or the models.
     """
-    task = make_task(config.task, dataclasses.replace(task_options(options), fold=fold))
-    if (options.sweep or options.patience) and not splits_of(task, "dev"):
+    task = make_task(config.task, config.options, fold)
+    if (needs_dev or config.patience) and not splits_of(task, "dev"):
         raise ValueError(
             "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
         )
     check_calibration(config, task)
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
-    searched = config.retrieval_dir is not None
-    if searched and (not isinstance(task, EmbeddingTask) or not splits_of(task, "dev")):
+    searched = getattr(config.options, "retrieval_dir", None)
+    if searched and not splits_of(task, "dev"):
         raise ValueError(
-            f"--retrieval_dir {config.retrieval_dir}: a collection is searched at evaluations of "
-            "--task embed, which need a dev split: give --dev, or leave it out."
+            f"--retrieval_dir {searched}: a collection is searched at evaluations, which need a "
+            "dev split: give --dev, or leave it out."
         )
     task = selected_by(task, config.select_by, RETRIEVAL_METRICS if searched else ())
     task, loaded = following(task, load_for_task(config, task))
@@ -257,7 +252,7 @@ def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) ->
     """
     loaded.tokenizer.model_max_length = max_length
     before = None if loaded.model.class_part in loaded.absent else with_task(loaded)[1]
-    activation = "Sigmoid" if task.loss == "binary" else "Identity"
+    activation = "Sigmoid" if task.options.loss == "binary" else "Identity"
     return dataclasses.replace(task, activation=getattr(before, "activation", activation))
 
 
@@ -320,49 +315,6 @@ def publish(
         add_to_submission_zip(submission, texts)
 
 
-def task_options(config: FinetuneConfig) -> TaskOptions:
-    """Returns the options in `config` that say where the task's data is and how it is read."""
-    dev_fraction = config.dev_fraction
-    if dev_fraction is None and not config.folds and TASKS[config.task].own_files:
-        dev_fraction = DEV_FRACTION
-    files: dict[str, Any] = {
-        split: local_data(path)
-        for split in ("train", "dev", "test")
-        if (path := getattr(config, split)) is not None
-    }
-    same = (
-        "data_dir tfds_data_dir skip_bad_rows label_separator keep_labels doc_stride submission "
-        "loss".split()
-    )
-    spans = ("max_query_length", "max_answer_length", "null_threshold")
-    embeddings = {
-        **{name: getattr(config, name) for name in ("pooling", "query_prompt", "document_prompt")},
-        "normalize": config.normalize,
-        "matryoshka": config.matryoshka or None,
-        "false_negative_margin": config.false_negative_margin,
-        # Of other tasks, it is the temperature of distillation from a model.
-        "temperature": config.temperature if config.task in PER_SPLIT else None,
-    }
-    return TaskOptions(
-        **{name: getattr(config, name) for name in same},
-        **files,
-        dev_fraction=dev_fraction,
-        columns=Columns(
-            **{name: getattr(config, f"{name}_column") for name in ("text", "pair", "label", "id")},
-            choices=config.choice_columns,
-            negatives=config.negative_columns,
-            scores=config.score_columns,
-            ignored=config.ignore_columns,
-        ),
-        span_options={
-            name: getattr(config, name)
-            for name in spans
-            if getattr(config, name) != getattr(FinetuneConfig, name)
-        },
-        embedding_options={name: x for name, x in embeddings.items() if x is not None},
-    )
-
-
 def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
     """Returns (folder name, config) of each run; the folder name of a single run is empty."""
     if config.sweep:
@@ -385,8 +337,11 @@ def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
 
 def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
     """Returns (name, config) of one of several runs: in WORKDIR/name, with the fields `changes`."""
-    alone = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
-    return name, dataclasses.replace(config, **alone, **changes)
+    alone: dict[str, Any] = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
+    options = config.options
+    if isinstance(options, GlueRegressionOptions):  # a submission is made of the best run alone
+        alone["options"] = dataclasses.replace(options, submission=None)
+    return name, dataclasses.replace(config, **alone | changes)
 
 
 def _has_nothing_to_do(
@@ -409,12 +364,13 @@ def _has_nothing_to_do(
     changed = differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config))
     predictions = workdir.path / PREDICTIONS
     splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
+    submission = getattr(config.options, "submission", None)
     return (
         not changed
         and fingerprint == saved["data_fingerprint"]
         and (workdir.model / "config.json").is_file()
         and any(workdir.model.glob("*.safetensors"))
-        and (config.submission is None or Path(config.submission).is_file())
+        and (submission is None or Path(submission).is_file())
         and all(any(predictions.glob(f"{split}.*")) for split in splits)
         and all(time < written for time in _times(config))
     )
@@ -422,7 +378,8 @@ def _has_nothing_to_do(
 
 def _times(config: FinetuneConfig) -> Iterator[float]:
     """Yields when each file of examples was changed, in seconds since 1970."""
-    for value in (config.train, config.dev, config.test, config.data_dir):
+    for name in ("train", "dev", "test", "data_dir"):
+        value = getattr(config.options, name, None)
         if value is not None:
             path = Path(value).expanduser()
             files = (path, *path.rglob("*")) if path.exists() else ()
@@ -527,12 +484,13 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     scores, indices = {}, {}
     with scratch_folder() as folder:
         for index in range(config.folds):
-            name, run = variant_of(config, f"fold{index + 1}", test=None, select_by=LAST)
+            options = dataclasses.replace(config.options, test=None)  # type: ignore[call-arg]
+            name, run = variant_of(config, f"fold{index + 1}", options=options, select_by=LAST)
             fold = Fold(index, config.folds, config.seed)
             of_fold, scores[name] = _run(name, run, folder, fold, session)
             indices[name] = of_fold.data.held_out_indices()
-        whole = {"folds": 0, "dev_fraction": 0.0, "select_by": None}
-        name, run = variant_of(config, ALL, **whole)
+        options = dataclasses.replace(config.options, dev_fraction=0.0)  # type: ignore[call-arg]
+        name, run = variant_of(config, ALL, options=options, folds=0, select_by=None)
         hosts.say(f"The model that is exported is trained on all examples, in {run.workdir}")
         task, scores[name] = _run(name, run, folder, None, session)
     folds = {name: scores[name] for name in indices}
@@ -557,7 +515,7 @@ def _run(
     """Trains a run, unless it is finished; returns (its task, {split/metric: score})."""
     part = folder / name
     hosts.on_all(lambda: part.mkdir(exist_ok=True))
-    inputs = hosts.on_all(lambda: load_run(config, config, part, [config.workdir], fold))
+    inputs = hosts.on_all(lambda: load_run(config, part, [config.workdir], fold))
     return inputs[0], train_run(config, inputs, name, session)
 
 

@@ -23,7 +23,7 @@ from bertjax.base.files import (
     write_json,
 )
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
-from bertjax.config import FinetuneConfig, Phase
+from bertjax.config import FinetuneConfig, Phase, TaskOptions
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
 from bertjax.inference.embedder import ROLES, Embedder
@@ -49,7 +49,7 @@ from bertjax.record.report import read_metrics
 from bertjax.tasks import Task
 from bertjax.tasks.calibration import HeldOutProbabilities
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.embedding import SIMCSE
+from bertjax.tasks.embedding import SIMCSE, EmbedOptions
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
 from bertjax.train.bad_steps import check_finite
@@ -103,7 +103,7 @@ class FinetuningJob(Job):
         self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
         self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
-        weights = _class_weights(config, task, data)
+        weights = _class_weights(config.options, task, data)
         several = task.label_kind == "multi_label"
         self.labels = labels_of(task, None if several else weights)._replace(
             num_choices=task.sequences_per_example
@@ -123,23 +123,22 @@ class FinetuningJob(Job):
             max_length=self.shape.row_length,
             batch_size=config.batch_size,
         )
-        objective = loaded.model.objective(task.label_kind)
+        objective = loaded.model.objective(task.label_kind, getattr(task, "options", None))
         options: dict[str, Any] = {}
-        if config.label_smoothing:
+        smoothing = getattr(config.options, "label_smoothing", 0.0)
+        if smoothing:
             if task.label_kind not in ("classes", "tokens", "choice"):
                 raise ValueError(
-                    f"--label_smoothing {config.label_smoothing}: {task.name} does not have one "
-                    "class per example or word, over which labels could be spread: leave it out."
+                    f"--label_smoothing {smoothing}: {task.name} does not have one class per "
+                    "example or word, over which labels could be spread: leave it out."
                 )
-            options["label_smoothing"] = config.label_smoothing
+            options["label_smoothing"] = smoothing
         if weights is not None and (several or options):
             options["class_weights"] = weights
         if options:
             objective = objective._replace(sums=functools.partial(objective.sums, **options))
-        if teacher is not None:
-            objective = distilled_task(
-                objective, config.temperature or 2.0, config.soft_weight or 0.5
-            )
+        if config.teacher is not None:
+            objective = distilled_task(objective, config.teacher)
         program = Program(
             config,
             loaded.model.clone(config=loaded.config),
@@ -152,7 +151,8 @@ class FinetuningJob(Job):
             average_decay=config.average_decay,
             accumulation_steps=config.accumulation_steps,
         )
-        if config.loss == SIMCSE and not program.model.is_random:
+        embed = config.options if isinstance(config.options, EmbedOptions) else EmbedOptions()
+        if embed.loss == SIMCSE and not program.model.is_random:
             raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
         super().__init__(config, program, (phase,), loaded.tokenizer)
         every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
@@ -163,8 +163,10 @@ class FinetuningJob(Job):
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
         self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
+        self.calibrates = bool(getattr(config.options, "calibrate", False))
+        self.tunes_thresholds = bool(getattr(config.options, "tune_thresholds", False))
         self.predictor = self._predictor()
-        folder, similarity = config.retrieval_dir, getattr(task, "similarity", "")
+        folder, similarity = embed.retrieval_dir, getattr(task, "similarity", "")
         if folder is not None and similarity not in ("cosine", "dot"):
             raise ValueError(
                 f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
@@ -173,7 +175,7 @@ class FinetuningJob(Job):
             )
         self.collection = None
         if folder is not None:
-            self.collection = beir_collection(folder, "dev", keep_same_id=config.keep_same_id)
+            self.collection = beir_collection(folder, "dev", keep_same_id=embed.keep_same_id)
 
     def _predictor(self) -> Predictor:
         return Predictor(
@@ -263,7 +265,7 @@ class FinetuningJob(Job):
             with naming_write_errors(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
-        if self.config.calibrate or self.config.tune_thresholds:
+        if self.calibrates or self.tunes_thresholds:
             held_out = self.held_out[split] = HeldOutProbabilities(self.task)
             predictions = held_out.observe(predictions)
         summary = PredictionSummary(self.task)
@@ -312,7 +314,7 @@ class FinetuningJob(Job):
         """
         splits = dict(self.dev_scores or {})
         self.predictor.before_batch = never_stopped
-        if self.config.calibrate or self.config.tune_thresholds:
+        if self.calibrates or self.tunes_thresholds:
             self._calibrate()
         final = self.program.final_params(state)
         for split in splits_of(self.task, "test"):
@@ -323,7 +325,9 @@ class FinetuningJob(Job):
             for key, value in metrics.items()
         }
         params = to_original(hosts.fetch(final, self.program.mesh), self.task)
-        adapters = self._adapters(state, params) if self.config.lora_export == "adapter" else {}
+        lora, adapters = self.config.lora, {}
+        if lora is not None and lora.export == "adapter":
+            adapters = self._adapters(state, params)
 
         def write() -> None:
             self._save_model(params, scores, adapters)
@@ -342,15 +346,15 @@ class FinetuningJob(Job):
         They are written to calibration.json, and a temperature to the data of the report.
         """
         split = splits_of(self.task, "dev")[0]
-        field = "temperature" if self.config.calibrate else "thresholds"
+        field = "temperature" if self.calibrates else "thresholds"
         held_out = self.held_out[split]
-        fitted = held_out.calibration() if self.config.calibrate else held_out.thresholds()
+        fitted = held_out.calibration() if self.calibrates else held_out.thresholds()
 
         def write() -> None:
             content = {"split": split, **dataclasses.asdict(fitted)}
             write_json(self.workdir.path / CALIBRATION, content)
             summary = self.workdir.path / PREDICTIONS / f"{split}{SUFFIX}"
-            if self.config.calibrate:
+            if self.calibrates:
                 shown = read_json(summary)
                 shown["calibration"]["scaled"] = content
                 write_json(summary, shown)
@@ -373,7 +377,7 @@ class FinetuningJob(Job):
 
     def _save_model(self, params: Any, scores: dict[str, float], adapters: dict[str, Any]) -> None:
         check_finite(params, f"The model of step {self.updates}")
-        config, tagger = self.loaded.config, self.config.feature_tagger
+        config, tagger = self.loaded.config, self.config.tagger
         head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length) | self.task.data.description
         tagger_params = None
@@ -412,20 +416,14 @@ class FinetuningJob(Job):
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     """Loads the model that --init names, with the head of the task.
 
-    With `config.feature_layers`, the model is an encoder, which stays frozen, and a new tagger on
+    With `config.tagger`, the model is an encoder, which stays frozen, and a new tagger on
     its hidden states. `config.dropout`, if not None, replaces the dropout rates of the model.
 
     Raises:
         ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
-            length, or `config` trains a tagger, but the task is not tagging.
+            length.
     """
-    tagger = config.feature_tagger
-    if tagger is not None and task.label_kind != "tokens":
-        raise ValueError(
-            f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
-            f"which needs a tagging task (conll or tag), but {task.name} is not one: leave "
-            "feature_layers out."
-        )
+    tagger = config.tagger
     loaded = load_model(
         config.init,
         "encoder" if tagger else task.head,
@@ -533,9 +531,11 @@ def check_calibration(config: FinetuneConfig, task: Task) -> None:
         ("calibrate", ClassificationTask, one),
         ("tune_thresholds", MultiLabelTask, several),
     ):
-        if getattr(config, flag) and not isinstance(task, kind):
+        if not getattr(config.options, flag, False):
+            continue
+        if not isinstance(task, kind):
             raise ValueError(f"--{flag}: {task.name} does not have {needed}: leave it out.")
-        if getattr(config, flag) and not splits_of(task, "dev"):
+        if not splits_of(task, "dev"):
             raise ValueError(
                 f"--{flag} needs the probabilities of a dev split, but there is none: give --dev, "
                 "or leave it out."
@@ -543,16 +543,12 @@ def check_calibration(config: FinetuneConfig, task: Task) -> None:
 
 
 def _class_weights(
-    config: FinetuneConfig, task: Task, data: TrainingData
+    options: TaskOptions, task: Task, data: TrainingData
 ) -> tuple[float, ...] | None:
-    weights, counts = config.class_weights, data.class_counts
+    weights: Any = getattr(options, "class_weights", None)
+    counts = data.class_counts
     if weights is None:
         return None
-    if not counts.size:
-        raise ValueError(
-            f"class_weights={weights!r}: only tasks with classes per example or word support class "
-            "weights. Leave them out."
-        )
     if weights == "balanced":
         if task.label_kind == "multi_label":
             without = np.maximum(len(data.sizes) - counts, 1)

@@ -22,7 +22,7 @@ from bertjax.devices.activity import Clock
 from bertjax.inference.evaluation import official_task
 from bertjax.inference.pretrained import Pretrained
 from bertjax.record.report import report_page, run_data
-from bertjax.tasks import TaskOptions
+from bertjax.tasks import TASKS
 from bertjax.tasks.glue_benchmark import (
     COLUMNS,
     DIAGNOSTIC,
@@ -34,7 +34,7 @@ from bertjax.tasks.glue_benchmark import (
     published_scores,
     tasks_in,
 )
-from bertjax.tasks.sources.glue import GLUE, SUBMISSION, add_to_submission_zip
+from bertjax.tasks.sources.glue import GLUE, SUBMISSION, AllGlueOptions, add_to_submission_zip
 from bertjax.train import experiments
 from bertjax.train.experiments import FinetuneResult
 from bertjax.weights import load_model
@@ -94,18 +94,21 @@ def finetune_glue(
     """
     workdir = (config.workdir or f"runs/{GLUE_TASK}").rstrip("/")
     refuse_links_outside(workdir)
-    names, missing = tasks_in(config.data_dir)
+    options = config.options
+    assert isinstance(options, AllGlueOptions)
+    names, missing = tasks_in(options.data_dir)
     for name, reason in missing.items():
         hosts.say(f"GLUE: {name} is missing: {reason}")
     configs = {}
     for name in names:
         of_task = config_of(name) if config_of else config
         folder = f"{workdir}/{name}"
-        calibrate = of_task.calibrate and bool(GLUE[name].labels)  # a regression has no classes
-        if of_task.calibrate and not calibrate:
+        fields = dataclasses.asdict(options) | {"submission": None}
+        if not GLUE[name].labels and fields.pop("calibrate"):  # a regression has no classes
             hosts.say(f"GLUE: {name} predicts numbers and is not calibrated")
-        changes = {"task": name, "workdir": folder, "submission": None, "calibrate": calibrate}
-        configs[name] = dataclasses.replace(of_task, **changes)
+        configs[name] = dataclasses.replace(
+            of_task, task=name, workdir=folder, options=TASKS[name].options(**fields)
+        )
     results = {}
     for number, name in enumerate(names, 1):
         hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
@@ -118,7 +121,7 @@ def finetune_glue(
         columns,
         paper_average(columns),
         glue_average(columns),
-        config.submission or f"{workdir}/{SUBMISSION}",
+        options.submission or f"{workdir}/{SUBMISSION}",
     )
     hosts.on_first(lambda: _publish(config, workdir, result))
     return result
@@ -141,8 +144,10 @@ def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
     lacking = [name for name in SUBMITTED if name not in texts]
     if texts:
         with scratch_folder() as folder:
-            if config.submission and place(config.submission).is_file():  # other files in it stay
-                (folder / SUBMISSION).write_bytes(place(config.submission).read_bytes())
+            options: Any = config.options
+            asked = options.submission
+            if asked and place(asked).is_file():  # other files in it stay
+                (folder / SUBMISSION).write_bytes(place(asked).read_bytes())
             add_to_submission_zip(folder / SUBMISSION, texts)
             _write(result.submission, (folder / SUBMISSION).read_bytes())
     _print(summary)
@@ -183,7 +188,7 @@ def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
 
 def _diagnostic(config: FinetuneConfig, model: Path) -> dict[str, str]:
     """Predicts GLUE's diagnostic set with the model of MNLI; {} if the set is not at hand."""
-    options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
+    options: Any = config.options
     loaded = Pretrained(load_model(model, None))
     try:
         task = official_task(loaded, DIAGNOSTIC, options)

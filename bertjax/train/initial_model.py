@@ -42,10 +42,10 @@ def with_generator(
 ) -> tuple[LoadedModel, RtdConfig]:
     """Adds the parameters of the generator `config.generator_init` to a discriminator.
 
-    Returns both, and `config.rtd` with the sizes of the generator. Raises the errors of
+    Returns both, and `config.generator` with the sizes of the generator. Raises the errors of
     `initial_model`, and ValueError if the generator is not one of this discriminator.
     """
-    name, rtd = str(config.generator_init), config.rtd
+    name, rtd = str(config.generator_init), config.generator
     generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--generator_init", name)
     if generator.absent:
         raise ValueError(

@@ -20,7 +20,7 @@ from bertjax.base.files import is_remote
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
-from bertjax.config import Phase, PretrainConfig, model_at
+from bertjax.config import Phase, PretrainConfig, RtdConfig, model_at
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.masking import unspaced_tokens
 from bertjax.data.batches.pretraining_batches import Rows, train_batches
@@ -88,8 +88,8 @@ class PretrainingJob(Job):
             saved = workdir.read()["config"]
             model = BertConfig.from_dict(saved["model"])
             if config.generator_init is not None:
-                sizes = {name: saved["rtd"][name] for name in rtd.SIZES}
-                rtd = dataclasses.replace(rtd, **sizes)
+                sizes = {name: saved["rtd"][name] for name in RtdConfig.SIZES}
+                rtd = dataclasses.replace(config.generator, **sizes)
         elif config.init is not None:
             with self._explained_head():
                 self.initial = initial_model(config, tokenizer)
@@ -125,7 +125,7 @@ class PretrainingJob(Job):
         self.program: PretrainingProgram = program
         self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
-        if config.distillation.layers and not resumes:
+        if config.student_layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
         self._evaluation = HeldOutEvaluation(config, program, tokenizer, self._data, others)
         masking = make_masking(config, config.phases[0], tokenizer)
@@ -199,7 +199,7 @@ class PretrainingJob(Job):
         initial, self.initial = self.initial, None
         if initial is None:
             return None
-        source = self.config.init or self.config.distillation.teacher
+        source = self.config.init or (self.config.distillation and self.config.distillation.teacher)
         lacking = [x for x in self.program.model.training_parts if x not in initial.params]
         for part in (*initial.absent, *lacking):
             hosts.say(f"{source} has no {part_in_words(part)}: it is initialised at random")
@@ -241,12 +241,12 @@ class PretrainingJob(Job):
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         phases = [dataclasses.asdict(phase) for phase in self.config.phases]
-        is_new = not (self.config.init or self.config.distillation.layers)
+        is_new = not (self.config.init or self.config.student_layers)
         model = model_at(self.config.model, phases, step, is_new=is_new)
         parts = params, model, self.tokenizer, str(self.config.head)
         write_model(self.workdir, folder, *parts, step)
         if "generator" in params:
-            generator = params["generator"], self.config.rtd.generator_of(model)
+            generator = params["generator"], self.config.generator.generator_of(model)
             folder /= "generator"
             write_model(self.workdir, folder, *generator, self.tokenizer, "masked_lm", step)
 

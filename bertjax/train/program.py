@@ -255,7 +255,7 @@ class PretrainingProgram(Program):
             sharding.check_batch_size(mesh, stage.batch_size, stage.accumulation_steps)
         model = HEADS[str(config.head)].for_pretraining(config)
         objective = model.objective("pretraining")
-        if teacher is not None:
+        if teacher is not None and config.distillation is not None:
             objective = distilled_pretraining(config.distillation)
         super().__init__(config, model, objective, config.phases, mesh, teacher)
         self.config: PretrainConfig = config
@@ -303,7 +303,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
 
 def _masking(config: PretrainConfig, phase: Phase, max_sequences: int, **settings: Any) -> Masking:
     if config.head == "rtd":
-        settings |= {"mask_share": config.rtd.masked, "random_share": 0.0}
+        settings |= {"mask_share": config.generator.masked, "random_share": 0.0}
     settings["max_predictions"] = max_predictions(config, phase, max_sequences)
     return Masking(probability=config.mlm_probability, predict=config.predict, **settings)
 
@@ -391,7 +391,7 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
             a next-sentence head would neither be trained nor come from `config.init`.
     """
     distillation = config.distillation
-    if distillation.teacher is None:
+    if distillation is None:
         head = config.head or ("pretraining" if has_pairs else "masked_lm")
         if head == "pretraining" and not has_pairs and config.init is None:
             raise ValueError(

@@ -8,7 +8,7 @@ share A, because they are one layer there.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.base.files import did_you_mean
-from bertjax.config import FinetuneConfig
+from bertjax.config import FinetuneConfig, LoraConfig
 from bertjax.model import BertWithHead
 from bertjax.model.recipe import Params, Recipe, flattened, nested
 from bertjax.weights import names
@@ -135,8 +135,8 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
             f"freeze_layers={config.freeze_layers}: {config.init} has {depth} layers; give at most "
             "as many."
         )
-    if config.lora_rank:
-        return _lora(config, model)
+    if config.lora is not None:
+        return _lora(config.lora, config, model)
     prefixes, layers = [], config.freeze_layers
     if config.freeze_embeddings:
         prefixes.append("bert/embeddings/")
@@ -154,13 +154,13 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
     return Freezing(prefixes, layers)
 
 
-def _lora(config: FinetuneConfig, model: BertWithHead) -> Lora:
+def _lora(lora: LoraConfig, config: FinetuneConfig, model: BertWithHead) -> Lora:
     modules = names.encoder_modules(param_shapes(model), model.config)
     return Lora(
         _with_idle_pooler(["bert/embeddings/", "bert/encoder/"], model),
-        adapters=_targeted(config, modules),
-        rank=config.lora_rank,
-        scale=(config.lora_alpha or config.lora_rank) / config.lora_rank,
+        adapters=_targeted(lora.targets, config.init, modules),
+        rank=lora.rank,
+        scale=(lora.alpha or lora.rank) / lora.rank,
         seed=config.seed,
     )
 
@@ -172,17 +172,19 @@ def _with_idle_pooler(prefixes: list[str], model: BertWithHead) -> tuple[str, ..
     return tuple(prefixes)
 
 
-def _targeted(config: FinetuneConfig, modules: dict[str, list[str]]) -> dict[str, list[str]]:
+def _targeted(
+    targets: Sequence[str], init: str, modules: dict[str, list[str]]
+) -> dict[str, list[str]]:
     """Returns those of `modules` whose names in a layer end with a target; without targets, all."""
-    if not config.lora_targets:
+    if not targets:
         return modules
     targeted = {}
-    for target in config.lora_targets:
+    for target in targets:
         matches = {name: x for name, x in modules.items() if name.endswith(f".{target}")}
         if not matches:
             last = sorted({name.rpartition(".")[2] for name in modules})
             raise ValueError(
-                f"lora_targets: {config.init} has no linear layer {target!r} in its layers. "
+                f"--lora.targets: {init} has no linear layer {target!r} in its layers. "
                 f"{did_you_mean(target, last)}Known: {', '.join(last)}."
             )
         targeted |= matches

@@ -64,7 +64,7 @@ def measure(
         first = subject.block(1)["seconds"]
     roofline, program = None, subject.program
     shape = program.mesh.shape
-    if with_roofline and shape["tensor"] == 1 and config.distillation.teacher is None:
+    if with_roofline and shape["tensor"] == 1 and config.distillation is None:
         rows = phase.batch_size // (shape["data"] * shape["fsdp"])
         products = forward_products(config.model, rows, phase.max_length, subject.predictions)
         roofline = Roofline(products, jnp.dtype(config.dtype))
@@ -124,7 +124,7 @@ class Subject:
             self.batches = job.batches(index, phase.batch_size_warmup_steps)
             self.predictions = max_predictions(job.config, phase, job.metadata.max_sequences)
             return
-        if config.distillation.teacher is not None:
+        if config.distillation is not None:
             raise ValueError(
                 f"distillation.teacher={config.distillation.teacher!r} needs the tokenizer of the "
                 "data: give --data."

@@ -32,6 +32,7 @@ from bertjax.base.run_file import (
     is_run,
     read_run,
     read_run_file,
+    train_file,
     write_run,
 )
 from bertjax.base.workdir_files import (
@@ -62,7 +63,7 @@ from bertjax.record.metrics import last_evaluation
 MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
     "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
-    "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
+    "submission train dev test data_dir tfds_data_dir teacher.model distillation.teacher "
     "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
     "push_to_hub push_every hub_private track track_project machine"
 ).split()
@@ -159,7 +160,7 @@ class Workdir:
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
         changed = allow(changed, saved["config"], self.newest_step)
         if data_fingerprint != saved["data_fingerprint"]:
-            where = saved["config"].get("data") or saved["config"].get("train")
+            where = saved["config"].get("data") or train_file(saved["config"])
             changed.append("the data differs from the data of " + (where or "the task's files"))
         before, now = saved["config"].get("machine"), config.get("machine")
         if before not in (None, now) and not changed:

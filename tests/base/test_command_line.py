@@ -29,12 +29,16 @@ from bertjax import (
     search,
 )
 from bertjax.__main__ import COMMANDS, main
-from bertjax.base import command_line, signals
+from bertjax.base import signals
 from bertjax.config import FinetuneConfig, PrepareConfig, PretrainConfig, TrainTokenizerConfig
+from bertjax.tasks import TASKS, finetune_config
+from bertjax.tasks.registry import options_class
 
 HEAVY = "jax jaxlib flax orbax grain optax transformers torch sklearn scipy pyarrow".split()
+ALL_TASKS = (*TASKS, "glue")
 CONFIGS = [
     *(PretrainConfig, FinetuneConfig, PrepareConfig, TrainTokenizerConfig, predict.PredictConfig),
+    *dict.fromkeys(options_class(task) for task in ALL_TASKS),
     *(score.ScoreConfig, convert.ConvertConfig, plan.PlanFlags, benchmark.BenchmarkFlags),
     *(embed.EmbedConfig, fill_mask.FillMaskConfig, search.SearchConfig),
     pretrain.PretrainFlags,
@@ -42,7 +46,8 @@ CONFIGS = [
 FILE = "configs/pretrain/bert_base.py"
 NESTED = [
     *(config.Phase, config.OptimizerConfig, config.MeshConfig, config.DistributedConfig),
-    *(config.DistillationConfig, config.BertConfig),
+    *(config.DistillationConfig, config.BertConfig, config.TaggerConfig),
+    *(config.LoraConfig, config.TeacherConfig),
 ]
 
 
@@ -76,13 +81,45 @@ def test_configs_load_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda c: c.__name__)
-def test_every_field_is_in_one_group_of_the_help(config_class):
-    fields = {field.name for field in dataclasses.fields(config_class)}
-    grouped = " ".join(config_class.GROUPS.values()).split()
-    assert config_class.GROUPS.keys() <= {*command_line.GROUPS}
-    assert len(grouped) == len(set(grouped)) and set(grouped) <= fields
-    assert fields - set(grouped) <= {"config", "src", "dst"}
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_no_flag_is_both_of_a_task_and_of_every_fine_tuning(task):
+    shared = {field.name for field in dataclasses.fields(FinetuneConfig)}
+    own = {field.name for field in dataclasses.fields(options_class(task))}
+    assert not own & (shared | {"config", "help", "version"})
+
+
+@pytest.mark.parametrize("task", [*TASKS.keys() - {"ax"}, "glue"])
+def test_the_help_of_a_task_has_its_flags_and_those_of_all_tasks(task, capsys):
+    for words, nested in ((["--help"], False), (["--help", "all"], True)):
+        with pytest.raises(SystemExit, match="0"):
+            finetune.main([f"--task={task}", *words])
+        text = capsys.readouterr().out
+        places = [text.index(f"{title} options") for title in (task, "finetune", "training")]
+        assert places == sorted(places)
+        for field in dataclasses.fields(options_class(task)):
+            assert f" --{field.name} " in text
+        assert "--batch_size" in text and "--optimizer." in text and "--lora." in text
+        assert ("--optimizer.learning_rate" in text) == ("--lora.rank" in text) == nested
+
+
+def test_the_help_of_finetune_lists_the_tasks_and_no_flag_of_one_task(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        finetune.main(["--help"])
+    text = capsys.readouterr().out
+    shared = {field.name for field in dataclasses.fields(FinetuneConfig)}
+    for task in [*TASKS.keys() - {"ax"}, "glue"]:
+        assert f"  {task} " in text
+        for field in dataclasses.fields(options_class(task)):
+            assert f" --{field.name} " not in text
+    assert all(f"--{name}" in text for name in shared - {"options"})
+    assert "few_shot " not in text.partition("options")[0]
+
+
+@pytest.mark.parametrize(("task", "bar"), [(None, 150), ("embed", 220)])
+def test_the_help_of_finetune_is_short(task, bar, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        finetune.main(["--help"] if task is None else ["--task", task, "--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= bar
 
 
 @pytest.mark.parametrize("config_class", [*CONFIGS, *NESTED], ids=lambda c: c.__name__)
@@ -107,15 +144,11 @@ def _docs_of(config_class: type) -> dict[str, str]:
     return docs
 
 
-def test_help_has_the_groups_in_order_and_every_flag(capsys):
+def test_help_has_the_flags_of_the_command_before_those_of_all_trainings(capsys):
     with pytest.raises(SystemExit, match="0"):
-        pretrain.main(["--config", "configs/pretrain/bert_base.py", "--help"])
+        pretrain.main(["--config", "configs/pretrain/bert_base.py", "--help", "all"])
     text = capsys.readouterr().out
-    places = [text.index(f"{name} options") for name in command_line.GROUPS]
-    assert places == sorted(places)
-    # In a group, the flags are in the order of GROUPS: not first those of the base class.
-    flags = [text.index(f" --{name} ") for name in PretrainConfig.GROUPS["data"].split()]
-    assert flags == sorted(flags)
+    assert text.index("pretrain options") < text.index("training options")
     for flag in ("--config", "--export", "--data", "--phases.1.num_steps", "--model.hidden_size"):
         assert flag in text
     assert "900000" in text  # the defaults are those of the file
@@ -184,8 +217,8 @@ def test_booleans_tuples_and_strings_of_nested_fields():
     assert not run.model.add_pooling_layer and run.model.sinusoidal_pos_embds
     assert (run.model.mlm_activation, run.model.classifier_dropout) == ("relu", None)
     assert run.whole_word_masking and run.distillation.layers == (0, 2)
-    task = finetune.parse(["--task=tag", "--choice_columns", "--feature_layers", "-4", "-1"])
-    assert task.feature_layers == (-4, -1) and task.task == "tag"
+    tagged = finetune.parse(["--task=tag", "--ignore_columns", "--tagger.layers", "-4", "-1"])
+    assert tagged.tagger.layers == (-4, -1) and tagged.options.ignore_columns == ()
 
 
 @pytest.mark.parametrize("seed", ["4294967296", "-1"])
@@ -195,8 +228,8 @@ def test_a_seed_that_jax_cannot_take_is_refused_when_flags_are_read(seed, capsys
             parse([*flags, f"--seed={seed}"])
         assert f"seed={seed}: choose it in [0, 2^32)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="seed=4294967290 with seeds=7"):
-        FinetuneConfig(seed=2**32 - 6, seeds=7)
-    assert FinetuneConfig(seed=2**32 - 7, seeds=7).seed + 6 == 2**32 - 1
+        finetune_config(task="rte", seed=2**32 - 6, seeds=7)
+    assert finetune_config(task="rte", seed=2**32 - 7, seeds=7).seed + 6 == 2**32 - 1
 
 
 def test_train_tokenizer_has_every_flag_that_the_reader_of_corpora_recommends():
@@ -263,7 +296,7 @@ def test_a_config_or_its_fields_by_name(tmp_path):
     assert made.input == ("a",)
     again = config.config_from(PrepareConfig, made, {"max_length": [16, 32]})
     assert again == dataclasses.replace(made, max_length=(16, 32))
-    default = FinetuneConfig().optimizer
+    default = FinetuneConfig.optimizer
     changed = config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rate": 2e-4}})
     assert changed.optimizer == dataclasses.replace(default, learning_rate=2e-4)
     for name in ("learning_rate", "optimizer.learning_rate", "lerning_rate"):
@@ -355,6 +388,18 @@ def test_another_broken_pipe_than_standard_output_is_an_error():
             "--task=rte --learning_rate=1e-3",
             "Did you mean --optimizer.learning_rate?",
         ),
+        (
+            finetune.parse,
+            "--task=classify --matryoshka 8",
+            "--matryoshka belongs to --task=embed; --task=classify has no such option.",
+        ),
+        (finetune.parse, "--matryoshka 8", "--matryoshka belongs to --task=embed: give --task."),
+        (
+            finetune.parse,
+            "--task=embed --teacher.model=t",
+            "--teacher.model belongs to --task=cola",
+        ),
+        (finetune.parse, "--task=rte --rank=8", "Did you mean --lora.rank?"),
         (pretrain.parse, "--lr 1e-4", "Did you mean --optimizer.learning_rate?"),
         (pretrain.parse, "--optimizer.lr=1e-4", "Did you mean '--optimizer.learning_rate'?"),
         (pretrain.parse, "--config bert_base --phases.1.num_step 5", "'--phases.0.num_steps'?"),

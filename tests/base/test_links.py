@@ -10,8 +10,9 @@ from bertjax.base.files import refuse_links_outside, write_bytes, writing
 from bertjax.base.lock import Lock
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.run_file import write_run
-from bertjax.config import FinetuneConfig, Phase, PretrainConfig
+from bertjax.config import Phase, PretrainConfig
 from bertjax.inference.output_files import PartialLines, PartialVectors, continued
+from bertjax.tasks import finetune_config
 
 # What a run, a report or a prediction would read or write.
 NAMES = [
@@ -53,7 +54,7 @@ def use(kind, workdir, tmp_path):
         phases = (Phase(num_steps=1, batch_size=1, max_length=8),)
         pretrain.run(PretrainConfig(data=str(tmp_path), workdir=str(workdir), phases=phases))
     elif kind == "finetune":
-        finetune.run(FinetuneConfig(task="classify", train="a.csv", workdir=str(workdir)))
+        finetune.run(finetune_config(task="classify", train="a.csv", workdir=str(workdir)))
     elif kind == "predict":
         load_pretrained(workdir)
     elif kind == "report":

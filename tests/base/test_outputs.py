@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -24,22 +24,28 @@ from bertjax.base.outputs import (
 )
 from bertjax.base.run_file import write_run
 from bertjax.completion import declared
+from bertjax.tasks import finetune_config
 
 # Fields of texts that name neither files nor folders, beside all names of columns.
 NO_PATHS = set(
-    "text pair task label_separator split prompt query_prompt document_prompt lora_targets "
+    "text pair task label_separator split prompt query_prompt document_prompt targets "
     "select_by push_to_hub track track_project coordinator_address model_type shard runner "
     "runner_options text_field encoding topology compare price_per_hour name shell "
     "keep_labels".split()
 )
 
 
-def texts_of(config: Any) -> Iterator[str]:
-    """The names of the fields of a config, and of the configs in it, whose values are texts."""
+def texts_of(config: Any, names: Collection[str] | None = None) -> Iterator[str]:
+    """The names of the fields of a config, and of the configs in it, whose values are texts.
+
+    Of the fields of the config itself, those in `names` alone; None: all.
+    """
     config = config if isinstance(config, type) else type(config)
     for name, kind in get_type_hints(config).items():
         parts = {kind, *get_args(kind), *(p for part in get_args(kind) for p in get_args(part))}
         if name not in {field.name for field in dataclasses.fields(config)}:
+            continue
+        if names is not None and name not in names:
             continue
         if str in parts:
             yield name
@@ -49,8 +55,7 @@ def texts_of(config: Any) -> Iterator[str]:
 
 
 def flags_of(command: str) -> set[str]:
-    configs, hidden = declared(command)
-    return {name for config in configs for name in texts_of(config)} - {*hidden}
+    return {name for box in declared(command) for name in texts_of(box.config, box.names)}
 
 
 def test_every_flag_of_a_text_is_an_input_or_an_output_or_no_path():
@@ -136,7 +141,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         train_tokenizer,
         visualize,
     )
-    from bertjax.config import FinetuneConfig, PretrainConfig, load_config_file
+    from bertjax.config import PretrainConfig, load_config_file
     from bertjax.train import run as train_run
 
     # after the imports, which would otherwise keep the patched function
@@ -147,7 +152,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         "prepare": lambda: prepare(input=place, tokenizer=place, output=place),
         "train_tokenizer": lambda: train_tokenizer(input=place, output=place),
         "pretrain": lambda: pretrain.run(dataclasses.replace(tiny, data=place, workdir=place)),
-        "finetune": lambda: finetune.run(FinetuneConfig(task="cola", workdir=place)),
+        "finetune": lambda: finetune.run(finetune_config(task="cola", workdir=place)),
         "predict": lambda: predict.run(predict.PredictConfig(model=place, input=place)),
         "embed": lambda: embed.run(embed.EmbedConfig(model=place, input=place, output="a.npy")),
         "fill_mask": lambda: fill_mask.run(

@@ -21,6 +21,8 @@ from bertjax.config import (
 )
 from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.embedding import EmbedOptions
 from bertjax.train.optimizer import make_schedule
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "pretrain").glob("[!_]*.py"))
@@ -226,9 +228,8 @@ FIELDS: dict[Any, dict[str, Any]] = {
         (PretrainConfig, {"model": {}}, "model={}: it must be a BertConfig"),
         (FinetuneConfig, {"remat": "all"}, "Known: none, selective, dots, full"),
         (FinetuneConfig, {"attention": ""}, "attention='' is not known"),
-        (FinetuneConfig, {"pooling": "maxx"}, "pooling='maxx' is not known"),
-        (FinetuneConfig, {"class_weights": "balance"}, "Did you mean 'balanced'"),
-        (FinetuneConfig, {"track": ("wandbb",)}, "Did you mean 'wandb'"),
+        (EmbedOptions, {"pooling": "maxx"}, "pooling='maxx' is not known"),
+        (ClassifyOptions, {"class_weights": "balance"}, "Did you mean 'balanced'"),
         (FinetuneConfig, {"seed": True}, "seed=True: it must be an integer"),
         (PrepareConfig, {"objective": "nps"}, "Did you mean 'nsp'"),
         (PrepareConfig, {"errors": "ignore"}, "Known: strict, replace"),

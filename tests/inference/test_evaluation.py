@@ -10,12 +10,12 @@ from jax import monitoring
 
 import bertjax
 from bertjax import finetune, predict
-from bertjax.config import FinetuneConfig, MeshConfig
+from bertjax.config import MeshConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.saved_task import with_task
 from bertjax.predict import PredictConfig
-from bertjax.tasks import Example
+from bertjax.tasks import Example, finetune_config
 from bertjax.weights import load_model
 
 
@@ -40,7 +40,7 @@ def mnli(tmp_path_factory, sentences):
 
 def train(encoder, workdir, **fields):
     return finetune(
-        FinetuneConfig(
+        finetune_config(
             init=str(encoder),
             max_length=48,
             batch_size=8,

@@ -13,7 +13,7 @@ from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.devices import sharding
 from bertjax.inference.predictor import Predictor
 from bertjax.predict import PredictConfig
-from bertjax.tasks import Example
+from bertjax.tasks import Example, finetune_config
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.tagging import TagTask
 
@@ -155,7 +155,7 @@ def test_fine_tuning_on_documents_learns_their_last_words_and_keeps_the_stride(
         return str(tmp_path / name)
 
     result = finetune(
-        FinetuneConfig(
+        finetune_config(
             task="tag",
             init=str(one_layer),
             train=write("train.conll", sentences[:300]),

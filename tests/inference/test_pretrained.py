@@ -640,7 +640,7 @@ MODULES = {
     "1_Pooling/config.json": {"pooling_mode_cls_token": True},
     "sentence_bert_config.json": {"max_seq_length": 4},
 }
-TAGGER = {"layers": [0, 1], "kind": "linear", "size": 8}
+TAGGER = {"layers": [0, 1], "kind": "linear"}
 USES = {
     "labels": ("sequence_classification", {"task.json": {"label_kind": "multi_label"}}),
     "temperature": (

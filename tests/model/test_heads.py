@@ -11,7 +11,7 @@ from bertjax.model import HEADS, FeatureTagger, TaggerConfig
 from bertjax.weights.fill import param_shapes
 
 ROWS, LENGTH, SEQUENCES = 2, 12, 3
-BILSTM = partial(FeatureTagger, tagger=TaggerConfig(kind="bilstm"))
+BILSTM = partial(FeatureTagger, tagger=TaggerConfig(layers=(-1,), kind="bilstm"))
 CLASSES = {**HEADS, "linear tagger": FeatureTagger, "BiLSTM tagger": BILSTM}
 
 

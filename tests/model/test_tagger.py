@@ -30,7 +30,9 @@ def tagger(random_params):
     """A model of three classes with large weights, and its parameters."""
 
     def make(config, **fields):
-        model = FeatureTagger(config, num_labels=3, tagger=TaggerConfig(**{"size": 7, **fields}))
+        if fields.get("kind") == "bilstm":
+            fields["size"] = 7
+        model = FeatureTagger(config, num_labels=3, tagger=TaggerConfig(**fields))
         return model, random_params(model, spread=0.2)
 
     return make

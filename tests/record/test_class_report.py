@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from bertjax.config import FinetuneConfig
 from bertjax.record.predictions import ClassReport, print_scores
-from bertjax.tasks import Example
+from bertjax.tasks import Example, finetune_config
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.training_data import TrainingData
@@ -80,7 +79,7 @@ def test_entities_are_reported_by_type():
 def test_the_summary_counts_classes_and_warns_of_classes_that_look_alike(tmp_path):
     task = ClassificationTask(name="c", labels=("NEGATIVE", "negative", "pos-itive", "Pos itive"))
     data = TrainingData(tmp_path, np.arange(1, 101), np.array([70, 20, 9, 1]), "", 100)
-    lines = summary(task, data, FinetuneConfig(task="classify", batch_size=32))
+    lines = summary(task, data, finetune_config(task="classify", batch_size=32))
     assert lines[0].startswith("train: 100 examples of 1 to 100 tokens (median 51, 95 % have at")
     assert lines[0].endswith("an epoch has 4 updates of 32")
     assert "4 classes by examples: NEGATIVE 70 (70.0 %), negative 20 (20.0 %)" in lines[1]
@@ -91,7 +90,7 @@ def test_the_summary_warns_of_a_rare_class_that_may_be_misspelt(tmp_path):
     labels = ("negative", "positive", "postive", "neutral", "grade 1", "grade 2")
     task = ClassificationTask(name="c", labels=labels)
     data = TrainingData(tmp_path, np.arange(1, 163), np.array([80, 40, 2, 10, 29, 1]), "", 162)
-    lines = summary(task, data, FinetuneConfig(task="classify"))
+    lines = summary(task, data, finetune_config(task="classify"))
     (warning,) = [line for line in lines if line.startswith("warning")]
     assert warning == (
         "warning: the class 'postive' (2) is almost 'positive': if it is misspelt, correct it in "
@@ -130,7 +129,7 @@ def test_several_labels_per_example_are_counted_and_reported_by_label(tmp_path, 
     report.write(tmp_path, "dev")
     assert [*tmp_path.iterdir()] == [tmp_path / "dev.report.json"]
     data = TrainingData(tmp_path, np.arange(1, 201), golds.sum(0), "", 200)
-    lines = summary(task, data, FinetuneConfig(task="classify", batch_size=32))
+    lines = summary(task, data, finetune_config(task="classify", batch_size=32))
     share = f"a {golds[:, 0].sum()} ({golds[:, 0].mean():.1%}".replace("%", " %")
     assert f"4 labels by examples: {share}" in lines[1]
 

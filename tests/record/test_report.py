@@ -18,7 +18,6 @@ from bertjax import report
 from bertjax.base.run_file import write_run
 from bertjax.base.signals import STOPPED
 from bertjax.base.workdir_files import LEDGER, PRESENT
-from bertjax.config import FinetuneConfig
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
 from bertjax.inference.texts import from_text
@@ -38,7 +37,7 @@ from bertjax.record.report import (
     run_data,
 )
 from bertjax.record.report_writer import ReportWriter
-from bertjax.tasks import Example, make_task
+from bertjax.tasks import Example, finetune_config, make_task
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
@@ -47,7 +46,6 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.tagging import TagTask
-from bertjax.train.experiments import task_options
 from bertjax.train.run import Session
 from tests.browser import data_of
 
@@ -495,11 +493,11 @@ def test_mistakes_have_the_row_of_their_file_and_the_id_only_of_an_id_column(tmp
     rows = "\n".join(f"7{i},text {i},{'no' if i % 2 else 'yes'}" for i in range(4))
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text(f"nr,text,label\n{rows}\n")
-    options = FinetuneConfig(
+    options = finetune_config(
         **{"task": "classify", "train": str(tmp_path / "train.csv"), "id_column": id_column},
         **{"dev": str(tmp_path / "dev.csv"), "text_column": "text", "label_column": "label"},
     )
-    task = make_task("classify", task_options(options))
+    task = make_task("classify", options.options)
     prediction = {"label": "no", "probabilities": {"no": 0.9, "yes": 0.1}}
     content = summary_of(task, [(example, prediction) for example in task.source.examples("dev")])
     assert content["has_ids"] is (id_column is not None)

@@ -21,11 +21,11 @@ from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.sentences import sentences_of
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.registry import learn_labels
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.columns import OwnKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
+from bertjax.tasks.sources.labels import learn_labels
 from bertjax.tasks.sources.official import ParquetRows
 from bertjax.tasks.sources.own_files import count_choices, read_tables, with_indices
 from bertjax.tasks.sources.squad import read_questions

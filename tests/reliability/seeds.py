@@ -187,7 +187,7 @@ def configs() -> list[bytes]:
 
 
 def task_descriptions() -> list[bytes]:
-    tagger = {"layers": [-1], "join": "concat", "kind": "linear", "size": 8}
+    tagger = {"layers": [-1], "join": "concat", "kind": "linear", "size": 768}
     description = {"task": "tag", "label_kind": "tokens", "max_length": 32}
     span = {"task": "qa", "label_kind": "span", "max_length": 32, "doc_stride": 8}
     return [

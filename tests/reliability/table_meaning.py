@@ -44,8 +44,7 @@ import numpy as np  # noqa: E402
 
 from bertjax import mine  # noqa: E402
 from bertjax.inference import pretrained, retrieval  # noqa: E402
-from bertjax.tasks.definition import TaskOptions  # noqa: E402
-from bertjax.tasks.registry import make_task  # noqa: E402
+from bertjax.tasks.registry import make_task, options_class  # noqa: E402
 from bertjax.tokenization import load_tokenizer  # noqa: E402
 from tests.reliability.seeds import TINY_BERT  # noqa: E402
 from tests.reliability.table_changes import (  # noqa: E402
@@ -74,7 +73,8 @@ def _tokenizer() -> Any:
 
 def examples_of(task: str, paths: dict[str, Path], options: dict[str, Any], split: str) -> Any:
     """Returns (the meaning of a split, what is printed), as a fine-tuning reads it."""
-    made = make_task(task, TaskOptions(**{k: str(path) for k, path in paths.items()}, **options))
+    files = {name: str(path) for name, path in paths.items()}
+    made = make_task(task, options_class(task)(**files, **options))
     found = []
     for part in dict.fromkeys(("train", split)):
         for example in made.data.examples(part):

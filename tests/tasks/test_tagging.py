@@ -8,12 +8,12 @@ import pytest
 
 from bertjax.record.predictions import ClassReport
 from bertjax.tasks.dataset import Example
-from bertjax.tasks.definition import TaskOptions
 from bertjax.tasks.metrics import entities, entity_f1, word_accuracy
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.conll import read_conll2003
 from bertjax.tasks.sources.own_files import read_tables
-from bertjax.tasks.tagging import TagTask, order_tags, tag_scheme
+from bertjax.tasks.tagging import TagOptions, TagTask
+from bertjax.tasks.tags import order_tags, tag_scheme
 
 WORDS = ("Anna", "Maria", "Lopez", "met", "Bo", "at", "Rio", "Bar", "Bo")
 IOB2 = ("B-PER", "I-PER", "I-PER", "O", "B-PER", "O", "B-LOC", "I-LOC", "B-PER")
@@ -156,7 +156,7 @@ def test_types_without_marks_are_entities_as_in_pipelines_of_transformers(tmp_pa
     # In a file, they stay as they are.
     lines = "".join(f"{w} {tag}\n" for w, tag in zip(WORDS, TYPES, strict=True))
     (tmp_path / "a.conll").write_text(lines)
-    options = TaskOptions(train=str(tmp_path / "a.conll"), dev=str(tmp_path / "a.conll"))
+    options = TagOptions(train=str(tmp_path / "a.conll"), dev=str(tmp_path / "a.conll"))
     task = make_task("tag", options)
     assert (task.labels, task.best_metric, task.metric) == (("LOC", "O", "PER"), "f1", entity_f1)
     assert [example.label for example in task.source.examples("train")] == [TYPES]

@@ -14,7 +14,8 @@ from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import has_columns, read_conll
 from bertjax.tasks.sources.own_files import read_tables
-from bertjax.tasks.tagging import TagTask, split_words
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.tags import split_words
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
 
 ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")

@@ -1,6 +1,5 @@
 """Cross-validation, few shots and calibration of small runs on files of one's own."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import bertjax
 from bertjax import finetune
 from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.tasks import finetune_config
 from bertjax.tasks.calibration import expected_calibration_error
 from bertjax.train import experiments as variants
 
@@ -22,7 +22,7 @@ def lines(path):
 
 @pytest.fixture(scope="module")
 def config(one_layer, files) -> FinetuneConfig:
-    return FinetuneConfig(
+    return finetune_config(
         task="classify",
         init=str(one_layer),
         train=files["classify"]["train"],
@@ -46,8 +46,8 @@ def results(workdir):
 def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     config, files, tmp_path, monkeypatch, capsys
 ):
-    config = dataclasses.replace(config, folds=2, test=files["classify"]["dev"])
-    whole = dataclasses.replace(config, workdir=str(tmp_path / "whole"))
+    config = finetune_config(config, folds=2, test=files["classify"]["dev"])
+    whole = finetune_config(config, workdir=str(tmp_path / "whole"))
     result = bertjax.finetune(whole)
     folder = tmp_path / "whole"
     assert set(result.runs) == {"fold1", "fold2", "all"} and result.best == "all"
@@ -85,14 +85,14 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
         return train_run(*args)
 
     monkeypatch.setattr(variants, "train_run", killed)
-    cut = dataclasses.replace(config, workdir=str(tmp_path / "cut"))
+    cut = finetune_config(config, workdir=str(tmp_path / "cut"))
     for _ in range(2):
         with pytest.raises(Interrupted):
             finetune.run(cut)
     assert finetune.run(cut) == result.runs
     assert results(tmp_path / "cut") == results(folder)
     with pytest.raises(ValueError, match="another config: folds: 2 -> 4"):
-        finetune.run(dataclasses.replace(cut, folds=4))
+        finetune.run(finetune_config(cut, folds=4))
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
 )
 @pytest.mark.exhaustive
 def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
-    config = dataclasses.replace(
+    config = finetune_config(
         config, task=task, train=files[task]["train"], max_length=60, max_steps=1, folds=2,
         workdir=str(tmp_path / "run"),
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
 def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
     config, files, tmp_path, capsys
 ):
-    config = dataclasses.replace(
+    config = finetune_config(
         config, dev=files["classify"]["dev"], shots=4, seeds=3, max_steps=5, select_by="last",
         workdir=str(tmp_path / "run"),
     )  # fmt: skip
@@ -144,8 +144,8 @@ def test_a_calibrated_model_predicts_the_same_classes_with_scaled_probabilities(
     config, files, tmp_path, capsys
 ):
     settings = {"dev": files["classify"]["dev"], "test": files["classify"]["dev"]}
-    plain = dataclasses.replace(config, workdir=str(tmp_path / "plain"), **settings)
-    scaled = dataclasses.replace(plain, workdir=str(tmp_path / "scaled"), calibrate=True)
+    plain = finetune_config(config, workdir=str(tmp_path / "plain"), **settings)
+    scaled = finetune_config(plain, workdir=str(tmp_path / "scaled"), calibrate=True)
     finetune.run(plain)
     finetune.run(scaled)
     folder = tmp_path / "scaled"
@@ -179,8 +179,11 @@ def test_a_calibrated_model_predicts_the_same_classes_with_scaled_probabilities(
 
 
 def test_calibration_needs_classes_and_a_dev_split(config, files):
-    config = dataclasses.replace(config, calibrate=True, workdir="unused")
-    with pytest.raises(ValueError, match="--calibrate: regress does not have one class"):
-        finetune.run(dataclasses.replace(config, task="regress", train=files["regress"]["train"]))
+    config = finetune_config(config, calibrate=True, workdir="unused")
+    with pytest.raises(TypeError, match="--calibrate belongs to .*; --task=regress"):
+        finetune_config(config, task="regress", train=files["regress"]["train"])
+    several = finetune_config(config, **files["multi"])
+    with pytest.raises(ValueError, match="--calibrate: classify does not have one class"):
+        finetune.run(several)
     with pytest.raises(ValueError, match="--calibrate needs the probabilities of a dev split"):
-        finetune.run(dataclasses.replace(config, dev_fraction=0.0))
+        finetune.run(finetune_config(config, dev_fraction=0.0))

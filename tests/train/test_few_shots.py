@@ -9,7 +9,8 @@ from bertjax import finetune
 from bertjax.config import FinetuneConfig
 from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import read_shard
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ClassifyOptions, RegressOptions
 from bertjax.tasks.training_data import write_training_data
 from bertjax.train.experiments import draw, shots_of
 
@@ -26,7 +27,7 @@ def test_a_draw_is_balanced_and_told_by_its_seed():
 
 @pytest.fixture(scope="module")
 def classify(files, tokenizer, tmp_path_factory):
-    task = make_task("classify", TaskOptions(**files["classify"]))
+    task = make_task("classify", ClassifyOptions(**files["classify"]))
     path = tmp_path_factory.mktemp("shots") / "train.array_record"
     return task, write_training_data(task, tokenizer, 32, path)
 
@@ -50,7 +51,7 @@ def test_too_few_examples_and_tasks_without_classes_are_refused(classify, files)
     task, data = classify
     with pytest.raises(ValueError, match=re.escape("fewer examples of high (22): give at most")):
         shots_of(task, data, 23, seed=0)
-    regress = make_task("regress", TaskOptions(**files["regress"]))
+    regress = make_task("regress", RegressOptions(**files["regress"]))
     with pytest.raises(ValueError, match="regress does not have one class per example"):
         shots_of(regress, data, 3, seed=0)
 
@@ -61,14 +62,15 @@ def test_the_defaults_of_shots_are_those_of_few_shots_unless_a_config_is_given()
     assert config.max_steps is not None and config.optimizer.learning_rate == 2e-5
     plain = finetune.parse(["--task=sst2", "--shots=4", "--config=sst2"])
     assert (plain.max_steps, plain.seeds, plain.select_by) == (None, 1, None)
-    assert plain.optimizer == FinetuneConfig().optimizer
+    assert plain.optimizer == FinetuneConfig.optimizer
 
 
 def test_settings_without_effect_with_shots_are_refused(capsys):
-    with pytest.raises(ValueError, match="num_epochs=20 has no effect, .* max_steps=200"):
+    with pytest.raises(ValueError, match="num_epochs=20 .* max_steps=200"):
         finetune.parse(["--task=sst2", "--shots=8", "--num_epochs=20"])
     config = finetune.parse(["--task=sst2", "--shots=8", "--num_epochs=20", "--max_steps=None"])
     assert (config.num_epochs, config.max_steps) == (20, None)
     with pytest.raises(SystemExit):
         finetune.parse(["--task=sst2", "--shots=8", "--patience=3"])
-    assert "--select_by last (the default of --shots) cannot be" in capsys.readouterr().err
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "patience=3" in printed and "--select_by last (the default of --shots)" in printed

@@ -12,7 +12,8 @@ from bertjax import search
 from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference.embedder import Embedder
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.embedding import RETRIEVAL_METRICS
+from bertjax.tasks import finetune_config
+from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedOptions
 from bertjax.train import experiments as variants
 from bertjax.weights import load_model
 from tests.rows import RATE, short_run
@@ -90,22 +91,17 @@ def test_evaluations_search_a_collection_as_the_command_does(result, config, cap
     """The best model by it is chosen, and it keeps pooling and length."""
     found = [x["eval/ndcg_at_10"] for x in result.metrics if "eval/ndcg_at_10" in x]
     assert len(found) == 3 and result.scores["dev/ndcg_at_10"] == max(found)
-    flags = ["--model", str(result.directory), "--retrieval_dir", config.retrieval_dir]
+    flags = ["--model", str(result.directory), "--retrieval_dir", config.options.retrieval_dir]
     assert search.main([*flags, "--keep_same_id"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
     expected = {name: result.scores[f"dev/{name}"] for name in RETRIEVAL_METRICS}
     assert scores == pytest.approx(expected, abs=1e-6) and 0 < scores["mrr_at_10"] < 1
     for changes, message in (
         ({"dev_fraction": 0.0, "select_by": None}, "need a dev split: give --dev"),
-        ({"task": "classify", "text_column": "anchor"}, "searched at evaluations of --task embed"),
-        (
-            {"retrieval_dir": None, "select_by": None},
-            "keep_same_id=True has no effect without --ret",
-        ),
+        ({"retrieval_dir": None, "select_by": None}, "keep_same_id has no effect without --ret"),
     ):
-        given = {"pooling": None, "normalize": None, "matryoshka": (), "temperature": None}
         with pytest.raises(ValueError, match=message):
-            bertjax.finetune(dataclasses.replace(config, workdir="none", **{**given, **changes}))
+            bertjax.finetune(finetune_config(config, workdir="none", **changes))
 
 
 @pytest.mark.slow
@@ -123,8 +119,8 @@ def test_a_saved_model_is_as_before_and_can_be_trained_further(result, config, t
     for name in ("modules.json", "1_Pooling/config.json", "task.json", "model.safetensors"):
         saved = (tmp_path / "saved" / name).read_bytes()
         assert saved == (result.directory / name).read_bytes()
-    task = bertjax.tasks.make_task("embed", variants.task_options(config))
-    plain = dataclasses.replace(task, pooling=None, normalize=None, matryoshka=())
+    task = bertjax.tasks.make_task("embed", config.options)
+    plain = dataclasses.replace(task, options=EmbedOptions())
     model = load_model(result.directory, task.head, head_fields=plain.head_fields).model
     assert (model.pooling, model.normalize) == ("weightedmean", True)
     model = load_model(result.directory, task.head, head_fields={"pooling": "mean"}).model
@@ -148,7 +144,7 @@ def test_a_resumed_run_leaves_the_model_of_an_uninterrupted_one(
 ):
     from bertjax.train import finetuning
 
-    stopped = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    stopped = finetune_config(config, workdir=str(tmp_path / "run"))
     evaluate, count = finetuning.FinetuningJob.evaluate, 0
 
     def stops(self, params, phase=None, *check):
@@ -248,7 +244,7 @@ def test_a_teachers_scores_are_learned(one_layer, sentences, tmp_path, loss):
 def test_cosines_in_sentence_transformers_are_ours(config, sentences, tmp_path, pooling, normalize):
     library = pytest.importorskip("sentence_transformers")
     changes = {"pooling": pooling, "normalize": normalize, "workdir": str(tmp_path / "run")}
-    result = variants.finetune(dataclasses.replace(config, num_epochs=1, **changes))
+    result = variants.finetune(finetune_config(config, num_epochs=1, **changes))
     theirs = library.SentenceTransformer(str(result.directory), device="cpu")
     assert theirs.max_seq_length == 24 and theirs.similarity_fn_name == "cosine"
     texts = [*sentences[:30], " ".join(sentences[:10])]

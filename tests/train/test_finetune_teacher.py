@@ -1,6 +1,5 @@
 """Fine-tuning with a teacher: classes of any order, resumed runs, teachers of another kind."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,11 +9,10 @@ from safetensors.numpy import load_file
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks import make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import train_wordpiece
 from bertjax.train import finetuning
 from bertjax.train.distillation import load_task_teacher
-from bertjax.train.experiments import task_options
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
 
@@ -22,7 +20,7 @@ from tests.steps import run_until
 @pytest.fixture(scope="module")
 def config(encoder, files) -> FinetuneConfig:
     """An epoch of four updates of classification, dropout on."""
-    return FinetuneConfig(
+    return finetune_config(
         task="classify",
         init=str(encoder),
         **files["classify"],
@@ -76,16 +74,16 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
 
 
 def loaded_for(config):
-    task = make_task(config.task, task_options(config))
+    task = make_task(config.task, config.options)
     return task, finetuning.load_for_task(config, task)
 
 
 def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved_teacher):
-    here = dataclasses.replace(config, teacher=saved_teacher(["low", "high"]))
+    here = finetune_config(config, teacher={"model": saved_teacher(["low", "high"])})
     task, loaded = loaded_for(here)
     assert task.labels == ("high", "low")
     teacher = load_task_teacher(here, task, loaded)
-    saved = with_task(load_model(here.teacher, None))[0].params["classifier"]
+    saved = with_task(load_model(here.teacher.model, None))[0].params["classifier"]
     for name, values in teacher.params["classifier"].items():
         np.testing.assert_array_equal(values, saved[name][..., ::-1])
 
@@ -94,8 +92,9 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
     task, loaded = loaded_for(config)
 
     def teach(labels, **given):
-        fields = {k: given.pop(k) for k in ("max_length", "temperature") if k in given}
-        here = dataclasses.replace(config, teacher=saved_teacher(labels, **given), **fields)
+        max_length = given.pop("max_length", 32)
+        teacher = {"model": saved_teacher(labels, **given)}
+        here = finetune_config(config, teacher=teacher, max_length=max_length)
         load_task_teacher(here, task, loaded)
 
     with pytest.raises(ValueError, match="has the classes low, mid, but the task has high, low"):
@@ -107,25 +106,26 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
     foreign = train_wordpiece([s[::-1] for s in sentences], vocab_size=tokenizer.vocab_size)
     with pytest.raises(ValueError, match="must read the same tokens"):
         teach(["low", "high"], tokenizer=foreign)
-    numbers = dataclasses.replace(
-        config, task="regress", **files["regress"], temperature=3.0, teacher="anywhere"
+    numbers = finetune_config(
+        config,
+        task="regress",
+        **files["regress"],
+        teacher={"model": "anywhere", "temperature": 3.0},
     )
-    with pytest.raises(ValueError, match="are numbers, for which temperature has no meaning"):
+    with pytest.raises(ValueError, match="--teacher.temperature 3.0: the labels of regress"):
         load_task_teacher(numbers, *loaded_for(numbers))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": 3.0}, "temperature=3.0 has no effect without a teacher"),
-        ({"soft_weight": 0.5}, "set --teacher"),
-        ({"teacher": "t", "temperature": 0.0}, "must be positive"),
-        ({"teacher": "t", "soft_weight": 0.0}, r"choose it in \(0, 1\]"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"weight": 0.0}, r"weight=0.0: choose it in \(0, 1\]"),
     ],
 )
-def test_flags_without_effect_are_refused(config, fields, message):
+def test_values_out_of_range_are_refused(config, fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(config, **fields)
+        finetune_config(config, teacher={"model": "t", **fields})
 
 
 def json_lines(path):
@@ -140,9 +140,9 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
 ):
     params = encoder_with_head(2)
     teachers = [saved_teacher(["low", "high"], params=params) for _ in range(2)]
-    here = dataclasses.replace(config, teacher=teachers[0], soft_weight=0.7)
+    here = finetune_config(config, teacher={"model": teachers[0], "weight": 0.7})
     whole, resumed, micro = (tmp_path / name for name in ("whole", "resumed", "micro"))
-    finetune.run(dataclasses.replace(here, workdir=str(whole)))
+    finetune.run(finetune_config(here, workdir=str(whole)))
     lines = [x for x in json_lines(whole / "metrics.jsonl") if "train/loss" in x]
     for line in lines:
         mixed = 0.3 * line["train/hard_loss"] + 0.7 * line["train/soft_loss"]
@@ -150,22 +150,23 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
     assert f"| taught by | {teachers[0]} |" in (whole / "model/README.md").read_text()
 
     # The teacher may have moved meanwhile: it is known by its weights.
-    stopped = dataclasses.replace(here, workdir=str(resumed))
+    stopped = finetune_config(here, workdir=str(resumed))
     run_until(3, lambda: finetune.run(stopped), monkeypatch)
-    finetune.run(dataclasses.replace(here, workdir=str(resumed), teacher=teachers[1]))
+    finetune.run(finetune_config(here, workdir=str(resumed), teacher={"model": teachers[1]}))
     assert json_lines(resumed / "metrics.jsonl") == json_lines(whole / "metrics.jsonl")
     found, expected = (load_file(w / "model/model.safetensors") for w in (resumed, whole))
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor)
 
-    other = dataclasses.replace(here, workdir=str(whole), teacher=saved_teacher(["low", "high"]))
+    stranger = saved_teacher(["low", "high"])
+    other = finetune_config(here, workdir=str(whole), teacher={"model": stranger})
     with pytest.raises(ValueError, match="teacher_weights: '"):
         finetune.run(other)
-    without = dataclasses.replace(config, workdir=str(whole))
+    without = finetune_config(config, workdir=str(whole))
     with pytest.raises(ValueError, match=r"teacher_weights: '\w+' -> None"):
         finetune.run(without)
 
-    finetune.run(dataclasses.replace(here, workdir=str(micro), accumulation_steps=2))
+    finetune.run(finetune_config(here, workdir=str(micro), accumulation_steps=2))
     for a, b in zip(lines, json_lines(micro / "metrics.jsonl"), strict=False):
         np.testing.assert_allclose(a["train/soft_loss"], b["train/soft_loss"], rtol=1e-3)
 
@@ -177,14 +178,13 @@ def test_every_kind_of_task_can_be_taught_and_comes_nearer_to_its_teacher(
     config, files, tmp_path, kind
 ):
     task = "classify" if kind == "multi" else kind
-    here = dataclasses.replace(config, task=task, **files[kind], max_length=60)
-    finetune.run(dataclasses.replace(here, workdir=str(tmp_path / "teacher"), num_epochs=8))
-    student = dataclasses.replace(
+    here = finetune_config(config, task=task, **files[kind], max_length=60)
+    finetune.run(finetune_config(here, workdir=str(tmp_path / "teacher"), num_epochs=8))
+    student = finetune_config(
         here,
-        teacher=str(tmp_path / "teacher" / "model"),
+        teacher={"model": str(tmp_path / "teacher" / "model"), "weight": 1.0},
         workdir=str(tmp_path / "student"),
         num_epochs=8,
-        soft_weight=1.0,
     )
     finetune.run(student)
     lines = json_lines(tmp_path / "student" / "metrics.jsonl")
@@ -194,11 +194,11 @@ def test_every_kind_of_task_can_be_taught_and_comes_nearer_to_its_teacher(
 
 @pytest.mark.slow
 def test_a_tagger_on_a_frozen_encoder_teaches_and_learns(config, files, tmp_path):
-    here = dataclasses.replace(config, task="tag", **files["tag"], max_length=60)
-    tagger = dataclasses.replace(here, feature_layers=(-1,), workdir=str(tmp_path / "tagger"))
+    here = finetune_config(config, task="tag", **files["tag"], max_length=60)
+    tagger = finetune_config(here, tagger={"layers": -1}, workdir=str(tmp_path / "tagger"))
     finetune.run(tagger)
-    teacher = str(tmp_path / "tagger" / "model")
-    again = dataclasses.replace(tagger, teacher=teacher, workdir=str(tmp_path / "again"))
+    teacher = {"model": str(tmp_path / "tagger" / "model")}
+    again = finetune_config(tagger, teacher=teacher, workdir=str(tmp_path / "again"))
     finetune.run(again)
     found, encoder = (
         load_file(f"{path}/model.safetensors")

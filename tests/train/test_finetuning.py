@@ -11,11 +11,11 @@ import pytest
 
 import bertjax
 from bertjax import finetune
-from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.config import OptimizerConfig
 from bertjax.model import HEADS
-from bertjax.tasks import make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import train_bpe, train_modernbert_bpe
-from bertjax.train.experiments import load_run, task_options
+from bertjax.train.experiments import load_run
 from bertjax.train.finetuning import load_for_task
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
@@ -51,8 +51,8 @@ def rows_of(path, names):
 
 def started(folder, task="classify", **files):
     """The task, and the model that its training starts with."""
-    config = FinetuneConfig(task=task, init=str(folder), max_length=32, **files)
-    made = make_task(task, task_options(config))
+    config = finetune_config(task=task, init=str(folder), max_length=32, **files)
+    made = make_task(task, config.options)
     return made, load_for_task(config, made)
 
 
@@ -198,7 +198,7 @@ def test_a_resumed_run_moves_no_weights_again(tmp_path, model_of, monkeypatch):
     folder = model_of(["entailment", "neutral", "contradiction"])
     options = {"train": rows_of(tmp_path / "a.csv", NLI * 4), "dev_fraction": 0}
     optimizer = OptimizerConfig(recipe="adamw", warmup_steps=0)
-    config = FinetuneConfig(
+    config = finetune_config(
         task="classify",
         init=str(folder),
         **options,
@@ -233,7 +233,7 @@ def test_a_tagger_on_bytes_reads_words_in_transformers_as_here(
         row["tags"] = ["O" if word[0] < "e" else "B-X" for word in row["words"]]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     finetune.run(
-        FinetuneConfig(
+        finetune_config(
             task="tag",
             init=str(tmp_path / "init"),
             train=str(tmp_path / "a.jsonl"),
@@ -298,7 +298,7 @@ def test_positions_that_were_never_trained_are_named(
     assert stored["trained_positions"] == 16
     capsys.readouterr()
     for max_length, warns in ((48, True), (16, False)):
-        run = FinetuneConfig(
+        run = finetune_config(
             task="classify",
             init=str(tmp_path / "b"),
             max_length=max_length,
@@ -307,7 +307,7 @@ def test_positions_that_were_never_trained_are_named(
         )
         folder = tmp_path / str(max_length)
         folder.mkdir()
-        loaded = load_run(run, run, folder, [run.workdir])[1]
+        loaded = load_run(run, folder, [run.workdir])[1]
         assert loaded.config.trained_positions == 16  # a fine-tuned model keeps it
         printed = "".join(capsys.readouterr())
         message = f"positions after 16 of {tmp_path / 'b'} were never trained: give --max_length 16"

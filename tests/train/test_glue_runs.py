@@ -1,6 +1,5 @@
 """All tasks of GLUE in one command are the runs of its tasks, however often it is interrupted."""
 
-import dataclasses
 import json
 import shutil
 import zipfile
@@ -12,7 +11,7 @@ import bertjax
 from bertjax import finetune
 from bertjax.base.addresses import place
 from bertjax.base.signals import Interrupted
-from bertjax.config import FinetuneConfig
+from bertjax.tasks import finetune_config
 from bertjax.tasks.glue_benchmark import PAPER_COLUMNS
 from bertjax.train import finetuning
 from bertjax.train import glue as glue_runs
@@ -238,7 +237,7 @@ def test_only_tasks_with_classes_are_calibrated(monkeypatch, tmp_path, capsys):
     seen = {}
 
     def spy(config, clock):
-        seen[config.task] = config.calibrate
+        seen[config.task] = getattr(config.options, "calibrate", False)
         if len(seen) == 2:
             raise Interrupted("enough")
 
@@ -253,37 +252,37 @@ def test_only_tasks_with_classes_are_calibrated(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train": "a.csv"}, "--task glue cannot be combined with --train a.csv"),
-        ({"push_to_hub": "a/b"}, "--push_to_hub a/b: it would have to be another one for each"),
-        ({"shots": 8, "folds": 0}, "--shots 8"),
-        ({"select_by": "f1"}, "--select_by f1"),
-        ({"class_weights": "balanced"}, "--class_weights balanced"),
+        ({"train": "a.csv"}, "--train belongs to --task=.*; --task=glue"),
+        ({"push_to_hub": "a/b"}, "push_to_hub=.* --task glue"),
+        ({"shots": 8, "folds": 0}, "shots=8 .* --task glue"),
+        ({"select_by": "f1"}, "select_by=.* --task glue"),
+        ({"class_weights": "balanced"}, "--class_weights belongs to"),
     ],
 )
 def test_settings_of_a_single_task_are_refused_for_all(fields, message):
-    with pytest.raises(ValueError, match=message):
-        FinetuneConfig(task="glue", **fields)
-    FinetuneConfig(task="glue", select_by="last", seeds=5)
+    with pytest.raises((ValueError, TypeError), match=message):
+        finetune_config(task="glue", **fields)
+    finetune_config(task="glue", select_by="last", seeds=5)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"folds": 1}, "folds=1: give at least 2"),
-        ({"folds": 5, "dev": "a.csv"}, "--folds 5 cannot be combined with --dev a.csv"),
-        ({"folds": 5, "dev_fraction": 0.2}, "--dev_fraction 0.2"),
-        ({"folds": 5, "seeds": 3}, "--seeds 3: the folds take the place of a dev split"),
-        ({"folds": 5, "sweep": True}, "--sweep"),
-        ({"folds": 5, "calibrate": True}, "--calibrate"),
-        ({"folds": 5, "patience": 2}, "--patience 2: a fold that selects a checkpoint cannot"),
-        ({"folds": 5, "select_by": "macro_f1"}, "--select_by macro_f1"),
+        ({"folds": 5, "dev": "a.csv"}, "dev=.* --folds 5"),
+        ({"folds": 5, "dev_fraction": 0.2}, "dev_fraction=.* --folds 5"),
+        ({"folds": 5, "seeds": 3}, "seeds=.* --folds 5"),
+        ({"folds": 5, "sweep": True}, "folds=.* --sweep"),
+        ({"folds": 5, "calibrate": True}, "calibrate=.* --folds 5"),
+        ({"folds": 5, "patience": 2}, "patience=.* --folds 5"),
+        ({"folds": 5, "select_by": "macro_f1"}, "select_by=.* --folds 5"),
         ({"shots": 0}, "shots=0: it must be at least 1"),
-        ({"shots": 8, "sweep": True}, "--shots 8 cannot be combined with --sweep"),
-        ({"shots": 8, "doc_stride": 64}, "--doc_stride 64: a long text has several windows"),
-        ({"select_by": "last", "patience": 3}, "--select_by last cannot be combined"),
-        ({"select_by": "last", "evals_per_epoch": 2}, "--evals_per_epoch 2: the dev split is"),
+        ({"shots": 8, "sweep": True}, "shots=.* --sweep"),
+        ({"shots": 8, "doc_stride": 64}, "doc_stride=.* --shots 8"),
+        ({"select_by": "last", "patience": 3}, "patience=.* --select_by last"),
+        ({"select_by": "last", "evals_per_epoch": 2}, "evals_per_epoch=.* --select_by last"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(FinetuneConfig(task="classify"), **fields)
+        finetune_config(task="classify", **fields)

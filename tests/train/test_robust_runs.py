@@ -19,11 +19,12 @@ from safetensors.numpy import load_file
 from bertjax import finetune
 from bertjax.base.checksums import steps_in
 from bertjax.base.signals import STOPPED, Interrupted, StopSignal, signal_name
-from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
 from bertjax.record.ledger import read_ledger
 from bertjax.record.processes import read_processes
+from bertjax.tasks import finetune_config
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
 from bertjax.train.checkpoint import Checkpointer
@@ -112,7 +113,7 @@ def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them
 def test_fine_tuning_ends_at_parameters_that_are_not_finite_and_goes_on_without_them(
     encoder, files, tmp_path, monkeypatch
 ):
-    config = FinetuneConfig(
+    config = finetune_config(
         **{"task": "classify", "init": str(encoder), "max_length": 32, "batch_size": 8},
         **{"num_epochs": 2, "max_steps": 16, "unroll": 1, "log_every": 4, "evals_per_epoch": 2},
         **files["classify"],

@@ -315,7 +315,7 @@ def test_a_deberta_has_a_generator_with_a_mask_decoder(config, tiny_family, tmp_
 
 
 def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer, written):
-    with pytest.raises(ValueError, match="rtd=.*has no effect without replaced-token detection"):
+    with pytest.raises(ValueError, match="rtd=.*has no effect without --head rtd"):
         dataclasses.replace(config, head="masked_lm")
     with pytest.raises(ValueError, match="hidden_size=16 is not a multiple of num_attention_heads"):
         dataclasses.replace(config, rtd=RtdConfig(hidden_size=16, num_attention_heads=3))
@@ -350,9 +350,7 @@ def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kep
 def test_a_generator_that_is_not_that_of_the_discriminator_is_refused(
     config, tmp_path, tiny, tokenizer, written
 ):
-    with pytest.raises(
-        ValueError, match="generator_init='g' has no effect without --init: give its discr"
-    ):
+    with pytest.raises(ValueError, match="generator_init='g' has no effect without --init"):
         dataclasses.replace(config, generator_init="g")
     with pytest.raises(ValueError, match="generator_init='g' has no effect without replaced-token"):
         dataclasses.replace(config, generator_init="g", init="d", head="masked_lm", rtd=RtdConfig())

@@ -9,11 +9,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bertjax.config import FinetuneConfig, Phase, RtdConfig
+from bertjax.config import Phase, RtdConfig
 from bertjax.config.model import TaggerConfig
 from bertjax.devices import sharding
 from bertjax.model import HEADS, FeatureTagger
 from bertjax.model.recipe import flattened
+from bertjax.tasks import finetune_config
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.program import Program
 from bertjax.train.recipes import make_recipe
@@ -37,7 +38,7 @@ FREEZE_ALL = {"freeze_embeddings": True, "freeze_layers": 2}
 # {name: (settings of a tagging, paths that a checkpoint of it holds)}
 TAGGINGS = {
     "lora": (
-        {"lora_rank": 2, "average_decay": 0.9},
+        {"lora": {"rank": 2}, "average_decay": 0.9},
         {f"frozen/{QUERY}/kernel", f"{QUERY}/lora_a", f"{QUERY}/lora_b", "classifier/kernel"},
     ),
     "frozen layers": (
@@ -45,13 +46,13 @@ TAGGINGS = {
         {f"frozen/{WORDS}", f"frozen/{QUERY}/kernel", f"{QUERY}/kernel", "classifier/kernel"},
     ),
     "frozen encoder": (FREEZE_ALL, {f"frozen/{QUERY}/kernel", "classifier/kernel"}),
-    "tagger": ({"feature_layers": (-1,)}, {f"{QUERY}/kernel", "lstm/l0/input/kernel"}),
+    "tagger": ({"tagger": {"layers": (-1,)}}, {f"{QUERY}/kernel", "lstm/l0/input/kernel"}),
     "nothing frozen": ({}, {f"{QUERY}/kernel", "classifier/kernel"}),
 }
 
 
 def program_of(model, kind, **settings):
-    config = FinetuneConfig(task="tag", init="m", optimizer=RATE, unroll=1, **settings)
+    config = finetune_config(task="tag", init="m", optimizer=RATE, unroll=1, **settings)
     phase = Phase(num_steps=9, max_length=16, batch_size=8)
     return Program(
         config,

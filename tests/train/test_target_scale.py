@@ -10,8 +10,8 @@ import bertjax
 from bertjax import finetune
 from bertjax.config import FinetuneConfig
 from bertjax.model import HEADS
-from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks import finetune_config, make_task
+from bertjax.tasks.classification import RegressionTask, RegressOptions
 from bertjax.tasks.dataset import Example
 from bertjax.train.finetuning import to_original, to_standardized
 
@@ -49,18 +49,18 @@ def test_a_head_converted_to_the_original_scale_predicts_what_the_task_predicts(
 def test_the_scale_is_that_of_the_train_split_and_equal_targets_are_refused(tmp_path, capsys):
     rows = [f"text {i},{100_000 + 1000 * i}\n" for i in range(100)]
     (tmp_path / "train.csv").write_text("text,price\n" + "".join(rows))
-    task = make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+    task = make_task("regress", RegressOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.0))
     values = 100_000 + 1000.0 * np.arange(100)
     assert (task.mean, task.std) == (values.mean(), values.std())
     said = "targets: 100,000 to 199,000, mean 149,500, standard deviation 28,866.1"
     assert said in capsys.readouterr().out
     (tmp_path / "train.csv").write_text("text,price\n" + "".join([*rows, "text,1e9\n"]))
-    make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+    make_task("regress", RegressOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.0))
     said = "train.csv, row 102: the target 1e+09 alone causes 99.0% of the variance"
     assert said in capsys.readouterr().out
     (tmp_path / "train.csv").write_text("text,price\na,5\nb,5\n")
     with pytest.raises(ValueError, match="all targets are 5, so there is nothing to learn"):
-        make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+        make_task("regress", RegressOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.0))
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_prices_are_learnt_as_well_as_standardised_ones_and_saved_in_their_scale
             pairs = zip(sentences[part], targets[part].tolist(), strict=True)
             rows = [f"{text},{target!r}\n" for text, target in pairs]
             (tmp_path / f"{split}.csv").write_text("text,price\n" + "".join(rows))
-        config = FinetuneConfig(
+        config = finetune_config(
             task="regress",
             init=str(encoder),
             train=str(tmp_path / "train.csv"),
@@ -88,7 +88,7 @@ def test_prices_are_learnt_as_well_as_standardised_ones_and_saved_in_their_scale
             unroll=1,
             optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=3e-3),
         )
-        result = bertjax.finetune(dataclasses.replace(config, select_by="r2"))
+        result = bertjax.finetune(finetune_config(config, select_by="r2"))
         scores[name] = result.scores
         if name == "raw":
             found = bertjax.evaluate(result.model, data=tmp_path / "dev.csv")

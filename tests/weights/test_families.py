@@ -8,7 +8,6 @@ import pytest
 
 from bertjax import finetune, predict, prepare, pretrain
 from bertjax.config import (
-    FinetuneConfig,
     OptimizerConfig,
     Phase,
     PrepareConfig,
@@ -17,14 +16,13 @@ from bertjax.config import (
 from bertjax.data.preparation.segments import OBJECTIVES
 from bertjax.inference.masks import fill_mask
 from bertjax.predict import PredictConfig
-from bertjax.tasks import make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import (
     train_bpe,
     train_modernbert_bpe,
     train_unigram,
     train_wordpiece,
 )
-from bertjax.train.experiments import task_options
 from bertjax.train.finetuning import load_for_task
 from bertjax.weights import load_model
 
@@ -112,7 +110,7 @@ def test_pretraining_leaves_a_model_of_its_family(pretrained, sentences):
 @pytest.mark.parametrize("pretrained", FAMILIES, indirect=True)
 def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
     family, run = pretrained
-    config = FinetuneConfig(
+    config = finetune_config(
         task=kind,
         init=str(run / "model"),
         **files[kind],
@@ -144,10 +142,10 @@ def test_dropout_is_that_of_the_flag_wherever_the_family_has_some(
 ):
     folder = written(tmp_path / "m", tiny_family("distilbert"), "encoder", tokenizer)
     for rate in (0.0, 0.3):
-        config = FinetuneConfig(
+        config = finetune_config(
             task="classify", init=str(folder), dropout=rate, max_length=60, **files["classify"]
         )
-        found = load_for_task(config, make_task("classify", task_options(config))).config
+        found = load_for_task(config, make_task("classify", config.options)).config
         assert found.hidden_dropout_prob == found.attention_probs_dropout_prob == rate
         assert found.qa_dropout == found.token_classifier_dropout == rate
         assert (found.classifier_dropout, found.attention_output_dropout) == (None, 0.0)

@@ -13,6 +13,7 @@ import pytest
 
 import bertjax
 from bertjax.model.sentence_embedding import ACTIVATIONS, pooled
+from bertjax.tasks import finetune_config
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import sentence_transformers as files
 from bertjax.weights.source import open_source
@@ -410,7 +411,7 @@ def test_weights_of_modules_that_change_are_saved(library, save, texts, tmp_path
 @pytest.fixture(scope="module")
 def trained(library, save, sentences, tmp_path_factory):
     """A model with modules that is trained further: (directory before, result of the training)."""
-    from bertjax.config import FinetuneConfig, OptimizerConfig
+    from bertjax.config import OptimizerConfig
     from bertjax.train.experiments import finetune
 
     folder = save(
@@ -430,7 +431,7 @@ def trained(library, save, sentences, tmp_path_factory):
     (workdir / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     optimizer = OptimizerConfig(recipe="adamw", learning_rate=1e-3, schedule="hf", warmup_steps=0)
     return folder, finetune(
-        FinetuneConfig(
+        finetune_config(
             task="embed",
             init=str(folder),
             train=str(workdir / "pairs.jsonl"),

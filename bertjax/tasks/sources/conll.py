@@ -15,18 +15,16 @@ from typing import NamedTuple
 
 from bertjax.base.files import brief
 from bertjax.tasks.dataset import ChangeCounts, Dataset, Example, KeptExamples
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1, word_accuracy
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.data_files import NAMED_COLUMNS, read_lines, row_name, suffix_of
-from bertjax.tasks.sources.official import DatasetRow, decode, find_files, official_dataset
-from bertjax.tasks.tagging import (
+from bertjax.tasks.sources.official import DatasetRow, decode, find_files
+from bertjax.tasks.tags import (
     NO_TAG,
     OUTSIDE,
     PARTS_OF_SPEECH,
     PLACEHOLDERS,
     UNLABELLED,
-    TagTask,
     marked_scheme,
     tag_scheme,
 )
@@ -322,12 +320,6 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     return [] in lines[lines.index(rows[0]) :]
 
 
-def _make(options: TaskOptions) -> TagTask:
-    data = official_dataset(options, read_conll2003, "conll2003", read_dataset_row)
-    stride = options.doc_stride
-    return TagTask(name="conll", source=data, labels=CONLL_LABELS, doc_stride=stride)
-
-
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
     """Computes conlleval's metrics of the tags in the last columns of two files.
 
@@ -405,6 +397,3 @@ def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence
             before = tag
     is_iob1 = ("I", False) in starts and ("B", False) not in starts
     return "IOB1" if is_iob1 else "IOB2", converted
-
-
-CONLL_TASK = TaskDefinition(name="conll", kinds=(TagTask,), make=_make, score_files=score_files)

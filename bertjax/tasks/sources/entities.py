@@ -17,7 +17,7 @@ from bertjax.base.files import brief
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.sources.data_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tables import Row, shorten
-from bertjax.tasks.tagging import NO_TAG, PLACEHOLDERS, Word, split_words
+from bertjax.tasks.tags import NO_TAG, PLACEHOLDERS, Word, split_words
 
 # Keys that may have the kind of an entity.
 _KINDS = ("label", "type", "tag", "entity", "entity_group", "category")

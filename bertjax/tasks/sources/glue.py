@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief, naming_write_errors, write_text, writing
+from bertjax.config.task_options import OfficialOptions
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
-from bertjax.tasks.dataset import ChangeCounts, Dataset, Example
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.dataset import ChangeCounts, Dataset, Example, Fold
+from bertjax.tasks.definition import (
+    CalibrationOptions,
+    ClassOptions,
+    TaskDefinition,
+    WindowOptions,
+)
 from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
 from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.official import (
@@ -477,7 +483,28 @@ GLUE: dict[str, GlueSpec] = {
 }
 
 
-def _make(spec: GlueSpec, options: TaskOptions) -> Task:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueRegressionOptions(WindowOptions, OfficialOptions):
+    """Options of --task=stsb."""
+
+    submission: str | None = None
+    """Zip file for the GLUE server, to which the test predictions are added; None: submission.zip
+    in the folder of the predictions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueOptions(CalibrationOptions, ClassOptions, GlueRegressionOptions):
+    """Options of a classification of GLUE."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllGlueOptions(CalibrationOptions, GlueRegressionOptions):
+    """Options of --task=glue, which trains on all tasks of GLUE, one after the other."""
+
+    recipes = ("lora",)
+
+
+def _make(spec: GlueSpec, options: GlueRegressionOptions | GlueOptions, fold: Fold | None) -> Task:
     convert = functools.partial(_read_dataset_row, spec)
     files = functools.partial(read_glue, spec)
     data = official_dataset(options, files, f"glue/{spec.name}", convert)
@@ -499,9 +526,9 @@ GLUE_TASKS = tuple(
     TaskDefinition(
         name=spec.name,
         kinds=(ClassificationTask if spec.labels else RegressionTask,),
+        options=GlueOptions if spec.labels else GlueRegressionOptions,
         make=functools.partial(_make, spec),
         metric=spec.metric,
-        submission=bool(spec.submission),
         score_files=functools.partial(score_submission, spec),
     )
     for spec in GLUE.values()

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from bertjax.tasks.dataset import By, Dataset, text_digest
-from bertjax.tasks.definition import TaskOptions
+from bertjax.config.task_options import OwnFilesOptions
+from bertjax.tasks.dataset import By, Dataset, Fold, text_digest
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
 
@@ -150,8 +150,14 @@ BY_PASSAGE = By(operator.attrgetter("pair"), grouped, grouped_folds, "whole pass
 AT_RANDOM = By(lambda _: None, stratified, stratified_folds, "at random")
 
 
-def divide(data: DatasetT, options: TaskOptions, by: By) -> DatasetT:
-    """Holds out a dev split if `data` has none and `options` say so; prints notes for the user.
+# Fraction of the user's train file that is held out if there is no dev file.
+DEV_FRACTION = 0.1
+
+
+def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) -> DatasetT:
+    """Holds out a fold, or the fraction that `options` say, if `data` has no dev split.
+
+    Notes for the user are printed.
 
     Raises:
         ValueError: there are fewer different texts than folds, or a fold is empty.
@@ -169,7 +175,9 @@ def divide(data: DatasetT, options: TaskOptions, by: By) -> DatasetT:
                 f"{data.path('dev')} have a text that is trained on, so that the scores on them "
                 "are better than those of new texts would be."
             )
-    elif options.dev_fraction or options.fold:
-        data = data.split(by, options.dev_fraction or 0.0, options.fold)
+        return data
+    fraction = DEV_FRACTION if options.dev_fraction is None else options.dev_fraction
+    if fraction or fold:
+        data = data.split(by, fraction, fold)
         print(data.note)
     return data

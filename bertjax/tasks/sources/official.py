@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.cloud.hub import fetch
+from bertjax.config.task_options import OfficialOptions
 from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
 from bertjax.tasks.dataset import ChangeCounts, Dataset, Example
-from bertjax.tasks.definition import TaskOptions
 
 
 def find_files(
@@ -188,7 +188,7 @@ def prepared_dataset(
 
 
 def official_dataset(
-    options: TaskOptions,
+    options: OfficialOptions,
     files: Callable[[str], Dataset],
     builder: str,
     convert: Callable[[DatasetRow], Example | None],

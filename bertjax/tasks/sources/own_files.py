@@ -11,6 +11,7 @@ from typing import Any
 
 from bertjax.base.files import brief
 from bertjax.tasks.dataset import BadRows, ChangeCounts, Dataset, Example, distinct
+from bertjax.tasks.definition import TableOptions, files_of
 from bertjax.tasks.sources.advice import escape_note
 from bertjax.tasks.sources.columns import (
     Columns,
@@ -168,6 +169,25 @@ def read_tables(
         kind=kind,
         columns_of=columns_of,
         multi_label=several,
+    )
+
+
+def own_tables(kind: OwnKind, options: TableOptions, **settings: Any) -> OwnDataset:
+    """Reads the tables of the user's `options`; `settings` are further arguments of `read_tables`.
+
+    Raises:
+        ValueError: the kind of task needs a train split, but there is none.
+    """
+    files = files_of(options)
+    if kind in PER_SPLIT and "train" not in files:
+        raise ValueError(f"--task={kind} trains on your own files: give --train.")
+    return read_tables(
+        kind,
+        **files,
+        columns=options.columns,
+        bad_rows="skip" if options.skip_bad_rows else "refuse",
+        can_skip=True,
+        **settings,
     )
 
 

@@ -23,10 +23,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, read_json
-from bertjax.tasks.dataset import BadRows, ChangeCounts, Dataset, Example
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.dataset import BadRows, ChangeCounts, Dataset, Example, Fold
+from bertjax.tasks.definition import TaskDefinition, files_of
 from bertjax.tasks.metrics import squad1, squad2
-from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
+from bertjax.tasks.question_answering import (
+    IMPOSSIBLE,
+    NOWHERE,
+    QaOptions,
+    SpanTask,
+    Squad2Options,
+    SquadOptions,
+    span_task,
+)
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.data_files import (
     CSV_SUFFIXES,
@@ -492,20 +500,21 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
     return with_answers(asked, answers, row.split, row.counts)
 
 
-def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
+def _make(
+    name: str, version: Version, options: SquadOptions | Squad2Options, fold: Fold | None
+) -> SpanTask:
     files = functools.partial(read_squad, version=version)
     data = official_dataset(options, files, f"squad/v{version}", read_dataset_row)
-    impossible = version == "2.0"
-    return SpanTask(name=name, source=data, with_impossible=impossible, **options.all_span_options)
+    return span_task(options, name=name, source=data, with_impossible=version == "2.0")
 
 
-def _make_qa(options: TaskOptions) -> SpanTask:
-    if not options.files:
+def _make_qa(options: QaOptions, fold: Fold | None) -> SpanTask:
+    files = files_of(options)
+    if not files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
-    ignored = options.columns.ignored
-    data = read_questions(options.files, bad_rows, can_skip=True, ignored=ignored)
-    data = divide(data, options, BY_PASSAGE)
+    data = read_questions(files, bad_rows, can_skip=True, ignored=options.ignore_columns)
+    data = divide(data, options, fold, BY_PASSAGE)
     counts = []
     impossible = 0
     for split in data.splits:
@@ -518,9 +527,7 @@ def _make_qa(options: TaskOptions) -> SpanTask:
             f"Questions without an answer: {', '.join(counts)}. The model can give no answer, and "
             "the scores are those of SQuAD 2.0."
         )
-    return SpanTask(
-        name="qa", source=data, with_impossible=impossible > 0, **options.all_span_options
-    )
+    return span_task(options, name="qa", source=data, with_impossible=impossible > 0)
 
 
 def _score_files(
@@ -575,13 +582,12 @@ SQUAD_TASKS = (
         TaskDefinition(
             name=name,
             kinds=(SpanTask,),
+            options=Squad2Options if version == "2.0" else SquadOptions,
             make=functools.partial(_make, name, version),
             score_files=functools.partial(_score_files, version),
             scores_null_odds=version == "2.0",
         )
         for name, version in VERSIONS.items()
     ),
-    TaskDefinition(
-        name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, columns=("ignored",)
-    ),
+    TaskDefinition(name="qa", kinds=(SpanTask,), options=QaOptions, make=_make_qa),
 )

@@ -1,13 +1,16 @@
 """The SWAG task: to select which of four endings continues a situation (Zellers et al. 2018)."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.base.checked import Rate
 from bertjax.base.files import brief
+from bertjax.config.task_options import OfficialOptions
 from bertjax.tasks.classification import ChoiceTask
-from bertjax.tasks.dataset import Dataset, Example
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.dataset import Dataset, Example, Fold
+from bertjax.tasks.definition import TaskDefinition
 from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.official import DatasetRow, decode, find_files, official_dataset
 from bertjax.tasks.sources.tables import Table
@@ -63,9 +66,17 @@ def read_dataset_row(row: DatasetRow) -> Example:
     return _example(str(row.number), row.where, row.fields, row.fields["label"])
 
 
-def _make(options: TaskOptions) -> ChoiceTask:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SwagOptions(OfficialOptions):
+    """Options of --task=swag."""
+
+    label_smoothing: Rate = 0.0
+    """Share of each label that is spread evenly over all choices in the training loss."""
+
+
+def _make(options: SwagOptions, fold: Fold | None) -> ChoiceTask:
     data = official_dataset(options, read_swag, "swag", read_dataset_row)
     return ChoiceTask(name="swag", source=data, num_choices=4)
 
 
-SWAG_TASK = TaskDefinition(name="swag", kinds=(ChoiceTask,), make=_make)
+SWAG_TASK = TaskDefinition(name="swag", kinds=(ChoiceTask,), options=SwagOptions, make=_make)

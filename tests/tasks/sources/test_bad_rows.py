@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from bertjax.tasks import TaskOptions, dataset, make_task
+from bertjax.tasks import dataset, make_task
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.training_data import check_splits, write_training_data
@@ -90,7 +92,7 @@ def test_many_bad_rows_are_counted(tmp_path):
 
 def test_bad_rows_can_be_left_out_also_those_with_a_label_that_training_lacks(file, tmp_path):
     (tmp_path / "dev.csv").write_text("text,label\na,yes\nb,never\n")
-    options = TaskOptions(train=str(file), dev=str(tmp_path / "dev.csv"), skip_bad_rows=True)
+    options = ClassifyOptions(train=str(file), dev=str(tmp_path / "dev.csv"), skip_bad_rows=True)
     task = make_task("classify", options)
     tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] text a b".split()
     tokenizer = WordPieceTokenizer({token: i for i, token in enumerate(tokens)}, do_lower_case=True)
@@ -101,7 +103,7 @@ def test_bad_rows_can_be_left_out_also_those_with_a_label_that_training_lacks(fi
     bad = task.source.all_bad_rows()
     assert len(bad) == 5 and ("dev", 3) == (bad[-1][0], int(bad[-1][1].split("row ")[1][0]))
     (tmp_path / "good.csv").write_text("text,label\na,yes\nb,no\n")
-    good = TaskOptions(train=str(tmp_path / "good.csv"), dev=options.dev)
+    good = ClassifyOptions(train=str(tmp_path / "good.csv"), dev=options.dev)
     refused = make_task("classify", good)
     with pytest.raises(ValueError, match="label 'never' does not occur in training"):
         check_splits(refused, tokenizer, 16)
@@ -128,9 +130,9 @@ def questions(tmp_path):
 
 def test_questions_that_cannot_be_used_are_refused_all_at_once_or_left_out(questions):
     with pytest.raises(ValueError, match="4 rows cannot be used.*--skip_bad_rows") as error:
-        make_task("qa", TaskOptions(train=questions))
+        make_task("qa", QaOptions(train=questions))
     assert "question no text" in str(error.value)
-    task = make_task("qa", TaskOptions(train=questions, skip_bad_rows=True))
+    task = make_task("qa", QaOptions(train=questions, skip_bad_rows=True))
     assert [example.id for example in task.source.examples("train")] == ["good"]
     assert len(task.source.all_bad_rows()) == 4
 

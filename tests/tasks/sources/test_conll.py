@@ -5,12 +5,12 @@ import pytest
 
 from bertjax.inference.evaluation import from_file
 from bertjax.tasks.dataset import ChangeCounts
-from bertjax.tasks.definition import TaskOptions
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.conll import CONLL_LABELS, has_columns, read_conll, read_conll2003
 from bertjax.tasks.sources.own_files import read_tables
-from bertjax.tasks.tagging import TagTask, order_tags, tag_scheme
+from bertjax.tasks.tagging import TagOptions, TagTask
+from bertjax.tasks.tags import order_tags, tag_scheme
 
 IOB1 = """-DOCSTART- -X- O O
 
@@ -262,7 +262,7 @@ def test_a_word_without_a_label_is_neither_trained_on_nor_scored(tmp_path, capsy
     else:
         lines = [{"words": words, "tags": tags} for words, tags in tagged]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    task = make_task("tag", TaskOptions(train=str(path), dev_fraction=0.0))
+    task = make_task("tag", TagOptions(train=str(path), dev_fraction=0.0))
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and task.best_metric == "f1"
     examples = [*task.data.examples("train")]
     assert examples[0].label == ("B-PER", "", "B-LOC")
@@ -314,14 +314,14 @@ def test_entity_scores_never_vanish_without_a_warning(tmp_path, capsys):
     path = tmp_path / "train.conll"
     warning = "warning: no entities are scored, because tags such as"
     path.write_text("Anna B-PER\nRoe I-PER\nleft VBD\nat IN\nnoon NN\n\nIt O\n")
-    task = make_task("tag", TaskOptions(train=str(path), dev_fraction=0.0))
+    task = make_task("tag", TagOptions(train=str(path), dev_fraction=0.0))
     assert task.best_metric == "accuracy"
     assert f"{warning} 'B-PER'" in capsys.readouterr().out
     path.write_text("Anna NNP\nleft VBD\n\nIt _\n")
-    make_task("tag", TaskOptions(train=str(path), dev_fraction=0.0))
+    make_task("tag", TagOptions(train=str(path), dev_fraction=0.0))
     assert f"{warning} '_'" in capsys.readouterr().out
     path.write_text("Anna NNP\nleft VBD\n")
-    make_task("tag", TaskOptions(train=str(path), dev_fraction=0.0))
+    make_task("tag", TagOptions(train=str(path), dev_fraction=0.0))
     assert "warning" not in capsys.readouterr().out
 
 

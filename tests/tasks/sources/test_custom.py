@@ -5,10 +5,12 @@ import tracemalloc
 import pandas
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ChoiceOptions, ClassifyOptions, RegressOptions
 from bertjax.tasks.dataset import KeptExamples
-from bertjax.tasks.registry import learn_labels
+from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.labels import learn_labels
 from bertjax.tasks.sources.own_files import count_choices, read_tables, with_indices
 from bertjax.tasks.sources.tables import Table
 
@@ -232,10 +234,10 @@ def test_multi_hot_labels_are_refused(write, values):
 def test_labels_of_several_classes_in_a_cell_are_warned_of(write, capsys):
     cells = ["screen", "screen|price", "price|battery", "screen|battery", "battery"]
     text = "text,label\n" + "".join(f"t{i},{cell}\n" for i, cell in enumerate(cells * 4))
-    make_task("classify", TaskOptions(train=write("a.csv", text)))
+    make_task("classify", ClassifyOptions(train=write("a.csv", text)))
     assert "give --label_separator '|'" in capsys.readouterr().out
     text = text.replace("|", " and ").replace("screen and price", "Paris|TX")
-    make_task("classify", TaskOptions(train=write("b.csv", text)))
+    make_task("classify", ClassifyOptions(train=write("b.csv", text)))
     assert "--label_separator" not in capsys.readouterr().out
 
 
@@ -346,7 +348,9 @@ CHOICES = "question,choice1,choice2,choice3,label\n"
 def chosen(write, labels, choices="x,y,z", **options):
     rows = "".join(f"Why?,{choices},{label}\n" for label in labels)
     options["train"] = str(write("a.csv", CHOICES + rows))
-    task = make_task("choice", TaskOptions(dev_fraction=0.0, **options))
+    task = make_task(
+        "choice", ChoiceOptions(**({} if "dev" in options else {"dev_fraction": 0.0}) | options)
+    )
     return [example.label for example in task.source.examples("train")]
 
 
@@ -515,7 +519,7 @@ def test_tsv_that_is_quoted_as_csv_is_warned_about(tmp_path):
 def test_labels_of_dev_that_are_equal_numbers_are_the_classes_of_train(write):
     train = write("a.csv", "text,label\na,1.0\nb,0.0\nc,1.0\n")
     dev = write("b.csv", "text,label\na,1\nb,0\n")
-    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    task = make_task("classify", ClassifyOptions(train=train, dev=dev))
     assert task.labels == ("0.0", "1.0")
     assert [example.label for example in task.source.examples("dev")] == ["1.0", "0.0"]
 
@@ -524,7 +528,7 @@ def test_classes_that_are_equal_as_numbers_stay_apart(write):
     labels = ["1.1", "1.10", "2", "02", "2.0"]
     rows = "".join(f"text {label},{label}\n" for label in labels)
     train, dev = (write(f"{name}.csv", "text,label\n" + rows) for name in "ab")
-    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    task = make_task("classify", ClassifyOptions(train=train, dev=dev))
     assert set(task.labels) == set(labels)
     for split in ("train", "dev"):
         assert [example.label for example in task.source.examples(split)] == labels
@@ -603,7 +607,7 @@ def test_last_columns_without_a_name_are_those_of_a_spreadsheet(write):
 def test_points_that_may_separate_thousands_are_asked_about(write, targets, asked, capsys):
     rows = "".join(f"a{i},{target}\n" for i, target in enumerate(targets))
     path = str(write("a.csv", f"text,score\n{rows}"))
-    make_task("regress", TaskOptions(train=path, dev_fraction=0.0))
+    make_task("regress", RegressOptions(train=path, dev_fraction=0.0))
     printed = capsys.readouterr().out
     assert (f"such as {asked}, which is read as the decimal number" in printed) == bool(asked)
 
@@ -631,7 +635,7 @@ def test_a_second_text_that_repeats_is_asked_about(write):
 def test_truth_values_are_one_class_however_they_are_written(write):
     train = write("a.csv", "text,label\na,TRUE\nb,FALSE\n")
     dev = write("b.jsonl", [{"text": "a", "label": True}, {"text": "b", "label": False}])
-    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    task = make_task("classify", ClassifyOptions(train=train, dev=dev))
     assert [example.label for example in task.source.examples("dev")] == ["TRUE", "FALSE"]
 
 
@@ -675,7 +679,7 @@ def test_labels_that_differ_in_spelling_alone_are_named(write, capsys, kind, oth
     rows[1][name] = "bad" if kind == "classify" else ["bad", "bad"]
     rows[5][name] = other if kind == "classify" else [other, "bad"]
     path = write("a.jsonl", rows)
-    task = make_task(kind, TaskOptions(train=str(path), dev_fraction=0))
+    task = make_task(kind, options_class(kind)(train=str(path), dev_fraction=0))
     assert set(task.labels) == {"good", "bad", other}
     names = " and ".join(map(repr, sorted(["good", other])))
     assert f"warning: the labels {names} are read as different classes" in capsys.readouterr().out
@@ -697,7 +701,7 @@ def test_texts_that_may_be_missing_values_are_counted(write, kind, columns, colu
     made = {name: values.get(name, ("A film on a day", "Two films, one day")) for name in columns}
     rows = [{name: pair[i % 2] for name, pair in made.items()} for i in range(4)]
     rows[2][column] = missing
-    task = make_task(kind, TaskOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
+    task = make_task(kind, options_class(kind)(train=str(write("a.jsonl", rows)), dev_fraction=0))
     assert len(list(task.data.examples("train"))) == 4
     (note,) = task.data.change_notes()
     assert f"a text such as {missing!r}" in note
@@ -706,6 +710,6 @@ def test_texts_that_may_be_missing_values_are_counted(write, kind, columns, colu
 
 def test_none_may_be_one_of_several_choices(write):
     rows = [{"text": "How many?", "choices": ["None", "N/A"], "label": i % 2} for i in range(4)]
-    task = make_task("choice", TaskOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
+    task = make_task("choice", ChoiceOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
     assert len(list(task.data.examples("train"))) == 4
     assert task.data.change_notes() == []

@@ -6,8 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Fold
+from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources.held_out import (
     BY_CLASS,
     BY_PASSAGE,
@@ -17,6 +19,7 @@ from bertjax.tasks.sources.held_out import (
     spread_folds,
     stratified_folds,
 )
+from bertjax.tasks.tagging import TagOptions
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
@@ -62,7 +65,7 @@ def test_folds_are_drawn_by_the_seed(choice):
 def parts(task: str, count: int, **files):
     made = []
     for index in range(count):
-        source = make_task(task, TaskOptions(**files, fold=Fold(index, count, 0))).source
+        source = make_task(task, options_class(task)(**files), Fold(index, count, 0)).source
         texts = {s: [(e.text, e.pair) for e in source.examples(s)] for s in ("train", "dev")}
         made.append((source.held_out_indices(), texts["train"], texts["dev"]))
     return made
@@ -85,8 +88,8 @@ def test_every_fold_has_the_same_classes_although_one_lacks_an_example_of_a_clas
     rows = [f"text {i},{'once' if i == 7 else 'ab'[i % 2]}\n" for i in range(20)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
     for index in range(4):
-        options = TaskOptions(train=str(tmp_path / "a.csv"), fold=Fold(index, 4, 0))
-        assert make_task("classify", options).labels == ("a", "b", "once")
+        options = ClassifyOptions(train=str(tmp_path / "a.csv"))
+        assert make_task("classify", options, Fold(index, 4, 0)).labels == ("a", "b", "once")
 
 
 def test_questions_about_a_passage_are_in_one_fold(tmp_path):
@@ -103,11 +106,9 @@ def test_questions_about_a_passage_are_in_one_fold(tmp_path):
 
 def test_too_many_folds_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\none,a\ntwo,b\nthree,a\n")
-    options = TaskOptions(train=str(tmp_path / "a.csv"), fold=Fold(0, 5, 0))
+    options = ClassifyOptions(train=str(tmp_path / "a.csv"))
     with pytest.raises(ValueError, match="--folds 5: the 3 examples in .*: give fewer folds"):
-        make_task("classify", options)
-    with pytest.raises(ValueError, match="--folds: without effect for --task=rte"):
-        make_task("rte", TaskOptions(data_dir=".", fold=Fold(0, 5, 0)))
+        make_task("classify", options, Fold(0, 5, 0))
 
 
 def test_rare_entity_types_are_held_out_in_proportion(tmp_path, capsys):
@@ -116,7 +117,7 @@ def test_rare_entity_types_are_held_out_in_proportion(tmp_path, capsys):
         for i in range(200)
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = make_task("tag", TaskOptions(train=str(tmp_path / "a.jsonl"), dev_fraction=0.2))
+    task = make_task("tag", TagOptions(train=str(tmp_path / "a.jsonl"), dev_fraction=0.2))
     dev = [e.label for e in task.source.examples("dev")]
     assert Counter(dev) == {("O", "O"): 38, ("O", "B-RARE"): 2}
     assert ": the same share of every label; " in capsys.readouterr().out

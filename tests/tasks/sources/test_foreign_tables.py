@@ -15,8 +15,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bertjax.tasks.definition import Fold, TaskOptions
-from bertjax.tasks.registry import make_task
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.dataset import Fold
+from bertjax.tasks.registry import make_task, options_class
+from bertjax.tasks.sources.glue import GlueRegressionOptions
 from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import read_number
@@ -411,7 +413,7 @@ def test_values_of_python_are_read_by_their_meaning():
 
 
 def make(path, task="classify", **options):
-    return make_task(task, TaskOptions(train=str(path), dev=str(path), **options))
+    return make_task(task, options_class(task)(train=str(path), dev=str(path), **options))
 
 
 PLACEHOLDERS = ("NA", "nan", "NULL", "#N/A", "None", "none", "N/A", "-", "?", "_", "-1", "-100")
@@ -449,11 +451,11 @@ def test_placeholders_among_several_labels_and_in_folds_are_no_classes(tmp_path)
     rows[5]["labels"] = ["-"]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for options in ({"dev_fraction": 0.2}, {"fold": Fold(0, 3, 0)}):
-        given = TaskOptions(train=str(path), **options)
+    given = ClassifyOptions(train=str(path), dev_fraction=0.2)
+    for fold in (None, Fold(0, 3, 0)):
         with pytest.raises(ValueError, match="row 6: the label '-' usually marks a missing one"):
-            make_task("classify", given)
-        task = make_task("classify", dataclasses.replace(given, skip_bad_rows=True))
+            make_task("classify", given, fold)
+        task = make_task("classify", dataclasses.replace(given, skip_bad_rows=True), fold)
         assert task.labels == ("a", "b")
 
 
@@ -502,11 +504,11 @@ def test_equal_targets_are_said_even_if_their_mean_is_rounded(tmp_path):
 def test_scores_of_stsb_are_from_0_to_5(tmp_path, score):
     row = "index\tsentence1\tsentence2\tscore\n0\ta\tb\t{}\n"
     (tmp_path / "dev.tsv").write_text(row.format(score))
-    task = make_task("stsb", TaskOptions(data_dir=str(tmp_path)))
+    task = make_task("stsb", GlueRegressionOptions(data_dir=str(tmp_path)))
     with pytest.raises(ValueError, match="row 2: the score .* of stsb is not within 0 to 5"):
         list(task.source.examples("dev"))
     (tmp_path / "dev.tsv").write_text(row.format("5.000"))
-    task = make_task("stsb", TaskOptions(data_dir=str(tmp_path)))
+    task = make_task("stsb", GlueRegressionOptions(data_dir=str(tmp_path)))
     assert [e.label for e in task.source.examples("dev")] == [5.0]
 
 

@@ -15,13 +15,14 @@ import zstandard
 
 from bertjax.inference import evaluation
 from bertjax.inference.evaluation import from_file
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import data_files, read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.sources.typed_rows import as_file, rows_as_files
-from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.tagging import TagOptions, TagTask
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -180,7 +181,7 @@ def test_questions_with_their_passages_in_a_table(tmp_path, suffix):
     assert (first.id, first.text, first.pair) == ("1", "Who left?", "Anna left.")
     assert first.answers == (("Anna", 0),) and first.label is None
     assert second.label == "impossible"
-    assert make_task("qa", TaskOptions(train=str(path))).source is not None
+    assert make_task("qa", QaOptions(train=str(path))).source is not None
 
 
 def test_a_folder_of_questions(tmp_path):
@@ -457,8 +458,9 @@ def test_of_a_saved_dataset_dict_each_flag_takes_its_own_split(datasets, table, 
     splits = {"train": table, "validation": table.select([1]), "test": table.select([2])}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "d")
     folder = str(tmp_path / "d")
-    columns = Columns(text="tokens", label="ner_tags")
-    options = TaskOptions(train=folder, dev=folder, test=folder, columns=columns)
+    options = TagOptions(
+        train=folder, dev=folder, test=folder, text_column="tokens", label_column="ner_tags"
+    )
     source = make_task("tag", options).data
     found = [[e.words for e in source.examples(split)] for split in ("train", "dev", "test")]
     assert found == [[("Anna", "left"), ("Bo", "Roe"), ("It",)], [("Bo", "Roe")], [("It",)]]
@@ -469,7 +471,7 @@ def test_of_a_saved_dataset_dict_each_flag_takes_its_own_split(datasets, table, 
     assert [e.words for e in from_file(task, folder, Columns())[1]] == [("It",)]
     datasets.DatasetDict({"a": table}).save_to_disk(tmp_path / "e")
     with pytest.raises(ValueError, match="e holds the splits a, but none named train"):
-        make_task("tag", TaskOptions(train=str(tmp_path / "e")))
+        make_task("tag", TagOptions(train=str(tmp_path / "e")))
     with pytest.raises(ValueError, match="splits or files of Arrow"):
         data_files(tmp_path / "d", "embed")
 

@@ -6,7 +6,9 @@ from collections import Counter
 
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.held_out import BY_CLASS, BY_RAREST, grouped, spread, stratified
 from bertjax.tasks.sources.own_files import read_tables
 
@@ -46,7 +48,7 @@ def test_groups_are_held_out_whole():
 def options(tmp_path):
     rows = [f"text {i},{'rare' if i % 50 == 0 else 'usual'}\n" for i in range(200)]
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))
-    return TaskOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1)
+    return ClassifyOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1)
 
 
 def test_a_task_without_a_dev_file_evaluates_a_tenth_and_says_so(options, capsys):
@@ -60,16 +62,18 @@ def test_a_task_without_a_dev_file_evaluates_a_tenth_and_says_so(options, capsys
 
 
 def test_nothing_is_held_out_where_there_is_a_dev_file_or_the_user_wants_all(options, tmp_path):
-    everything = TaskOptions(train=options.train, dev_fraction=0.0)
+    everything = ClassifyOptions(train=options.train, dev_fraction=0.0)
     assert make_task("classify", everything).source.splits == ("train",)
-    two = TaskOptions(train=options.train, dev=options.train, dev_fraction=0.1)
+    two = ClassifyOptions(train=options.train, dev=options.train)
     assert len(list(make_task("classify", two).source.examples("train"))) == 200
 
 
 def test_copies_of_a_text_are_not_evaluated_with_a_model_that_saw_them(tmp_path, capsys):
     rows = [f"text {i % 60},{'yes' if i % 7 < 3 else 'no'}\n" for i in range(300)]
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))
-    task = make_task("classify", TaskOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1))
+    task = make_task(
+        "classify", ClassifyOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1)
+    )
     texts = {split: [e.text for e in task.source.examples(split)] for split in ("train", "dev")}
     assert len(texts["dev"]) == 30 and len(texts["train"]) == 270
     assert set(texts["dev"]).isdisjoint(texts["train"])
@@ -80,7 +84,7 @@ def test_it_is_said_if_no_example_can_be_held_out(tmp_path, capsys):
     # The columns are swapped: the classes are taken for the texts.
     rows = [f"{'ab'[i % 2]},class {i % 10}\n" for i in range(40)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
-    task = make_task("classify", TaskOptions(train=str(tmp_path / "a.csv"), dev_fraction=0.1))
+    task = make_task("classify", ClassifyOptions(train=str(tmp_path / "a.csv"), dev_fraction=0.1))
     assert "dev" not in task.source.splits
     printed = capsys.readouterr().out
     assert "none of the 40 examples in a.csv, with 2 different texts, can be held out" in printed
@@ -88,7 +92,7 @@ def test_it_is_said_if_no_example_can_be_held_out(tmp_path, capsys):
 
 def test_examples_of_the_dev_file_that_are_trained_on_are_counted(options, tmp_path, capsys):
     (tmp_path / "dev.csv").write_text("text,label\ntext 3,usual\ntext 4,rare\nnew,rare\n")
-    make_task("classify", TaskOptions(train=options.train, dev=str(tmp_path / "dev.csv")))
+    make_task("classify", ClassifyOptions(train=options.train, dev=str(tmp_path / "dev.csv")))
     assert "2 of the 3 examples in" in capsys.readouterr().out
 
 
@@ -108,7 +112,7 @@ def test_questions_about_one_passage_stay_together(tmp_path):
         for p in range(10)
     ]
     (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    task = make_task("qa", TaskOptions(train=str(tmp_path / "train.json"), dev_fraction=0.1))
+    task = make_task("qa", QaOptions(train=str(tmp_path / "train.json"), dev_fraction=0.1))
     dev = [e.pair for e in task.source.examples("dev")]
     assert len(dev) == 4 and len(set(dev)) == 1
     assert dev[0] not in {e.pair for e in task.source.examples("train")}

@@ -8,8 +8,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources import official
+from bertjax.tasks.sources.glue import GlueOptions
 
 ANSWER = {"id": "q1", "context": "A cat.", "question": "What?"}
 FILES = {
@@ -68,11 +70,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def examples(task, split):
-    return list(make_task(task, TaskOptions()).source.examples(split))
+    return list(make_task(task, options_class(task)()).source.examples(split))
 
 
 def test_examples_of_glue():
-    assert make_task("cola", TaskOptions()).source.splits == ("train", "test")
+    assert make_task("cola", GlueOptions()).source.splits == ("train", "test")
     assert [(x.id, x.text, x.label) for x in examples("cola", "train")] == [
         ("0", "She ran.", "acceptable"),
         ("1", "Ran she the.", "unacceptable"),
@@ -100,8 +102,9 @@ def test_tfds_is_not_imported_for_a_task_that_it_has_not_prepared(folder):
     code = (
         "import sys, huggingface_hub\n"
         f"huggingface_hub.snapshot_download = lambda *_, **__: {str(folder / 'nyu-mll/glue')!r}\n"
-        "from bertjax.tasks import TaskOptions, make_task\n"
-        "print(len(list(make_task('cola', TaskOptions()).source.examples('train'))))\n"
+        "from bertjax.tasks import make_task\n"
+        "from bertjax.tasks.sources.glue import GlueOptions\n"
+        "print(len(list(make_task('cola', GlueOptions()).source.examples('train'))))\n"
         "print('tensorflow_datasets' in sys.modules)\n"
     )
     examples("cola", "train")  # writes the files
@@ -125,7 +128,7 @@ def test_a_failed_download_names_the_remedies(monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     message = "'nyu-mll/glue' is not .* gave no dataset of that name, .*--data_dir"
     with pytest.raises(FileNotFoundError, match=message):
-        make_task("rte", TaskOptions())
+        make_task("rte", GlueOptions())
 
 
 def test_a_damaged_file_is_named(folder, monkeypatch):
@@ -134,4 +137,4 @@ def test_a_damaged_file_is_named(folder, monkeypatch):
     damaged.write_bytes(b"PAR1 and no more")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
     with pytest.raises(ValueError, match="train-00000-of-00001.parquet is not a complete Parquet"):
-        make_task("rte", TaskOptions())
+        make_task("rte", GlueOptions())

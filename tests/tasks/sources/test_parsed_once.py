@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from bertjax import finetune
-from bertjax.config import FinetuneConfig
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import finetune_config, make_task
+from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Example, KeptExamples
+from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.held_out import BY_PASSAGE
 from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
+from bertjax.tasks.tagging import TagOptions
 from bertjax.tasks.training_data import check_splits, write_training_data
 
 SPLITS = {"train": 60, "dev": 20, "test": 10}
@@ -58,7 +60,7 @@ def test_examples_do_not_need_their_files_again(kind, has_dev, tmp_path, tokeniz
         del files["dev"]
 
     def made():
-        task = make_task(kind, TaskOptions(**files, dev_fraction=0.2))
+        task = make_task(kind, options_class(kind)(**files, dev_fraction=None if has_dev else 0.2))
         write_training_data(task, tokenizer, 32, tmp_path / "train.array_record")
         return check_splits(task, tokenizer, 32).source
 
@@ -75,7 +77,7 @@ def test_examples_do_not_need_their_files_again(kind, has_dev, tmp_path, tokeniz
 @pytest.mark.parametrize("columns", ["a O\nb B-X\n\n", "a\tI-X\nb\tO\n\n"])
 def test_conll_columns_are_read_once(columns, tmp_path, tokenizer):
     files = write_splits(tmp_path, ".conll", lambda count: [columns] * count)
-    task = make_task("tag", TaskOptions(**files))
+    task = make_task("tag", TagOptions(**files))
     check_splits(task, tokenizer, 32)
     for file in files.values():
         Path(file).unlink()
@@ -94,9 +96,10 @@ def test_no_row_is_parsed_twice_but_the_first_ones(has_dev, tmp_path, tokenizer,
 
     monkeypatch.setattr(tables, "read_csv", counted)
     monkeypatch.setattr(tables, "FIRST_ROWS", 2)
-    options = TaskOptions(
-        train=files["train"], dev=files["dev"] if has_dev else None, dev_fraction=0.2
-    )
+    if has_dev:
+        options = ClassifyOptions(train=files["train"], dev=files["dev"])
+    else:
+        options = ClassifyOptions(train=files["train"], dev_fraction=0.2)
     task = make_task("classify", options)
     data = write_training_data(task, tokenizer, 32, tmp_path / "train.array_record")
     for _ in range(3):
@@ -120,7 +123,7 @@ def test_a_fine_tuning_does_not_open_its_data_after_its_first_step(
 
     monkeypatch.setattr(builtins, "open", recorded)
     given = files["classify"]
-    config = FinetuneConfig(
+    config = finetune_config(
         **{"task": "classify", "init": str(encoder), "workdir": str(tmp_path / "run"), **given},
         **{"max_length": 32, "batch_size": 8, "num_epochs": 2, "unroll": 1},
     )

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import read_tables
 
@@ -30,7 +31,7 @@ def made(tmp_path, rows, **options):
     dev = None if dev is None else write(tmp_path / "dev.jsonl", dev)
     options = {"dev_fraction": None if dev else 0.4, **options}
     return make_task(
-        "rerank", TaskOptions(train=write(tmp_path / "train.jsonl", rows), dev=dev, **options)
+        "rerank", RerankOptions(train=write(tmp_path / "train.jsonl", rows), dev=dev, **options)
     )
 
 
@@ -66,13 +67,12 @@ def test_rows_of_a_query_are_held_out_together_and_splits_may_differ(tmp_path):
     task = made(tmp_path, PAIRS)
     queries = [{example.text for example in task.data.examples(x)} for x in ("train", "dev")]
     assert not queries[0] & queries[1] and len(queries[0] | queries[1]) == len(QUERIES)
-    assert (task.loss, task.num_texts) == ("binary", 1)
+    assert (task.options.loss, task.num_texts) == ("binary", 1)
     task = made(tmp_path, LISTS, dev=PAIRS)
-    assert (task.loss, task.num_texts) == ("listwise", 3)
+    assert (task.options.loss, task.num_texts) == ("listwise", 3)
     assert next(task.data.examples("dev")).label == 1.0
-    temperature = {"temperature": 3.0}
-    task = made(tmp_path, LISTS, loss="kl", embedding_options=temperature)
-    assert task.head_fields == {"ranking_loss": "kl", **temperature}
+    task = made(tmp_path, LISTS, loss="kl", temperature=3.0)
+    assert (task.options.loss, task.options.temperature) == ("kl", 3.0)
 
 
 UNKNOWN = {"query": "who", "passage": "nobody", "label": 0}
@@ -94,10 +94,10 @@ UNKNOWN = {"query": "who", "passage": "nobody", "label": 0}
         ),
         (
             LISTS,
-            {"columns": Columns(scores=("scores",))},
+            {"score_columns": ("scores",)},
             r"score_columns=\('scores',\) has no effect",
         ),
-        (LISTS, {"embedding_options": {"temperature": 2.0}}, "temperature=2.0 has no effect on"),
+        (LISTS, {"temperature": 2.0}, "temperature=2.0 has no effect on"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_a_line(rows, options, message, tmp_path):

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, SimilarityTask
+from bertjax.tasks import make_task
+from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, EmbedOptions, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import read_tables
 
@@ -81,7 +81,7 @@ def test_what_is_no_table_of_pairs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="one text per line, but the examples are pairs"):
         read_tables("embed", train=str(path))
     with pytest.raises(ValueError, match="give --train"):
-        make_task("embed", TaskOptions(dev=str(path)))
+        make_task("embed", EmbedOptions(dev=str(path)))
     data = write(tmp_path / "t.csv", ["the cat sat there on the mat", "the dog sat"], [TEXTS[:2]])
     with pytest.raises(ValueError, match="is an example .* not the names of the columns"):
         read_tables("embed", train=data)
@@ -90,7 +90,7 @@ def test_what_is_no_table_of_pairs_is_refused(tmp_path):
 def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
     rows = [(text, text[::-1], i / 2) for i, text in enumerate(TEXTS)]
     path = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], rows)
-    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
+    task = make_task("embed", EmbedOptions(train=path, dev_fraction=0.2))
     assert isinstance(task, SimilarityTask) and task.best_metric == "spearman"
     assert "scores: 0 to 14.5; the model learns cosines of 0 for 0 and of 1 for 14.5" in (
         capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
     (feature,) = task.features(next(task.source.examples("train")), tokenizer, 16)
     assert len(feature.lengths) == 2 and 0 <= feature.labels[0] <= 1
     with pytest.raises(ValueError, match="temperature=0.1 has no effect on --loss similarity"):
-        make_task("embed", TaskOptions(train=path, embedding_options={"temperature": 0.1}))
+        make_task("embed", EmbedOptions(train=path, temperature=0.1))
 
 
 def pair_file(tmp_path, *columns, name="t.jsonl"):
@@ -113,19 +113,19 @@ MINED = (*PAIR, "negatives", "scores")
 
 
 @pytest.mark.parametrize(
-    ("columns", "loss", "kind", "fields"),
+    ("columns", "loss", "kind"),
     [
-        (PAIR, None, ContrastiveTask, {}),
-        (MINED, None, ContrastiveTask, {}),
-        (PAIR, "symmetric", ContrastiveTask, {"loss": "symmetric"}),
-        (MINED, "margin", DistilledTask, {"loss": "margin"}),
-        (MINED, "kl", DistilledTask, {"loss": "kl", "temperature": 1.0}),
+        (PAIR, None, ContrastiveTask),
+        (MINED, None, ContrastiveTask),
+        (PAIR, "symmetric", ContrastiveTask),
+        (MINED, "margin", DistilledTask),
+        (MINED, "kl", DistilledTask),
     ],
 )
-def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind, fields):
-    options = TaskOptions(train=pair_file(tmp_path, *columns), dev_fraction=0.2, loss=loss)
+def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind):
+    options = EmbedOptions(train=pair_file(tmp_path, *columns), dev_fraction=0.2, loss=loss)
     task = make_task("embed", options)
-    assert type(task) is kind and task.head_fields == fields and task.best_metric == "mrr"
+    assert type(task) is kind and task.options == options and task.best_metric == "mrr"
     (feature,) = task.features(next(task.source.examples("train")), tokenizer, 16)
     if kind is DistilledTask:
         assert task.num_texts == 4 and feature.labels.tolist() == [2, 1, 0.5]
@@ -137,7 +137,7 @@ def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind, fields)
         (PAIR, "cosent", {}, "--loss cosent: .*t.jsonl has no scores: similarity and"),
         ((*PAIR, "score"), "kl", {}, "--loss kl: .*t.jsonl has scores of pairs .'score'."),
         (PAIR, "margin", {}, "--loss margin: .*has no scores of a teacher: .*score_col"),
-        (PAIR, "binary", {}, "--loss binary: --task=embed has contrastive, symmetric, simcse"),
+        (PAIR, "binary", {}, "loss='binary' is not known. .*contrastive, symmetric, simcse"),
         (PAIR, "simcse", {}, "'query' and 'positive' both hold texts: name one with --text_column"),
         (("sentence1", "sentence2"), "simcse", {}, "takes one text per row: leave out sent"),
         (MINED, "margin", {"temperature": 0.1}, "temperature=0.1 has no effect on --loss margin"),
@@ -150,7 +150,7 @@ def test_a_loss_makes_the_task(tmp_path, tokenizer, columns, loss, kind, fields)
 def test_losses_that_do_not_fit_are_refused(tmp_path, columns, loss, options, message):
     path = pair_file(tmp_path, *columns)
     with pytest.raises(ValueError, match=message):
-        make_task("embed", TaskOptions(train=path, loss=loss, embedding_options=options))
+        make_task("embed", EmbedOptions(train=path, loss=loss, **options))
 
 
 @pytest.mark.parametrize("table", [False, True])
@@ -160,9 +160,9 @@ def test_single_texts_are_both_texts_of_a_pair(tmp_path, tokenizer, table):
     if table:
         path = write(tmp_path / "t.csv", ["id", "text"], enumerate(TEXTS))
     dev = pair_file(tmp_path, *PAIR, name="dev.jsonl")
-    options = TaskOptions(train=str(path), loss="simcse", dev_fraction=0.1)
+    options = EmbedOptions(train=str(path), loss="simcse")
     task = make_task("embed", options)
-    assert task.source.splits == ("train",) and task.head_fields == {"loss": "simcse"}
+    assert task.source.splits == ("train",) and task.options.loss == "simcse"
     examples = list(task.source.examples("train"))
     assert [(x.text, x.pair) for x in examples] == [(text, text) for text in TEXTS]
     assert len(set(task.features(examples[0], tokenizer, 16)[0].labels.tolist())) == 1
@@ -174,7 +174,7 @@ def test_single_texts_are_both_texts_of_a_pair(tmp_path, tokenizer, table):
 def test_no_anchor_is_both_trained_on_and_evaluated(tmp_path):
     rows = [(TEXTS[i % 10], f"{text} {i}") for i, text in enumerate(TEXTS)]
     path = write(tmp_path / "t.jsonl", ["anchor", "positive"], rows)
-    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
+    task = make_task("embed", EmbedOptions(train=path, dev_fraction=0.2))
     anchors = {split: {x.text for x in task.source.examples(split)} for split in ("train", "dev")}
     assert anchors["dev"] and not anchors["dev"] & anchors["train"]
     assert isinstance(task, ContrastiveTask) and task.best_metric == "mrr"
@@ -184,8 +184,8 @@ def test_a_dev_file_may_be_of_another_kind_than_the_train_file(tmp_path):
     train = write(tmp_path / "t.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
     dev = [(text, text, 0.5) for text in TEXTS]
     dev = write(tmp_path / "d.csv", ["sentence1", "sentence2", "score"], dev)
-    named = Columns(text="a", pair="b")
-    task = make_task("embed", TaskOptions(train=train, dev=dev, columns=named))
+    options = EmbedOptions(train=train, dev=dev, text_column="a", pair_column="b")
+    task = make_task("embed", options)
     assert task.best_metric == "spearman" and "spearman" in task.metric_names()
     assert next(task.source.examples("dev")).label == 0.5
 
@@ -194,11 +194,11 @@ def test_a_score_may_be_named_that_the_train_file_lacks(tmp_path):
     train = write(tmp_path / "t.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
     scored = [(text, text, i) for i, text in enumerate(TEXTS)]
     dev = write(tmp_path / "d.csv", ["sentence1", "sentence2", "gs"], scored)
-    task = make_task("embed", TaskOptions(train=train, dev=dev, columns=Columns(label="gs")))
+    task = make_task("embed", EmbedOptions(train=train, dev=dev, label_column="gs"))
     assert task.best_metric == "spearman"
     assert next(task.source.examples("dev")).label == 0
     with pytest.raises(ValueError, match="no column 'gs'"):
-        make_task("embed", TaskOptions(train=train, columns=Columns(label="gs")))
+        make_task("embed", EmbedOptions(train=train, label_column="gs"))
 
 
 def test_scores_cannot_be_evaluated_without_scores(tmp_path):
@@ -206,7 +206,7 @@ def test_scores_cannot_be_evaluated_without_scores(tmp_path):
     train = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], scored)
     dev = write(tmp_path / "d.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
     with pytest.raises(ValueError, match="d.csv has no scores, but .*t.csv has: .* --label_column"):
-        make_task("embed", TaskOptions(train=train, dev=dev))
+        make_task("embed", EmbedOptions(train=train, dev=dev))
 
 
 def test_every_row_has_as_many_hard_negatives(tmp_path, tokenizer):
@@ -215,7 +215,7 @@ def test_every_row_has_as_many_hard_negatives(tmp_path, tokenizer):
         for i, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))
     ]
     path = write(tmp_path / "t.jsonl", ["anchor", "positive", "negatives"], rows)
-    task = make_task("embed", TaskOptions(train=path))
+    task = make_task("embed", EmbedOptions(train=path))
     examples = list(task.source.examples("train"))
     (feature,) = task.features(examples[0], tokenizer, 16)
     assert len(feature.lengths) == len(feature.labels) == 4

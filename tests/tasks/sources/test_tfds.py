@@ -8,7 +8,9 @@ import zipfile
 
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.question_answering import SquadOptions
+from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources.glue import GLUE, read_glue
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -79,7 +81,7 @@ def serve(url: str, folder):
 
 def source_of(task, folder):
     """The source of a task with TensorFlow Datasets in a folder."""
-    return make_task(task, TaskOptions(tfds_data_dir=str(folder))).source
+    return make_task(task, options_class(task)(tfds_data_dir=str(folder))).source
 
 
 def prepare(tasks, folder):
@@ -126,8 +128,9 @@ class Hide(PathFinder):
         return None if hidden else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
-from bertjax.tasks import TaskOptions, make_task
-source = make_task(sys.argv[1], TaskOptions(tfds_data_dir=sys.argv[2])).source
+from bertjax.tasks import make_task
+from bertjax.tasks.registry import options_class
+source = make_task(sys.argv[1], options_class(sys.argv[1])(tfds_data_dir=sys.argv[2])).source
 found = {s: [dataclasses.asdict(e) for e in source.examples(s)] for s in source.splits}
 print(json.dumps(found))
 """
@@ -229,7 +232,7 @@ def test_train_questions_without_an_answer_in_the_passage_are_left_out_and_count
         monkeypatch.setitem(FILES, f"{split}-v1.1.json", squad_of(ANSWERED, NOWHERE))
         (tmp_path / f"{split}-v1.1.json").write_text(FILES[f"{split}-v1.1.json"])
     if read_json:
-        source = make_task("squad", TaskOptions(data_dir=str(tmp_path))).source
+        source = make_task("squad", SquadOptions(data_dir=str(tmp_path))).source
     else:
         prepare(("squad",), tmp_path)
         source = source_of("squad", tmp_path)

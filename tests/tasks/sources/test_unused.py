@@ -6,10 +6,14 @@ from pathlib import Path
 import pandas
 import pytest
 
-from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.embedding import EmbedOptions
+from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources import unused
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import read_tables
+from bertjax.tasks.tagging import TagOptions
 
 TEXTS = [f"the {word} is here today" for word in "cat dog cow hen owl fox bee ant elk yak".split()]
 LABELS = {
@@ -89,7 +93,7 @@ def test_a_value_after_many_rows_stops_a_task(tmp_path):
     rows[400]["split"] = "test"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match=r"'split' .* may say which rows to use"):
-        make_task("classify", TaskOptions(train=str(path)))
+        make_task("classify", ClassifyOptions(train=str(path)))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -158,7 +162,7 @@ def test_entities_of_rejected_rows_are_not_learnt(tmp_path):
     rows = [{"text": text, "spans": spans, "answer": "accept"} for text in TEXTS]
     rows[0] |= {"spans": [{"start": 0, "end": 3, "label": "WRONG"}], "answer": "reject"}
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = make_task("tag", TaskOptions(train=str(tmp_path / "t.jsonl")))
+    task = make_task("tag", TagOptions(train=str(tmp_path / "t.jsonl")))
     assert "B-WRONG" not in task.labels and "B-ANIMAL" in task.labels
 
 
@@ -214,9 +218,9 @@ def test_whether_texts_belong_together_is_read_as_a_score(kind, name, values, su
 def test_pairs_that_may_not_belong_together_are_refused(columns, message, tmp_path):
     path = pairs(tmp_path / "t.csv", **columns)
     with pytest.raises(ValueError, match=message):
-        make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
-    named = Columns(ignored=tuple(columns))
-    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2, columns=named))
+        make_task("embed", EmbedOptions(train=path, dev_fraction=0.2))
+    options = EmbedOptions(train=path, dev_fraction=0.2, ignore_columns=tuple(columns))
+    task = make_task("embed", options)
     assert not task.scored
 
 
@@ -342,9 +346,9 @@ def test_columns_beside_questions_that_could_change_them_stop_the_task(tmp_path,
     rows = [row | {name: values[i % len(values)]} for i, row in enumerate(QUESTIONS)]
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=message):
-        make_task("qa", TaskOptions(train=str(path), dev_fraction=0))
-    named = Columns(ignored=(name,))
-    task = make_task("qa", TaskOptions(train=str(path), dev_fraction=0, columns=named))
+        make_task("qa", QaOptions(train=str(path), dev_fraction=0))
+    options = QaOptions(train=str(path), dev_fraction=0, ignore_columns=(name,))
+    task = make_task("qa", options)
     assert {example.answers for example in task.data.examples("train")} == {(("Anna", 0),)}
 
 
@@ -355,7 +359,7 @@ def test_harmless_columns_beside_questions_change_nothing(tmp_path):
         for i, row in enumerate(QUESTIONS)
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    task = make_task("qa", TaskOptions(train=str(path), dev_fraction=0))
+    task = make_task("qa", QaOptions(train=str(path), dev_fraction=0))
     assert {example.answers for example in task.data.examples("train")} == {(("Anna", 0),)}
 
 

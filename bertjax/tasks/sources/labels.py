@@ -1,0 +1,145 @@
+"""The labels of the user's tables: the classes that they are, and labels that are none."""
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.base.files import brief
+from bertjax.tasks.dataset import MULTI_HOT, PLACEHOLDERS, Dataset, Example, Fold, whole_or_truth
+from bertjax.tasks.sources.columns import holds_dates
+from bertjax.tasks.sources.own_files import OwnDataset
+from bertjax.tasks.sources.tables import read_number, shorten
+from bertjax.tasks.tags import UNLABELLED, order_tags
+
+# Number of examples from which labels are compared with what is usual.
+FEWEST_COUNTED = 50
+# Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
+MOST_DECIMALS = 20
+SEPARATORS = "|;,"
+# A column with more different labels most likely holds numbers or texts instead.
+MAX_LABELS = 1000
+
+
+def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
+    """Returns the distinct labels of the train split in the order of their class ids.
+
+    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically. Those of the
+    held-out `fold` of a cross-validation are included, so that the models of all folds have the
+    same classes.
+
+    Raises:
+        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
+            classification with one label per example, almost as many labels as examples or many
+            numbers with decimals.
+    """
+    seen: set[str] = set()
+    sizes: set[int] = set()
+    count = 0
+    tags = several = False
+    where = f"{data.path('train')}: "
+    splits = [split for split in ("train", "dev") if split == "train" or fold]
+    for example in itertools.chain.from_iterable(map(data.examples, splits)):
+        count += 1
+        label = example.label
+        tags, several = bool(example.words), isinstance(label, tuple)
+        seen.update(label if isinstance(label, tuple) else (str(label),))
+        sizes.add(len(label) if isinstance(label, tuple) else 1)
+        if len(seen) > MAX_LABELS:
+            raise ValueError(
+                f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
+                f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
+                "texts, name another column with --label_column."
+            )
+    if not count:
+        raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
+    if len(seen - {UNLABELLED}) < 2:
+        only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
+        raise ValueError(
+            f"{where}The training data has {only}: a classifier needs at least two different "
+            "labels. If another column holds the labels, name it with --label_column."
+        )
+    if tags:
+        return order_tags(seen - {UNLABELLED})
+    if several and seen <= MULTI_HOT and len(sizes) == 1 and max(sizes) > 1:
+        raise ValueError(
+            f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
+            'to be multi-hot. Write the names of the labels instead, such as ["good", "short"], '
+            "and [] for none."
+        )
+    if len(seen) > MOST_DECIMALS and holds_dates([*seen]):
+        raise ValueError(
+            f"{where}the {len(seen):,} different labels are dates or times, such as {min(seen)!r}: "
+            "name the column that holds the labels with --label_column."
+        )
+    numbers = {label: read_number(label) for label in seen}
+    known = [number for number in numbers.values() if number is not None]
+    measured = len(known) == len(seen) > MOST_DECIMALS and any(number % 1 for number in known)
+    rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
+    if (rare or measured) and not several:
+        raise ValueError(
+            f"{where}{len(seen):,} different labels in {count:,} examples, such as "
+            f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
+            "column holds the labels, name it with --label_column."
+        )
+    if len(known) < len(seen):
+        return tuple(sorted(seen))
+    return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
+
+
+def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
+    """Refuses, or leaves out, the rows whose label marks a missing one, but for those `kept`."""
+    splits = sorted({"train", "dev"} & {*data.splits})
+    seen = {label for split in splits for x in data.examples(split) for label in _labels(x)}
+    missing = {label for label in seen if label.lower() in PLACEHOLDERS}.difference(kept)
+    if "+" in seen:
+        missing.discard("-")
+    numbers = [x for x in map(read_number, seen) if x is not None]
+    # Without 0, or beside other negative numbers, -1 is a number as the others.
+    if len(numbers) == len(seen) and ("0" not in seen or sorted(numbers)[1] < 0):
+        missing.discard("-1")
+    for split in splits if missing else ():
+        problems = {}
+        for example in data.examples(split):
+            if found := missing.intersection(_labels(example)):
+                problems[example.where] = (
+                    f"{example.where}: the label {min(found)!r} usually marks a missing one: "
+                    "correct it, or remove the row; if it is the name of a class, give "
+                    f"--keep_labels {min(found)}."
+                )
+        data = data.without(split, problems)
+    return data
+
+
+def _labels(example: Example) -> Sequence[str]:
+    label: Any = example.label
+    return label if isinstance(label, tuple) else (label,)
+
+
+def warn_of_alike(labels: Sequence[str]) -> None:
+    if alike := _alike(labels):
+        print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
+
+
+def _alike(labels: Sequence[str]) -> list[str]:
+    """Returns classes that are written in several ways, such as ["1", "1.0"], or [].
+
+    Other ways are other cases, spaces, hyphens, underscores, and forms of Unicode.
+    """
+    spelt: dict[str, list[str]] = {}
+    for name in sorted(labels):
+        letters = unicodedata.normalize("NFKC", name).casefold()
+        key = whole_or_truth(name) or re.sub(r"[\s_\u200b-\u200f\ufeff-]", "", letters)
+        spelt.setdefault(key, []).append(name)
+    return next((names for names in spelt.values() if len(names) > 1), [])
+
+
+def separator_in(labels: Sequence[str]) -> str:
+    """Returns the character at which most labels fall into parts that labels share, or ""."""
+    for separator in SEPARATORS:
+        parts = [part.strip() for label in labels for part in label.split(separator)]
+        composed = sum(separator in label for label in labels)
+        if composed >= 3 and 2 * len(set(parts)) <= len(parts):
+            return separator
+    return ""
