@@ -113,9 +113,12 @@ def belongs_to(name: str, task: str) -> str:
         flags = {*own.recipes, *(field.name for field in dataclasses.fields(own))}
         if name.partition(".")[0] in flags:
             owners.append(other)
-    if not owners:
+    if not owners or task in owners:
         return ""
-    sentence = f"--{name} belongs to --task={', '.join(owners)}"
+    names = ", ".join(owners[:9])
+    if len(owners) > 9:
+        names += " and others"
+    sentence = f"--{name} belongs to --task={names}"
     return f"{sentence}; --task={task} has no such option." if task else f"{sentence}: give --task."
 
 
