@@ -120,7 +120,7 @@ def test_what_prevents_a_push_is_said_before_the_run(hub, monkeypatch):
     )
     with pytest.raises(PermissionError, match="There is no token"):
         pretrain.run(config)  # before the data is looked for
-    with pytest.raises(ValueError, match="add --push_to_hub"):
+    with pytest.raises(ValueError, match="hub_private=True has no effect without --push_to_hub"):
         PretrainConfig(hub_private=True)
     with pytest.raises(ValueError, match="push_every=5 has no effect without --push_to_hub"):
         PretrainConfig(push_every=5)

@@ -164,8 +164,7 @@ class TrainingConfig(Checked):
     unroll: Count | None = None
     """Number of layers per iteration of the loop over layers; None: by device and remat."""
     remat: Literal["none", "selective", "dots", "full"] | None = None
-    """Activations that the backward pass recomputes to save memory; None: none on CPUs, else
-    selective."""
+    """Activations that the backward pass recomputes; None: by the device."""
     attention: Literal["auto", "xla", "flash", "splash", "cudnn"] = "auto"
     """Attention kernel; auto is a fused one for rows of 512 tokens or more, where there is one."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
@@ -182,7 +181,7 @@ class TrainingConfig(Checked):
     push_to_hub: str | None = None
     """Repository OWNER/NAME on the Hugging Face Hub for the model at the end; None: no upload."""
     hub_private: bool = False
-    """Create the repository of --push_to_hub as a private one."""
+    """Create this repository as a private one."""
     log_every: Count = 100
     """Number of steps between log lines."""
     track: tuple[str, ...] = ()
@@ -194,7 +193,7 @@ class TrainingConfig(Checked):
     reader_threads: Count = 1
     """Number of threads that read rows ahead."""
     peak_tflops: Positive | None = None
-    """Peak TFLOP/s of a device, from which MFU is computed; None: that of its data sheet."""
+    """Peak TFLOP/s of a device, for the MFU; None: that of its data sheet."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -338,7 +338,7 @@ def _scores(
     """
     scores = matmul(query.swapaxes(1, 2), key.swapaxes(1, 2), transposed=True)
     length, _, head_size = query.shape[1:]
-    rows = relative_rows(length, config) if positions else np.empty(0)
+    rows = relative_rows(length, config) if positions else np.zeros(0)
     if "c2p" in positions:
         scores += relative_scores(query, positions["c2p"], rows[::-1])
     if "p2c" in positions:

@@ -41,6 +41,7 @@ class EarlyStopping(Reader):
 
     @property
     def stop_reason(self) -> str:
+        """Why the run is to end now; "": it is not."""
         if not 0 < self._patience <= self._stale:
             return ""
         return (

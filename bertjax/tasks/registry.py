@@ -115,10 +115,7 @@ def belongs_to(name: str, task: str) -> str:
             owners.append(other)
     if not owners or task in owners:
         return ""
-    names = ", ".join(owners[:9])
-    if len(owners) > 9:
-        names += " and others"
-    sentence = f"--{name} belongs to --task={names}"
+    sentence = f"--{name} belongs to --task={', '.join(owners)}"
     return f"{sentence}; --task={task} has no such option." if task else f"{sentence}: give --task."
 
 

@@ -379,7 +379,7 @@ class FinetuningJob(Job):
         check_finite(params, f"The model of step {self.updates}")
         config, tagger = self.loaded.config, self.config.tagger
         head = "encoder" if tagger else self.task.head
-        description = self.task.description(self.max_length) | self.task.data.description
+        description = {**self.task.description(self.max_length), **self.task.data.description}
         tagger_params = None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)

@@ -138,17 +138,15 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     elif may_be_hub_name(path):
         return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
     sentence_transformers.check_first_module(place)
-    others = [x.name for x in sorted(place.glob("*")) if x.suffix in hf.WEIGHT_SUFFIXES]
-    if others:
-        raise FileNotFoundError(
-            f"{path} has weights under other names than model.safetensors, its index and "
-            f"pytorch_model.bin: give one of its files by its path, {listed(others)}."
-        )
-    raise FileNotFoundError(
+    message = (
         f"No model at {path}: expected a directory with config.json and weights "
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
         "TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny."
     )
+    others = [x.name for x in sorted(place.glob("*")) if x.suffix in hf.WEIGHT_SUFFIXES]
+    if others:
+        message += f" Or give one of its files by its path: {listed(others)}."
+    raise FileNotFoundError(message)
 
 
 def _open_hf(

@@ -74,7 +74,8 @@ def _tokenizer() -> Any:
 def examples_of(task: str, paths: dict[str, Path], options: dict[str, Any], split: str) -> Any:
     """Returns (the meaning of a split, what is printed), as a fine-tuning reads it."""
     files = {name: str(path) for name, path in paths.items()}
-    made = make_task(task, options_class(task)(**files, **options))
+    whole = {} if "dev" in files else {"dev_fraction": 0.0}
+    made = make_task(task, options_class(task)(**files, **whole | options))
     found = []
     for part in dict.fromkeys(("train", split)):
         for example in made.data.examples(part):

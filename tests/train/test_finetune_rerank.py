@@ -15,6 +15,7 @@ from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model import HEADS
 from bertjax.model.losses import ranking
+from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import experiments as variants
 from bertjax.train.step import make_loss_fn
@@ -72,7 +73,7 @@ def test_devices_and_microbatches_give_the_gradient_of_the_whole(
     config = dataclasses.replace(
         one_layer_config, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2
     )
-    model = HEADS["sequence_classification"](config, num_labels=1, ranking_loss=loss)
+    model = HEADS["sequence_classification"](config, num_labels=1)
     params, rng = random_params(model), np.random.default_rng(0)
     features = []
     for lengths in rng.integers(4, 10, (20, 3)).tolist():
@@ -81,7 +82,7 @@ def test_devices_and_microbatches_give_the_gradient_of_the_whole(
         features.append(Feature(ids, tuple(lengths), (3, 3, 3), labels))
     shape = row_shape(64, 3, (16,))
     batch, _ = make_batch(features, shape, Labels("ranking", num_choices=3), 0)
-    objective = model.objective("ranking")
+    objective = model.objective("ranking", RerankOptions(loss=loss))
 
     def computed(devices, steps):
         mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:devices])

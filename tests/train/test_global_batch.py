@@ -13,6 +13,7 @@ from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
+from bertjax.tasks.embedding import EmbedOptions
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train.global_batch import GlobalLoss
 from bertjax.train.step import DropoutKey, apply_model, device_axis, make_loss_fn
@@ -20,6 +21,7 @@ from tests.rows import make_batch
 from tests.steps import gradients_of
 
 EXAMPLES, TEXTS, ROWS = 20, 3, 16
+OPTIONS = EmbedOptions(temperature=0.3, matryoshka=(8,))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def model(one_layer_config):
     config = dataclasses.replace(
         one_layer_config, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2
     )
-    return BertForSentenceEmbedding(config, temperature=0.3, matryoshka=(8,))
+    return BertForSentenceEmbedding(config)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def gradients(model, params, batch, steps=1, mesh: Mesh | None = None):
     """Loss, sums and gradients of a batch, computed as a train step computes them."""
     mesh = mesh or sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     axis = device_axis(mesh)
-    objective = model.objective("contrastive")
+    objective = model.objective("contrastive", OPTIONS)
     if objective.compares_examples:
         devices = mesh.shape["data"] if axis else 1
         loss_fn, steps = GlobalLoss(model, objective, EXAMPLES, steps, axis, devices), 1
@@ -165,7 +167,7 @@ def test_two_texts_of_an_example_have_dropout_masks_of_their_own(model, params, 
 
 def test_sizes_that_embeddings_do_not_have_are_refused(model):
     with pytest.raises(ValueError, match=r"matryoshka=\[8, 33\]"):
-        model.clone(matryoshka=(8, 33)).objective("similarity")
+        model.objective("similarity", EmbedOptions(matryoshka=(8, 33)))
 
 
 def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, features):
@@ -191,7 +193,7 @@ def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, f
             total += np.log(np.exp(values - values[0]).sum()) / EXAMPLES
             if size == vectors.shape[-1]:
                 right += float(values.argmax() == 0)
-    objective = model.objective("contrastive")
+    objective = model.objective("contrastive", OPTIONS)
     loss_fn = jax.jit(GlobalLoss(model, objective, EXAMPLES))
     loss, sums = loss_fn(params, batch, objective.weights(batch), None)
     np.testing.assert_allclose(loss, total, rtol=1e-5)

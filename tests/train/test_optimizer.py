@@ -133,7 +133,7 @@ def test_a_warm_up_as_long_as_the_run_is_refused():
 
 
 def test_a_phase_that_continues_has_no_curve_of_its_own():
-    with pytest.raises(ValueError, match="learning_rate_curve='restart'"):
+    with pytest.raises(ValueError, match="learning_rate_curve='continue'"):
         Phase(num_steps=1, max_length=8, batch_size=1, learning_rate=0.1)
 
 

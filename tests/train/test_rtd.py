@@ -352,7 +352,7 @@ def test_a_generator_that_is_not_that_of_the_discriminator_is_refused(
 ):
     with pytest.raises(ValueError, match="generator_init='g' has no effect without --init"):
         dataclasses.replace(config, generator_init="g")
-    with pytest.raises(ValueError, match="generator_init='g' has no effect without replaced-token"):
+    with pytest.raises(ValueError, match="generator_init='g' has no effect without --head rtd"):
         dataclasses.replace(config, generator_init="g", init="d", head="masked_lm", rtd=RtdConfig())
     small = dataclasses.replace(tiny, vocab_size=tokenizer.vocab_size)
     init = str(written(tmp_path / "d", small, "rtd", tokenizer))

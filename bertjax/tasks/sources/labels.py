@@ -118,6 +118,7 @@ def _labels(example: Example) -> Sequence[str]:
 
 
 def warn_of_alike(labels: Sequence[str]) -> None:
+    """Prints a warning if two labels differ only in how they are written."""
     if alike := _alike(labels):
         print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
 
