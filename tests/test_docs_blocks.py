@@ -36,6 +36,7 @@ PAGES = (
         "continue_pretraining",
         "distillation",
         "finetune",
+        "settings",
         "predict",
     ),
     *(
