@@ -76,7 +76,7 @@ def test_in_batch_negatives(vectors, loss, matryoshka):
         partition_mode="per_direction",
     )
     labels = np.arange(EXAMPLES * TEXTS, dtype=np.int32).reshape(EXAMPLES, TEXTS)
-    objective = embedding_objective(loss, 0.1, matryoshka)
+    objective = embedding_objective(loss, temperature=0.1, matryoshka=matryoshka)
     found = loss_and_gradient(objective, vectors, labels)
     check(found, vectors, at_sizes(lambda texts: theirs(texts, None), matryoshka))
 
@@ -101,10 +101,11 @@ def test_candidates_that_are_nearer_than_the_positive_are_no_negatives(
         setattr(theirs, name, value)
     triplets = vectors[:, :3]
     labels = np.arange(EXAMPLES * 3, dtype=np.int32).reshape(EXAMPLES, 3)
-    objective = embedding_objective("contrastive", 0.1, (), margin)
+    objective = embedding_objective("contrastive", temperature=0.1, margin=margin)
     found = loss_and_gradient(objective, triplets, labels)
     check(found, triplets, lambda texts: theirs([{"vectors": x} for x in texts], None))
-    plain = loss_and_gradient(embedding_objective("contrastive", 0.1, ()), triplets, labels)
+    without_margin = embedding_objective("contrastive", temperature=0.1)
+    plain = loss_and_gradient(without_margin, triplets, labels)
     assert found[0] < plain[0]
 
 
@@ -115,7 +116,8 @@ def test_cosent_ranks_pairs_by_their_scores(vectors, matryoshka):
     theirs = of_sentence_transformers("CoSENTLoss", scale=20.0)
     scores = np.array([0, 1, 0.5, 0.5, 0.25, 1, 0, 0.75, 0.5], np.float32)
     pairs = vectors[:, :2]
-    found = loss_and_gradient(embedding_objective("cosent", 0.05, matryoshka), pairs, scores)
+    objective = embedding_objective("cosent", matryoshka=matryoshka)
+    found = loss_and_gradient(objective, pairs, scores)
     check(found, pairs, at_sizes(lambda texts: theirs(texts, torch.tensor(scores)), matryoshka))
 
 
@@ -131,5 +133,6 @@ def test_a_teachers_scores_are_distilled(vectors, loss, name, options, texts, ma
     theirs = of_sentence_transformers(name, **options)
     scores = np.random.default_rng(1).normal(size=(EXAMPLES, texts - 1)).astype(np.float32)
     vectors = vectors[:, :texts]
-    found = loss_and_gradient(embedding_objective(loss, 2.0, matryoshka), vectors, scores)
+    objective = embedding_objective(loss, temperature=2.0, matryoshka=matryoshka)
+    found = loss_and_gradient(objective, vectors, scores)
     check(found, vectors, at_sizes(lambda x: theirs(x, torch.tensor(scores)), matryoshka))
