@@ -26,7 +26,7 @@ from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation import use_compilation_cache
 from bertjax.train.distillation import student_of_teacher
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.train.throughput import Subject
 from bertjax.weights import LoadedModel, load_model, save_hf
 
@@ -84,7 +84,7 @@ def students(
     )
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
-    run = PretrainingJob(taught)
+    run = make_job(taught)
     start = student_of_teacher(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
     configs = {
@@ -116,7 +116,7 @@ def evaluated(base: PretrainConfig, args: argparse.Namespace, model: str, folder
     """Evaluates a model: held-out masked LM, and its divergence from the teacher."""
     params = load_model(model, "masked_lm")
     lessons = DistillationConfig(teacher=args.teacher, temperature=1.0)
-    run = PretrainingJob(
+    run = make_job(
         dataclasses.replace(
             base, model=params.config, distillation=lessons, workdir=str(folder / "judge")
         )

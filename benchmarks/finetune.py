@@ -22,9 +22,10 @@ import transformers
 from reporting import parser_of, report
 
 from bertjax.devices.compilation import use_compilation_cache
-from bertjax.tasks import finetune_config, make_task
-from bertjax.tasks.training_data import write_training_data
-from bertjax.train.finetuning import FinetuningJob, load_for_task
+from bertjax.tasks import finetune_config
+from bertjax.train.facts import gather_finetuning
+from bertjax.train.finetuning import FinetuningJob
+from bertjax.train.run_plan import plan_finetuning
 from bertjax.train.workdir import Workdir
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
@@ -37,10 +38,10 @@ class BertjaxSteps:
         config = finetune_config(
             task=name, init=model, workdir=str(folder / name), data_dir=str(data_dir)
         )
-        task = make_task(name, config.options)
-        loaded = load_for_task(config, task)
-        data = write_training_data(task, loaded.tokenizer, 128, folder / f"{name}.array_record")
-        run = FinetuningJob(config, task, loaded, data, None, Workdir(folder / name))
+        encoded = folder / f"{name}.data"
+        encoded.mkdir()
+        facts = gather_finetuning(config, encoded, [])
+        run = FinetuningJob(plan_finetuning(config, facts), facts, Workdir(folder / name))
         self.steps_per_epoch = run.batches_per_epoch
         self.shapes: set[tuple[int, ...]] = set()
         self._batches, self._state, self._step = (

@@ -18,7 +18,7 @@ from reporting import parser_of, report
 
 from bertjax.config import Phase, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.train.throughput import Subject
 
 CONTENDERS = {"modernbert_tiny": "masked_lm", "bert_tiny": "pretraining"}
@@ -45,7 +45,7 @@ class Contender:
             eval_rows=eval_rows,
         )
         self.subject, self.step = Subject(self.config, 0), 0
-        self.evaluation = PretrainingJob(dataclasses.replace(self.config, mlm_probability=0.15))
+        self.evaluation = make_job(dataclasses.replace(self.config, mlm_probability=0.15))
         self.losses: dict[int, float] = {}
         self.seconds: list[float] = []
 

@@ -16,7 +16,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.embed import EmbedConfig
 from bertjax.tokenization import load_tokenizer
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from tests import bucket_servers
 from tests.bucket_servers import first_with
 
@@ -50,7 +50,7 @@ def test_pretraining_reads_data_and_model_from_a_bucket(
         data_cache=str(tmp_path / "disk"),
     )
     local, found = (
-        PretrainingJob(dataclasses.replace(each, workdir=str(tmp_path / "run")))
+        make_job(dataclasses.replace(each, workdir=str(tmp_path / "run")))
         for each in (config, remote)
     )
     batches, expected = found.batches(0, 0), local.batches(0, 0)

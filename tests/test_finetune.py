@@ -23,7 +23,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import check_task, finetune_config, make_task
-from bertjax.train import experiments, finetuning
+from bertjax.train import experiments, facts, finetuning
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import variants
 from bertjax.weights import load_model
@@ -250,9 +250,9 @@ def test_the_features_of_a_batch_are_counted_through_the_epochs():
 def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     config, tmp_path, monkeypatch, capsys
 ):
-    load, reads = finetuning.load_model, []
+    load, reads = facts.load_model, []
     monkeypatch.setattr(
-        finetuning,
+        facts,
         "load_model",
         lambda path, *more, **named: reads.append(path) or load(path, *more, **named),
     )
@@ -418,7 +418,7 @@ def test_packing_leaves_predictions_alone(whole, config):
     """One text by itself gets the probabilities that it got among others in a row."""
     task = make_task("classify", config.options)
     config = finetune_config(config, init=str(whole / "model"))
-    loaded = finetuning.load_for_task(config, task)
+    loaded = facts.load_for_task(config, task)
     mesh = make_mesh(config.mesh)
     predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)
@@ -476,8 +476,8 @@ def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, 
 def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, monkeypatch, capsys):
     sizes = []
 
-    def train_run(config, inputs, *_):
-        sizes.extend(inputs[2].sizes)
+    def train_run(plan, read, *_):
+        sizes.extend(read.data.sizes)
         raise Interrupted("the data are read")
 
     monkeypatch.setattr(experiments, "train_run", train_run)
@@ -526,9 +526,9 @@ def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tm
 
 def test_another_seed_draws_the_parts_that_a_model_lacks_as_if_it_were_loaded_again(config):
     task = make_task("classify", config.options)
-    first = finetuning.load_for_task(config, task)
-    again = finetuning.load_for_task(finetune_config(config, seed=5), task)
-    found = finetuning.reinitialized(first, 5)
+    first = facts.load_for_task(config, task)
+    again = facts.load_for_task(finetune_config(config, seed=5), task)
+    found = facts.reinitialized(first, 5)
     assert first.absent == ["classifier"]
     jax.tree.map(np.testing.assert_array_equal, found.params, again.params)
     kernels = (x.params["classifier"]["kernel"] for x in (first, again))

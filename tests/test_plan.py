@@ -15,7 +15,7 @@ from bertjax.model import BertConfig, named_config
 from bertjax.planning import compile, hardware
 from bertjax.planning.compile import Plan
 from bertjax.planning.hardware import CHIPS, get_topology, known_slices
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.train.program import PretrainingProgram, batch_shapes, with_head
 
 needs_libtpu = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def test_shapes_of_a_plan_are_those_of_real_batches(prepared, tiny_config, tmp_p
         phases=(Phase(num_steps=2, max_length=16, batch_size=16, accumulation_steps=2),),
         optimizer=OptimizerConfig(warmup_steps=0),
     )
-    run = PretrainingJob(config)
+    run = make_job(config)
     real = next(run.batches(0, 0))
     shapes = batch_shapes(run.config, run.config.phases[0], run.program.rows)
     assert {k: (v.shape, v.dtype, v.sharding) for k, v in real.items()} == {

@@ -23,7 +23,7 @@ from bertjax.inference.masks import fill_mask
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 from bertjax.train import program, run
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import PretrainingJob, make_job
 from bertjax.train.program import make_masking
 from bertjax.weights import load_model
 from tests.conftest import prepare_config
@@ -71,7 +71,7 @@ def lines_of(workdir):
 
 
 def last_state(config, workdir):
-    run = PretrainingJob(dataclasses.replace(config, workdir=str(workdir)))
+    run = make_job(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
     state, progress = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
@@ -127,7 +127,7 @@ def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_p
     stages = {"warmup_batch_sizes": (16, 32), "batch_size_warmup_steps": 4}
     phase = dataclasses.replace(config.phases[0], **stages)
     config = dataclasses.replace(config, phases=(phase, *config.phases[1:]))
-    run = PretrainingJob(dataclasses.replace(config, workdir=str(tmp_path)))
+    run = make_job(dataclasses.replace(config, workdir=str(tmp_path)))
     assert [(s.num_steps, s.batch_size) for s in phase.stages] == [(2, 16), (2, 32), (8, 48)]
     read = [np.asarray(next(run.batches(0, n))["input_ids"]) for n in range(6)]
     assert [len(batch) for batch in read] == [16, 16, 32, 32, 48, 48]
@@ -303,12 +303,12 @@ def test_export_writes_the_newest_checkpoint(config, started, tmp_path):
     pretrain.export(str(tmp_path / "run"))
     assert under_way.is_dir()
     written = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    params = last_state(config, tmp_path / "run")[0].params
+    params = last_state(started, tmp_path / "run")[0].params
     np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
 
 
 def claim(config) -> PretrainingJob:
-    job = PretrainingJob(config)
+    job = make_job(config)
     run.claim(job, job.workdir)
     return job
 
@@ -345,7 +345,7 @@ def test_the_model_of_init_decides_on_the_architecture_and_on_dropout_that_is_no
     start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
     own = config.model.hidden_dropout_prob
     for rate, expected in ((None, own), (0.25, 0.25), (0.0, 0.0)):
-        model = PretrainingJob(dataclasses.replace(start, dropout=rate)).config.model
+        model = make_job(dataclasses.replace(start, dropout=rate)).config.model
         rates = {model.hidden_dropout_prob, model.attention_probs_dropout_prob}
         assert (model.hidden_size, rates) == (32, {expected})
         said = capsys.readouterr().out
@@ -428,7 +428,7 @@ def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, t
     with pytest.raises(
         ValueError, match=rf"1 of \d+ shards of .* are missing, or their .*{shard.name}"
     ):
-        PretrainingJob(dataclasses.replace(config, data=str(data), workdir="w"))
+        make_job(dataclasses.replace(config, data=str(data), workdir="w"))
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -443,7 +443,7 @@ def test_sentence_pairs_for_a_family_without_their_head_are_refused_with_what_he
         config = dataclasses.replace(config, model=roberta)
     message = "^roberta has no head for sentence pairs in transformers.*--head masked_lm.*mlm\\.$"
     with pytest.raises(ValueError, match=message) as raised:
-        PretrainingJob(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+        make_job(dataclasses.replace(config, workdir=str(tmp_path / "run")))
     assert "sequence_classification" not in str(raised.value)
 
 
@@ -451,7 +451,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
     with pytest.raises(ValueError, match="not the one that the rows were made with"):
-        PretrainingJob(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
+        make_job(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
 @pytest.mark.slow
@@ -562,7 +562,7 @@ def test_runs_say_how_many_tokens_have_no_spaces_to_tell_words(
         phases=config.phases[:1],
         whole_word_masking=True,
     )
-    job = PretrainingJob(new)
+    job = make_job(new)
     said = capsys.readouterr().out
     assert re.search(r"[5-9]\d\.\d % of the tokens are in scripts without spaces", said)
     assert ("words are those of ICU" in said) is is_installed

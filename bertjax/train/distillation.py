@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import FinetuneConfig, PretrainConfig, TeacherConfig
+from bertjax.config.model import BertConfig
 from bertjax.config.pretrain_config import DistillationConfig
 from bertjax.inference.saved_task import with_task
 from bertjax.model import BertWithHead, losses
@@ -106,7 +107,9 @@ class Teacher(NamedTuple):
     fingerprint: str
 
 
-def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teacher | None:
+def load_masked_lm_teacher(
+    config: PretrainConfig, student: BertConfig, tokenizer: Tokenizer
+) -> Teacher | None:
     """Loads the masked-LM teacher of a pretraining run; None: `config` names no teacher.
 
     Raises:
@@ -116,8 +119,8 @@ def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teac
     """
     if config.distillation is None:
         return None
-    student, distillation = config.model, config.distillation
-    loaded = load_model(config.distillation.teacher, "masked_lm")
+    distillation = config.distillation
+    loaded = load_model(distillation.teacher, "masked_lm")
     teacher = loaded.config
     name = f"--distillation.teacher {distillation.teacher}"
     if loaded.absent:

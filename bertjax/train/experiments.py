@@ -16,8 +16,7 @@ import itertools
 import json
 import shutil
 import zipfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ import numpy as np
 from bertjax.base.files import is_remote, listed, read_json, write_json, writing
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.scratch import scratch_folder
-from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
+from bertjax.base.workdir_files import CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
 from bertjax.cloud.hub import push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences
 from bertjax.config.finetune_config import LAST
@@ -35,30 +34,23 @@ from bertjax.data.batches.batch import decode_feature
 from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
-from bertjax.inference.embedder import following
 from bertjax.inference.pretrained import Pretrained, load_pretrained
-from bertjax.inference.saved_task import with_task
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     best_run,
     grading_metric,
     print_scores,
-    selected_by,
     splits_of,
 )
-from bertjax.tasks import Task, make_task, with_task_options
-from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks import Task, with_task_options
 from bertjax.tasks.definition import Fold
-from bertjax.tasks.embedding import RETRIEVAL_METRICS
-from bertjax.tasks.reranking import RerankTask
-from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
-from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
-from bertjax.train.distillation import Teacher, load_task_teacher
-from bertjax.train.finetuning import FinetuningJob, check_calibration, load_for_task, reinitialized
-from bertjax.train.run import Session, identity_of, opened_run, train
+from bertjax.tasks.training_data import TrainingData
+from bertjax.train.facts import FinetuningFacts, gather_finetuning, reinitialized
+from bertjax.train.finetuning import FinetuningJob
+from bertjax.train.run import Session, opened_run, train
+from bertjax.train.run_plan import FinetuningPlan, plan_finetuning
 from bertjax.train.workdir import Workdir
-from bertjax.weights import LoadedModel
 
 if TYPE_CHECKING:
     import pandas
@@ -67,8 +59,6 @@ if TYPE_CHECKING:
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
-# What runs that differ in their config alone share; the data come from one draw.
-Inputs = tuple[Task, LoadedModel, TrainingData, Teacher | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,119 +135,67 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
     return result
 
 
+def planned_runs(
+    config: FinetuneConfig, folder: Path
+) -> Iterator[tuple[str, FinetuningPlan, FinetuningFacts]]:
+    """Yields the name, the plan and the facts of each run, whose lines are said before.
+
+    Each cross-validated run has data of its own, which are read when the run is next; other runs
+    share what the first one has read, and say nothing more. `folder` is for encoded data.
+    """
+    if config.folds:
+        for name, run, fold in _folds_of(config):
+            part = folder / name
+            hosts.on_all(functools.partial(part.mkdir, exist_ok=True))
+            gather = functools.partial(gather_finetuning, run, part, [run.workdir], fold)
+            facts = hosts.on_all(gather)
+            plan = plan_finetuning(run, facts)
+            _say(plan)
+            yield name, plan, facts
+        return
+    runs = variants(config)
+    first, workdirs = runs[0][1], [run.workdir for _, run in runs]
+    shared = hosts.on_all(
+        lambda: gather_finetuning(first, folder, workdirs, needs_dev=config.sweep)
+    )
+    for name, run in runs:
+        facts = shared
+        if run.seed != first.seed:
+            facts = dataclasses.replace(facts, loaded=reinitialized(shared.loaded, run.seed))
+        if run.shots:
+            data = shots_of(shared.task, shared.data, run.shots, run.seed)
+            facts = dataclasses.replace(facts, data=data)
+        plan = plan_finetuning(run, facts)
+        if run is first:
+            _say(plan)
+        yield name, plan, facts
+
+
+def _say(plan: FinetuningPlan) -> None:
+    for line in plan.lines:
+        hosts.say(line)
+
+
 def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
-    workdir, runs = Path(config.workdir), variants(config)
+    workdir, scores = Path(config.workdir), {}
+    task: Any = None
     submission = getattr(config.options, "submission", None)
     with scratch_folder() as folder:
-        workdirs = [variant.workdir for _, variant in runs]
-        task, loaded, data, teacher = hosts.on_all(
-            lambda: load_run(runs[0][1], folder, workdirs, needs_dev=config.sweep)
-        )
-        scores = {}
-        for name, variant in runs:
-            if variant.seed != runs[0][1].seed:
-                loaded = reinitialized(loaded, variant.seed)
-            shots = variant.shots
-            part = shots_of(task, data, shots, variant.seed) if shots else data
-            scores[name] = train_run(variant, (task, loaded, part, teacher), name, session)
+        for name, plan, facts in planned_runs(config, folder):
+            task, scores[name] = facts.task, train_run(plan, facts, name, session)
     # The dev split, which is many times as large as a few shots, must not choose among the draws.
-    best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
-    if len(runs) > 1:
+    best = next(iter(scores)) if config.shots else best_run(scores, grading_metric(task))
+    if len(scores) > 1:
         hosts.on_first(lambda: publish(workdir, best, scores, submission))
     if hosts.is_first():
         print_scores(scores, task, None if config.shots else best)
-        if config.shots and len(runs) > 1:
+        if config.shots and len(scores) > 1:
             print(f"exported: {best}, the model of the first draw, which no score has chosen")
     return FinetuneResult(scores, best, workdir / MODEL)
 
 
-def load_run(
-    config: FinetuneConfig,
-    folder: Path,
-    workdirs: Sequence[str],
-    fold: Fold | None = None,
-    *,
-    needs_dev: bool = False,
-) -> Inputs:
-    """Loads the task, model, encoded train split and teacher, which all runs share.
-
-    Args:
-        config: the config of the first run.
-        folder: the folder to write the encoded train split to.
-        workdirs: the workdirs of all runs.
-        fold: the fold that is held out; None: no cross-validation.
-        needs_dev: whether the dev split chooses among the runs.
-
-    Raises:
-        FileNotFoundError: the data or a model does not exist.
-        ValueError: the config cannot be used with the data or the models.
-    """
-    task = make_task(config.task, config.options, fold)
-    if (needs_dev or config.patience) and not splits_of(task, "dev"):
-        raise ValueError(
-            "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
-        )
-    check_calibration(config, task)
-    if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
-        task = dataclasses.replace(task, mean=0.0, std=1.0)
-    searched = getattr(config.options, "retrieval_dir", None)
-    if searched and not splits_of(task, "dev"):
-        raise ValueError(
-            f"--retrieval_dir {searched}: a collection is searched at evaluations, which need a "
-            "dev split: give --dev, or leave it out."
-        )
-    task = selected_by(task, config.select_by, RETRIEVAL_METRICS if searched else ())
-    task, loaded = following(task, load_for_task(config, task))
-    if isinstance(task, RerankTask):
-        task = _as_cross_encoder(task, loaded, config.max_length or task.max_length)
-    teacher = load_task_teacher(config, task, loaded)
-    runs = [Workdir(Path(workdir)) for workdir in workdirs]
-    if not any(run.newest_step or (run.path / SCORES).is_file() for run in runs):
-        for part in loaded.absent:  # a resumed run has trained these parts
-            hosts.say(
-                f"{config.init} has no {part} for this task: it is initialised at random, as is "
-                "usual before a fine-tuning"
-            )
-    how = loaded.tokenizer, config.max_length or task.max_length
-    data = write_training_data(task, *how, folder / "train.array_record")
-    left_out = task.data.without("train", data.left_out)
-    task = check_splits(dataclasses.replace(task, source=left_out), *how)
-    trained, longest = loaded.config.trained_positions, min(int(np.max(data.sizes)), how[1])
-    if trained is not None and longest > trained:
-        hosts.say(
-            f"warning: texts have up to {longest} tokens, but the embeddings of positions after "
-            f"{trained} of {config.init} were never trained: give --max_length {trained}, or train "
-            f"it further with bertjax.pretrain on rows of {longest} tokens, where --new_positions "
-            "says from what they start"
-        )
-    if bad := task.data.all_bad_rows():
-        splits = Counter(split for split, _ in bad)
-        of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
-        hosts.say(
-            f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
-            f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
-        )
-    shots = config.shots
-    part = shots_of(task, data, shots, config.seed) if shots else data
-    for line in (*summary(task, part, config), *task.data.change_notes()):
-        hosts.say(line)
-    return task, loaded, data, teacher
-
-
-def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) -> RerankTask:
-    """Gives a task the activation of the reranker that it starts from, and its model the length.
-
-    A new head has a sigmoid with the binary loss, else none, since only differences of its logits
-    are trained. CrossEncoder truncates at the length of the tokenizer.
-    """
-    loaded.tokenizer.model_max_length = max_length
-    before = None if loaded.model.class_part in loaded.absent else with_task(loaded)[1]
-    activation = "Sigmoid" if task.options.loss == "binary" else "Identity"
-    return dataclasses.replace(task, activation=getattr(before, "activation", activation))
-
-
 def train_run(
-    config: FinetuneConfig, inputs: Inputs, name: str, session: Session
+    plan: FinetuningPlan, facts: FinetuningFacts, name: str, session: Session
 ) -> dict[str, float]:
     """Trains one run and returns its scores, {split/metric: score}.
 
@@ -266,23 +204,23 @@ def train_run(
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
-        ValueError: the workdir belongs to another run.
+        ValueError: the plan is refused, or the workdir belongs to another run.
     """
-    task, _, data, teacher = inputs
+    config, fingerprint = plan.config, plan.data_fingerprint
     workdir = Workdir(Path(config.workdir))
-    finished, identity = workdir.path / SCORES, identity_of(config, teacher)
+    finished = workdir.path / SCORES
     if name and finished.is_file():
         with contextlib.suppress(*([ValueError] if config.overwrite else [])):
-            workdir.check(identity, data.fingerprint, defaults=defaults_of(config))
+            workdir.check(plan.identity, fingerprint, defaults=defaults_of(config))
             return read_json(finished)
-    if _has_nothing_to_do(workdir, config, identity, data.fingerprint, task):
+    if _has_nothing_to_do(workdir, config, plan.identity, fingerprint, facts.task):
         print(
             f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
             "--workdir or delete that folder."
         )
         return read_json(finished)
     scores = train(
-        lambda: FinetuningJob(config, *inputs, workdir),
+        lambda: FinetuningJob(plan, facts, workdir),
         workdir,
         session,
         overwrite=config.overwrite,
@@ -388,46 +326,6 @@ def _times(config: FinetuneConfig) -> Iterator[float]:
                 yield float("inf")
 
 
-MOST_CLASSES = 20
-
-
-def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
-    """Returns lines of text that describe the train split `data` of `task`.
-
-    They state the number of examples (or of windows, if texts are long), their lengths in tokens,
-    the updates per epoch and the frequencies of the classes. A line beginning with "warning:" names
-    classes that differ only in how they are written, or a rare class that may be a misspelling.
-    """
-    count, sizes = len(data.sizes), np.asarray(data.sizes)
-    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
-    updates = -(-count // config.batch_size)
-    plural = "s" if updates > 1 else ""
-    unit = "windows" if task.label_kind == "span" or count != data.examples else "examples"
-    lines = [
-        f"train: {count:,} {unit} of "
-        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
-        f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
-    ]
-    if data.class_counts.size:
-        unit = "words" if task.label_kind == "tokens" else unit
-        lines.append(_classes(task, data.class_counts, count, unit))
-        lines += similar_classes(task.labels, data.class_counts)
-    return lines
-
-
-def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
-    order = np.argsort(-counts, kind="stable")
-    several = task.label_kind == "multi_label"
-    total = max(count if several else int(counts.sum()), 1)
-    shown = [
-        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
-        for i in order[:MOST_CLASSES]
-    ]
-    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
-    kind = "labels" if several else "classes"
-    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
-
-
 def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
     """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices."""
     rng = np.random.default_rng(seed)
@@ -478,21 +376,28 @@ CROSS_VALIDATION = "cross_validation.json"
 OUT_OF_FOLD = "out_of_fold.jsonl"
 
 
+def _folds_of(config: FinetuneConfig) -> Iterator[tuple[str, FinetuneConfig, Fold | None]]:
+    """Yields (name, config, fold that is held out) of each run of a cross-validation."""
+    for index in range(config.folds):
+        options = dataclasses.replace(config.options, test=None)  # type: ignore[call-arg]
+        name, run = variant_of(config, f"fold{index + 1}", options=options, select_by=LAST)
+        yield name, run, Fold(index, config.folds, config.seed)
+    options = dataclasses.replace(config.options, dev_fraction=0.0)  # type: ignore[call-arg]
+    name, run = variant_of(config, ALL, options=options, folds=0, select_by=None)
+    hosts.say(f"The model that is exported is trained on all examples, in {run.workdir}")
+    yield name, run, None
+
+
 def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all."""
     workdir = Path(config.workdir)
     scores, indices = {}, {}
+    task: Any = None
     with scratch_folder() as folder:
-        for index in range(config.folds):
-            options = dataclasses.replace(config.options, test=None)  # type: ignore[call-arg]
-            name, run = variant_of(config, f"fold{index + 1}", options=options, select_by=LAST)
-            fold = Fold(index, config.folds, config.seed)
-            of_fold, scores[name] = _run(name, run, folder, fold, session)
-            indices[name] = of_fold.data.held_out_indices()
-        options = dataclasses.replace(config.options, dev_fraction=0.0)  # type: ignore[call-arg]
-        name, run = variant_of(config, ALL, options=options, folds=0, select_by=None)
-        hosts.say(f"The model that is exported is trained on all examples, in {run.workdir}")
-        task, scores[name] = _run(name, run, folder, None, session)
+        for name, plan, facts in planned_runs(config, folder):
+            task, scores[name] = facts.task, train_run(plan, facts, name, session)
+            if name != ALL:
+                indices[name] = task.data.held_out_indices()
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
@@ -507,16 +412,6 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
 
     hosts.on_first(publish_all)
     return FinetuneResult(scores, ALL, workdir / MODEL)
-
-
-def _run(
-    name: str, config: FinetuneConfig, folder: Path, fold: Fold | None, session: Session
-) -> tuple[Task, dict[str, float]]:
-    """Trains a run, unless it is finished; returns (its task, {split/metric: score})."""
-    part = folder / name
-    hosts.on_all(lambda: part.mkdir(exist_ok=True))
-    inputs = hosts.on_all(lambda: load_run(config, part, [config.workdir], fold))
-    return inputs[0], train_run(config, inputs, name, session)
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:

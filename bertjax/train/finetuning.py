@@ -6,31 +6,22 @@ the original scale.
 """
 
 import dataclasses
-import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
-
 from bertjax.base.files import (
-    brief,
-    naming_read_errors,
     naming_write_errors,
     read_json,
     write_json,
 )
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
-from bertjax.config import FinetuneConfig, Phase, TaskOptions
+from bertjax.config import Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
 from bertjax.inference.embedder import ROLES, Embedder
-from bertjax.inference.predictor import Predictor, labels_of
-from bertjax.inference.retrieval import Collection, beir_collection
-from bertjax.inference.saved_task import check_class_ids
-from bertjax.model import HEADS
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.retrieval import Collection
 from bertjax.model.recipe import flattened
 from bertjax.record.early_stopping import EarlyStopping
 from bertjax.record.events import EventStream
@@ -39,33 +30,26 @@ from bertjax.record.predictions import (
     ClassReport,
     PredictionSummary,
     best_in_words,
-    best_metric,
     model_facts,
     split_label,
     split_prefix,
     splits_of,
 )
 from bertjax.record.report import read_metrics
-from bertjax.tasks import Task
 from bertjax.tasks.calibration import HeldOutProbabilities
-from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.embedding import SIMCSE, EmbedOptions
 from bertjax.tasks.metrics import higher_is_better
-from bertjax.tasks.training_data import FeatureBatches, TrainingData, feature_batches, plan_rows
+from bertjax.tasks.training_data import FeatureBatches, feature_batches
 from bertjax.train.bad_steps import check_finite
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.distillation import Teacher, check_length, distilled_task
-from bertjax.train.program import Program
-from bertjax.train.recipes import Lora, make_recipe
-from bertjax.train.run import Job, identity_of, never_stopped
+from bertjax.train.facts import FinetuningFacts, to_original
+from bertjax.train.recipes import Lora
+from bertjax.train.run import Job, never_stopped
+from bertjax.train.run_plan import FinetuningPlan
 from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir
-from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights import save_hf
 from bertjax.weights.adapters import adapter_files
-from bertjax.weights.families import config_to_hf
-from bertjax.weights.fill import fresh
 from bertjax.weights.hf import model_card
-from bertjax.weights.load import class_order, with_class_order, with_tagger
 from bertjax.weights.sentence_transformers import files_of_head
 
 
@@ -73,109 +57,34 @@ class FinetuningJob(Job):
     """A fine-tuning run with one seed: its task, data, evaluation and results.
 
     Args:
-        config: the config of a single run, in which `seeds` is 1 and `sweep` is False.
-        task: the task, with the source of its examples.
-        loaded: the model to start from, with the head of the task.
-        data: the train split as features: inputs and labels of an example, or of a window of a long
-            text.
-        teacher: the teacher for distillation; None: no distillation.
+        plan: what the run will do.
+        facts: what it is planned from.
         workdir: the workdir of the run.
 
     Raises:
-        ValueError: the class weights, mesh, attention kernel or warm-up in the config cannot be
-            used with this task, model, data or devices.
+        ValueError: the plan is refused.
     """
 
     keep_checkpoints = 1
 
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        task: Task,
-        loaded: LoadedModel,
-        data: TrainingData,
-        teacher: Teacher | None,
-        workdir: Workdir,
-    ):
-        self.config, self.task, self.loaded, self.data = config, task, loaded, data
-        self.workdir, self.data_fingerprint = workdir, data.fingerprint
-        self.identity = identity_of(config, teacher)
-        self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
-        self.higher_is_better = higher_is_better(task.best_metric)
-        self.max_length = config.max_length or task.max_length
-        weights = _class_weights(config.options, task, data)
-        several = task.label_kind == "multi_label"
-        self.labels = labels_of(task, None if several else weights)._replace(
-            num_choices=task.sequences_per_example
-        )
-        mesh = sharding.make_mesh(config.mesh)
-        self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
-        steps = config.max_steps or max(1, round(config.num_epochs * self.batches_per_epoch))
-        self.shape = plan_rows(
-            data.sizes,
-            batch_size=config.batch_size,
-            num_choices=self.labels.num_choices,
-            multiple_of=mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulation_steps,
-            num_batches=steps,
-        )
-        phase = Phase(
-            num_steps=steps,
-            max_length=self.shape.row_length,
-            batch_size=config.batch_size,
-        )
-        objective = loaded.model.objective(task.label_kind, getattr(task, "options", None))
-        options: dict[str, Any] = {}
-        smoothing = getattr(config.options, "label_smoothing", 0.0)
-        if smoothing:
-            if task.label_kind not in ("classes", "tokens", "choice"):
-                raise ValueError(
-                    f"--label_smoothing {smoothing}: {task.name} does not have one class per "
-                    "example or word, over which labels could be spread: leave it out."
-                )
-            options["label_smoothing"] = smoothing
-        if weights is not None and (several or options):
-            options["class_weights"] = weights
-        if options:
-            objective = objective._replace(sums=functools.partial(objective.sums, **options))
-        if config.teacher is not None:
-            objective = distilled_task(objective, config.teacher)
-        program = Program(
-            config,
-            loaded.model.clone(config=loaded.config),
-            objective,
-            (phase,),
-            mesh,
-            teacher,
-            recipe=make_recipe(config, loaded.model),
-            layer_decay=config.layer_decay,
-            average_decay=config.average_decay,
-            accumulation_steps=config.accumulation_steps,
-        )
-        embed = config.options if isinstance(config.options, EmbedOptions) else EmbedOptions()
-        if embed.loss == SIMCSE and not program.model.is_random:
-            raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
-        super().__init__(config, program, (phase,), loaded.tokenizer)
-        every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
-        self.eval_every, self.save_every = every, every
-        if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
-            self.eval_every, self.save_every = 0, max(every, -(-self.num_steps // 10))
+    def __init__(self, plan: FinetuningPlan, facts: FinetuningFacts, workdir: Workdir):
+        super().__init__(plan, facts.loaded.tokenizer)
+        assert plan.shape is not None
+        self.config, self.max_length = plan.config, plan.max_length
+        self.shape, self.labels = plan.shape, plan.labels
+        self.batches_per_epoch = plan.batches_per_epoch
+        self.task, self.loaded, self.data = facts.task, facts.loaded, facts.data
+        self.collection, self.workdir = facts.collection, workdir
+        self.name = plan.config.task
+        self.higher_is_better = higher_is_better(facts.task.best_metric)
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
         self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
-        self.calibrates = bool(getattr(config.options, "calibrate", False))
-        self.tunes_thresholds = bool(getattr(config.options, "tune_thresholds", False))
+        options = plan.config.options
+        self.calibrates = bool(getattr(options, "calibrate", False))
+        self.tunes_thresholds = bool(getattr(options, "tune_thresholds", False))
         self.predictor = self._predictor()
-        folder, similarity = embed.retrieval_dir, getattr(task, "similarity", "")
-        if folder is not None and similarity not in ("cosine", "dot"):
-            raise ValueError(
-                f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
-                "a collection is searched by 'cosine' or 'dot': give --pooling, with which the "
-                "model has cosines."
-            )
-        self.collection = None
-        if folder is not None:
-            self.collection = beir_collection(folder, "dev", keep_same_id=embed.keep_same_id)
 
     def _predictor(self) -> Predictor:
         return Predictor(
@@ -227,15 +136,6 @@ class FinetuningJob(Job):
             patience=self.config.patience,
             progress=progress,
         )
-
-    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        if not any(change.startswith(("num_epochs:", "max_steps:")) for change in changed):
-            return changed
-        return [
-            *changed,
-            "the learning rate decays over all steps, so a different number of steps would change "
-            "the learning rates of the steps that are already done",
-        ]
 
     def evaluate(
         self, params: Any, phase: Phase | None = None, check: Callable[[], None] = never_stopped
@@ -411,154 +311,3 @@ class FinetuningJob(Job):
             tagger=tagger_params,
         )
         print(f"model written to {self.workdir.model}")
-
-
-def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """Loads the model that --init names, with the head of the task.
-
-    With `config.tagger`, the model is an encoder, which stays frozen, and a new tagger on
-    its hidden states. `config.dropout`, if not None, replaces the dropout rates of the model.
-
-    Raises:
-        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
-            length.
-    """
-    tagger = config.tagger
-    loaded = load_model(
-        config.init,
-        "encoder" if tagger else task.head,
-        num_labels=task.num_labels,
-        new_labels=True,
-        seed=config.seed,
-        head_fields=task.head_fields,
-    )
-    if tagger is not None:
-        loaded = with_tagger(loaded, tagger, len(task.labels), config.seed)
-    elif task.labels and loaded.model.class_part not in loaded.absent:
-        loaded = _with_classes_of(config, task, loaded)
-    if loaded.model.class_part not in loaded.absent:
-        loaded = loaded._replace(params=to_standardized(loaded.params, task))
-    check_length(config, task, config.init, loaded)
-    encoder_config = loaded.config.with_dropout(config.dropout)
-    config_to_hf(encoder_config)  # what could not be saved is refused before the training
-    return loaded._replace(model=loaded.model.clone(config=encoder_config))
-
-
-def _with_classes_of(config: FinetuneConfig, task: Task, loaded: LoadedModel) -> LoadedModel:
-    """Gives each class of the task the weights of the class of the same name.
-
-    If the names differ, the classifier is drawn at random, unless they are LABEL_0 and so on, which
-    say nothing: then the order stays.
-    """
-    with naming_read_errors(loaded.source.where):
-        check_class_ids(loaded.labels, loaded.source.config)
-    stored = loaded.labels or [f"LABEL_{i}" for i in range(len(task.labels))]
-    if stored == [*task.labels]:
-        return loaded
-    order, name = class_order(stored, task.labels), f"The classifier of {config.init}"
-    before, now = (brief(", ".join(names), 200) for names in (stored, task.labels))
-    if order is not None:
-        hosts.say(
-            f"{name} is kept, with its classes in the order and under the names of the task: each "
-            f"class has its weights by its name. Before: {before}; now: {now}"
-        )
-        return with_class_order(loaded, order)
-    if all(re.fullmatch(r"LABEL_\d+", label) for label in stored):
-        hosts.say(
-            f"{name} is kept, and so is the order of its classes, whose names say nothing: "
-            f"{before} are now called {now}. If it was trained with another order, write the names "
-            "into id2label in its config.json"
-        )
-        return loaded
-    hosts.say(
-        f"{name} is not used, since its classes {before} are not those of the task, {now}. If only "
-        "their names differ, correct id2label in its config.json"
-    )
-    absent = [*loaded.absent, str(loaded.model.class_part)]
-    return reinitialized(loaded._replace(absent=absent), config.seed)
-
-
-def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Initialises again, with `seed`, those parameters of `loaded` that are initialised at random.
-
-    The returned model equals the model that is loaded from the same checkpoint with `seed`.
-    """
-    flat: Any = flatten_dict(loaded.params, sep="/")
-    paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
-    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
-    return loaded._replace(params=params)
-
-
-def to_standardized(params: Any, task: Task) -> Any:
-    """Converts a head that predicts targets to one that predicts the standardised targets.
-
-    The parameters of tasks other than regression are returned unchanged.
-    """
-
-    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
-        return kernel / std, (bias - mean) / std
-
-    return _with_last_layer(params, task, change)
-
-
-def to_original(params: Any, task: Task) -> Any:
-    """Converts a head that predicts standardised targets to one that predicts the targets.
-
-    `params` and `task` are as in `to_standardized`.
-    """
-
-    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
-        return kernel * std, bias * std + mean
-
-    return _with_last_layer(params, task, change)
-
-
-def _with_last_layer(params: Any, task: Task, change: Callable[..., tuple[Any, Any]]) -> Any:
-    if not isinstance(task, RegressionTask):
-        return params
-    part = HEADS[task.head].class_part
-    layer = [np.asarray(params[part][name]) for name in ("kernel", "bias")]
-    kernel, bias = change(*(x.astype(np.float64) for x in layer), task.mean, task.std)
-    dtype = layer[0].dtype
-    return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
-
-
-def check_calibration(config: FinetuneConfig, task: Task) -> None:
-    """Raises ValueError if a task has other labels than `config` calibrates, or no dev split."""
-    one = "one class per example, of which a temperature scales the probabilities"
-    several = "several labels per example, of which each could have a threshold"
-    for flag, kind, needed in (
-        ("calibrate", ClassificationTask, one),
-        ("tune_thresholds", MultiLabelTask, several),
-    ):
-        if not getattr(config.options, flag, False):
-            continue
-        if not isinstance(task, kind):
-            raise ValueError(f"--{flag}: {task.name} does not have {needed}: leave it out.")
-        if not splits_of(task, "dev"):
-            raise ValueError(
-                f"--{flag} needs the probabilities of a dev split, but there is none: give --dev, "
-                "or leave it out."
-            )
-
-
-def _class_weights(
-    options: TaskOptions, task: Task, data: TrainingData
-) -> tuple[float, ...] | None:
-    weights: Any = getattr(options, "class_weights", None)
-    counts = data.class_counts
-    if weights is None:
-        return None
-    if weights == "balanced":
-        if task.label_kind == "multi_label":
-            without = np.maximum(len(data.sizes) - counts, 1)
-            return tuple((without / np.maximum(counts, 1)).tolist())
-        # A class without examples, to which label smoothing gives a share, has the weight 0.
-        balanced = counts.sum() / (len(counts) * np.maximum(counts, 1)) * (counts > 0)
-        return tuple(balanced.tolist())
-    if len(weights) != len(counts):
-        raise ValueError(
-            f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "
-            "one value for each class."
-        )
-    return tuple(float(weight) for weight in weights)

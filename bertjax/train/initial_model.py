@@ -5,6 +5,7 @@ longer rows. A discriminator of ELECTRA gets its generator (--generator_init).
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -18,9 +19,15 @@ from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.load import with_new_words, with_positions
 
+Say = Callable[[str], None]
 
-def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
+
+def initial_model(
+    config: PretrainConfig, tokenizer: Tokenizer, say: Say = hosts.say
+) -> LoadedModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
+
+    `say` gets a sentence on each extension.
 
     Raises:
         MissingHead: transformers lacks the head for the model's family.
@@ -34,11 +41,11 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             f"--init {config.init} is a generator: it has a masked LM head and none that detects "
             "replaced tokens. Give the discriminator."
         )
-    return extended(loaded, config, tokenizer, "--init", str(config.init))
+    return extended(loaded, config, tokenizer, "--init", say)
 
 
 def with_generator(
-    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer
+    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer, say: Say
 ) -> tuple[LoadedModel, RtdConfig]:
     """Adds the parameters of the generator `config.generator_init` to a discriminator.
 
@@ -46,7 +53,8 @@ def with_generator(
     `initial_model`, and ValueError if the generator is not one of this discriminator.
     """
     name, rtd = str(config.generator_init), config.generator
-    generator = extended(load_model(name, "masked_lm"), config, tokenizer, "--generator_init", name)
+    generator = load_model(name, "masked_lm")
+    generator = extended(generator, config, tokenizer, "--generator_init", say)
     if generator.absent:
         raise ValueError(
             f"--generator_init {name} has no {listed(generator.absent)}, so it is no masked LM: "
@@ -73,16 +81,16 @@ def with_generator(
 
 
 def extended(
-    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer, flag: str, name: str
+    loaded: LoadedModel, config: PretrainConfig, tokenizer: Tokenizer, flag: str, say: Say
 ) -> LoadedModel:
-    """Extends the model `name` of a flag by the words of the tokenizer and the positions of rows.
+    """Extends the model that a flag names by the words of the tokenizer and the positions of rows.
 
-    What is extended is printed.
+    `say` gets a sentence on each extension.
 
     Raises:
         ValueError: the tokenizer is neither the model's nor an extension of it.
     """
-    old = loaded.tokenizer
+    old, name = loaded.tokenizer, getattr(config, flag.removeprefix("--"))
     if old.fingerprint != tokenizer.fingerprint:
         if difference := tokenizer.difference_from(old):
             raise ValueError(
@@ -92,15 +100,15 @@ def extended(
                 f"--extend {name}."
             )
         loaded = with_new_words(loaded, tokenizer, config.seed)
-        hosts.say(
+        say(
             f"{tokenizer.vocab_size - old.vocab_size:,} new words start from the mean of the "
             "embeddings of their old pieces, or that of the unknown token if these were unknown; "
             f"vocab_size is {loaded.config.vocab_size:,}"
         )
-    return _with_positions_of_rows(loaded, config)
+    return _with_positions_of_rows(loaded, config, say)
 
 
-def _with_positions_of_rows(loaded: LoadedModel, config: PretrainConfig) -> LoadedModel:
+def _with_positions_of_rows(loaded: LoadedModel, config: PretrainConfig, say: Say) -> LoadedModel:
     """Extends the trained positions to the rows of all phases, or to those of --model, if more."""
     model = loaded.config
     needed = max(phase.max_length for phase in config.phases) + model.position_offset
@@ -114,19 +122,8 @@ def _with_positions_of_rows(loaded: LoadedModel, config: PretrainConfig) -> Load
         return loaded
     count = max(needed, model.max_position_embeddings)
     if model.global_rope_theta:  # there is no embedding
-        hosts.say(f"max_position_embeddings: {trained:,} -> {count:,}")
+        say(f"max_position_embeddings: {trained:,} -> {count:,}")
     else:
         how = {"interpolate": "interpolated"}.get(config.new_positions, "tiled")
-        hosts.say(f"position embeddings: {trained:,} -> {count:,} ({how})")
+        say(f"position embeddings: {trained:,} -> {count:,} ({how})")
     return with_positions(loaded, count, config.new_positions)
-
-
-def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
-    """Returns the architecture of --init with the dropout of the run; prints differences."""
-    ignored = ()
-    if config.dropout is not None:
-        ignored = DROPOUT_FIELDS
-    changes = differences(dataclasses.asdict(model), dataclasses.asdict(config.model), ignored)
-    if changes:
-        hosts.say(f"--init {config.init} determines the architecture: {', '.join(changes)}")
-    return model.with_dropout(config.dropout)

@@ -9,7 +9,6 @@ check it. What differs between jobs stands first.
 
 import abc
 import contextlib
-import dataclasses
 import glob
 import json
 import os
@@ -27,11 +26,9 @@ from bertjax.base.signals import Interrupted, StopSignal
 from bertjax.base.workdir_files import HOSTS
 from bertjax.cloud.hub import create_repository
 from bertjax.config import Phase, TrainingConfig, defaults_of
-from bertjax.data.preparation.workers import available_cores
 from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.activity import Clock
 from bertjax.devices.compilation import (
-    bits_settings,
     check_devices,
     use_compilation_cache,
     use_deterministic_operations,
@@ -57,8 +54,8 @@ from bertjax.record.trackers import check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
-from bertjax.train.distillation import Teacher
-from bertjax.train.program import Program
+from bertjax.train.facts import device_text
+from bertjax.train.run_plan import RunPlan
 from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir, opened
 
@@ -86,6 +83,7 @@ class Job(abc.ABC):
     """What a run trains: the members in which pretraining and fine-tuning differ.
 
     Attributes:
+        plan: what the run will do.
         settings: the config that pretraining and fine-tuning have in common.
         program: the model, the optimizer and the compiled steps.
         phases: the phases of the run; fine-tuning has one.
@@ -112,16 +110,13 @@ class Job(abc.ABC):
     save_every: int
     evaluates_at_start: bool = False
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        program: Program,
-        phases: tuple[Phase, ...],
-        tokenizer: Tokenizer,
-    ):
-        self.settings, self.program, self.phases = config, program, phases
-        self.tokenizer = tokenizer
-        self.num_steps = sum(phase.num_steps for phase in phases)
+    def __init__(self, plan: RunPlan, tokenizer: Tokenizer):
+        self.plan = plan
+        self.settings, self.program, self.phases = plan.config, plan.program, plan.phases
+        self.tokenizer, self.num_steps = tokenizer, plan.num_steps
+        self.identity, self.data_fingerprint = plan.identity, plan.data_fingerprint
+        self.best_metric = plan.best_metric
+        self.eval_every, self.save_every = plan.eval_every, plan.save_every
 
     @abc.abstractmethod
     def initial_params(self) -> Any:
@@ -155,14 +150,6 @@ class Job(abc.ABC):
         """Returns the JSON values that a checkpoint stores, such as the position in the data.
 
         `next_batch` is the first batch of phase `index` after the checkpoint.
-        """
-
-    @abc.abstractmethod
-    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns the config fields in `changed` that prevent the run from resuming, and why.
-
-        `changed` describes the differences from `saved`, the config in run.json; `step` is the step
-        of the newest checkpoint.
         """
 
     def claimed(self) -> None:  # noqa: B027
@@ -234,19 +221,6 @@ def segments(phases: Sequence[Phase], rollbacks: Rollbacks, step: int) -> Iterat
             yield Segment(index, phase, stage, step, last, end, batch)
             step = last
         start = end
-
-
-def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
-    """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any.
-
-    "environment" are the settings of jax that change bits, and "machine" is what may change on the
-    way, and is said then.
-    """
-    device = jax.devices()[0].device_kind
-    machine = device_text(device, jax.device_count(), jax.process_count())
-    identity = dataclasses.asdict(config) | {"environment": bits_settings()}
-    identity["machine"] = f"{machine} and {available_cores()} cores"
-    return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}
 
 
 class Session:
@@ -403,7 +377,7 @@ def claim(job: Job, workdir: Workdir) -> None:
             job.data_fingerprint,
             overwrite=job.settings.overwrite,
             defaults=defaults_of(job.settings),
-            allow=job.refused_changes,
+            allow=job.plan.refused_changes,
         )
         job.tokenizer.save(workdir.tokenizer)
         job.claimed()
@@ -745,15 +719,3 @@ def first_line(job: Job, step: int) -> str:
         moments = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
         size += f", of which {trained:,} are trained with {moments:,} bytes of optimizer state"
     return f"{size}, {facts['dtype']}, on {where}; {steps}"
-
-
-def device_text(kind: str, count: int, processes: int) -> str:
-    """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes"."""
-    if kind.lower() == "cpu":
-        kind = "CPU"
-    text = f"1 {kind}"
-    if count > 1:
-        text = f"{count} x {kind}"
-    if processes > 1:
-        text += f" in {processes} processes"
-    return text

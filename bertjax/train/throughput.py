@@ -24,7 +24,7 @@ from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products, peak_flops
 from bertjax.record.events import STEPS_AHEAD
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.train.program import PretrainingProgram, max_predictions, random_rows, with_head
 
 ROUNDS = 5
@@ -117,7 +117,7 @@ class Subject:
         phase = config.phases[index]
         if config.data:
             with tempfile.TemporaryDirectory() as empty:
-                job = PretrainingJob(dataclasses.replace(config, workdir=empty))
+                job = make_job(dataclasses.replace(config, workdir=empty))
             self.program, self.flops_per_row = job.program, job.flops_per_row(phase)
             self.state: Any = job.new_state()
             self.step = self.program.seeded_step(phase)

@@ -10,9 +10,9 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -48,6 +48,7 @@ from bertjax.base.workdir_files import (
     RESULTS,
     ROLLED_BACK,
     RUN_FILE,
+    SCORES,
     TOKENIZER,
     TRACKERS_FOLDER,
 )
@@ -69,6 +70,57 @@ MAY_CHANGE = (
 ).split()
 _CHECKPOINT = re.compile(rf"\d+(-\d+)?$|{DELETED}$|.*{TEMPORARY}")
 LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
+
+
+# A function (differences, saved config, step of the newest checkpoint) that returns the differences
+# with which a run must not resume, and the reasons.
+Allow = Callable[[list[str], dict[str, Any], int], list[str]]
+
+
+class SavedRun(NamedTuple):
+    """What a workdir says about its run.
+
+    Attributes:
+        address: what messages call the workdir.
+        newest_step: the step of the newest checkpoint; 0: there is none.
+        content: run.json; None: there is none that can be read.
+        is_finished: whether the run has written its scores.
+        problem: why no run can be made in the workdir; "": one can.
+    """
+
+    address: str
+    newest_step: int
+    content: dict[str, Any] | None
+    is_finished: bool
+    problem: str
+
+
+def changes_of(
+    saved: Mapping[str, Any],
+    step: int,
+    config: Mapping[str, Any],
+    data_fingerprint: str,
+    *,
+    defaults: Mapping[str, Any] | None,
+    allow: Allow,
+) -> list[str]:
+    """Returns why the run `saved`, of run.json, cannot go on from a step; as in `Workdir.check`."""
+    changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
+    changed = allow(changed, saved["config"], step)
+    if data_fingerprint != saved["data_fingerprint"]:
+        where = saved["config"].get("data") or train_file(saved["config"])
+        changed.append("the data differs from the data of " + (where or "the task's files"))
+    return changed
+
+
+def another_run(address: str, changed: Sequence[str]) -> str:
+    """Returns the error about a workdir that holds a run with other values of `changed`."""
+    return (
+        f"{address} holds a run of another config: {'; '.join(changed)}. Resume with "
+        "the old config, or choose another --workdir, or delete that run with "
+        "--overwrite; to start a new run from the model of this one, choose another "
+        f"--workdir and give --init {address}."
+    )
 
 
 class Workdir:
@@ -111,6 +163,28 @@ class Workdir:
         """The step of the newest complete checkpoint; 0 if there is no checkpoint."""
         return max(steps_in(self.checkpoints), default=0)
 
+    def look(self) -> SavedRun:
+        """Returns what is known of the run without locking the workdir."""
+        content = None
+        with contextlib.suppress(OSError, ValueError):
+            content = self.read()
+        is_finished = (self.path / SCORES).is_file()
+        return SavedRun(self.address, self.newest_step, content, is_finished, self._problem())
+
+    def _problem(self) -> str:
+        if holds_run(self.path):
+            if is_run(self.path):
+                return ""
+            return (
+                f"{self._run} was not written by bertjax, so that nothing in {self.address} is "
+                "changed: choose another --workdir, or move these files away."
+            )
+        if self.path.exists():
+            names = {entry.name for entry in self.path.iterdir()} - {HOSTS, LIST_FILE}
+            if any(not name.startswith(LOCK_FILE) for name in names):
+                return f"{self.address} is not empty and holds no run: choose another --workdir."
+        return ""
+
     def publish(self) -> None:
         """Uploads all changes, if the workdir is in a bucket.
 
@@ -139,7 +213,7 @@ class Workdir:
         data_fingerprint: str,
         *,
         defaults: Mapping[str, Any] | None = None,
-        allow: Callable[[list[str], dict[str, Any], int], list[str]] = lambda changed, *_: changed,
+        allow: Allow = lambda changed, *_: changed,
     ) -> None:
         """Checks that the run in this workdir has the given config and training data.
 
@@ -149,19 +223,13 @@ class Workdir:
             config: {field: value} of the run's config, as run.json stores it.
             data_fingerprint: a hash of the training data.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
-            allow: a function (differences, saved config, step of the newest checkpoint) that
-                returns the differences with which the run must not resume, and the reasons; by
-                default all of them.
+            allow: selects the differences with which the run must not resume; by default all.
 
         Raises:
             ValueError: the config or the data of the run differs.
         """
-        saved = self.read()
-        changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
-        changed = allow(changed, saved["config"], self.newest_step)
-        if data_fingerprint != saved["data_fingerprint"]:
-            where = saved["config"].get("data") or train_file(saved["config"])
-            changed.append("the data differs from the data of " + (where or "the task's files"))
+        saved, step = self.read(), self.newest_step
+        changed = changes_of(saved, step, config, data_fingerprint, defaults=defaults, allow=allow)
         before, now = saved["config"].get("machine"), config.get("machine")
         if before not in (None, now) and not changed:
             print(
@@ -170,12 +238,7 @@ class Workdir:
                 flush=True,
             )
         if changed:
-            raise ValueError(
-                f"{self.address} holds a run of another config: {'; '.join(changed)}. Resume with "
-                "the old config, or choose another --workdir, or delete that run with "
-                "--overwrite; to start a new run from the model of this one, choose another "
-                f"--workdir and give --init {self.address}."
-            )
+            raise ValueError(another_run(self.address, changed))
 
     def check_shared(self) -> None:
         """Checks that this host shares the workdir with the first host.
@@ -195,13 +258,10 @@ class Workdir:
 
         Raises:
             Locked: another process has locked it.
-            ValueError: another program wrote its run.json.
+            ValueError: it holds files but no run of bertjax.
         """
-        if holds_run(self.path) and not is_run(self.path):
-            raise ValueError(
-                f"{self._run} was not written by bertjax, so that nothing in {self.address} is "
-                "changed: choose another --workdir, or move these files away."
-            )
+        if problem := self._problem():
+            raise ValueError(problem)
         with naming_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not self._lock.held:
@@ -231,12 +291,6 @@ class Workdir:
                 holds files but no run; or another process has locked it.
         """
         has_run = holds_run(self.path)
-        if self.path.exists() and not has_run:
-            names = {entry.name for entry in self.path.iterdir()} - {HOSTS, LIST_FILE}
-            if any(not name.startswith(LOCK_FILE) for name in names):
-                raise ValueError(
-                    f"{self.address} is not empty and holds no run: choose another --workdir."
-                )
         self.lock()
         try:
             if has_run:

@@ -12,7 +12,7 @@ from bertjax.tasks import Example, finetune_config
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.training_data import TrainingData
-from bertjax.train.experiments import summary
+from bertjax.train.run_plan import summary
 
 
 def report_of(labels, golds, answers):

@@ -10,8 +10,8 @@ from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
 from bertjax.record.events import Ended, StepDone
 from bertjax.record.logger import MetricLogger
+from bertjax.train.facts import device_text
 from bertjax.train.held_out_evaluation import evaluation_sums
-from bertjax.train.run import device_text
 
 
 def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch):

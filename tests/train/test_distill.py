@@ -13,7 +13,7 @@ from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
 
@@ -48,7 +48,7 @@ def lines_of(workdir):
 
 def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
-    run = PretrainingJob(dataclasses.replace(config, workdir=str(workdir)))
+    run = make_job(dataclasses.replace(config, workdir=str(workdir)))
     state, _ = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
     return state
@@ -165,7 +165,7 @@ def test_teachers_that_do_not_fit_are_refused(config, teachers, tmp_path, teache
 def test_a_start_that_does_not_fit_is_refused(config):
     here = dataclasses.replace(config, workdir="nowhere", head="pretraining")
     with pytest.raises(ValueError, match="head='pretraining' with distillation.nsp=0"):
-        PretrainingJob(here)
+        make_job(here)
     with pytest.raises(ValueError, match="leave out --init or --distillation.layers"):
         dataclasses.replace(config, init="somewhere")
     lessons = dataclasses.replace(config.distillation, layers=(0, 1))

@@ -12,7 +12,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.tokenization import extend, load_tokenizer, train_wordpiece
 from bertjax.train.initial_model import initial_model
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import make_job
 from bertjax.train.run import claim
 from bertjax.weights import load_model
 from tests.browser import data_of
@@ -114,7 +114,7 @@ def test_an_evaluation_before_the_first_step_is_repeated_without_a_checkpoint(co
         workdir=str(tmp_path / "run"),
         phases=(dataclasses.replace(config.phases[0], num_steps=2),),
     )
-    run = PretrainingJob(short)
+    run = make_job(short)
     claim(run, run.workdir)
     run.workdir.release()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/mlm_loss": 9.0}\n')
@@ -129,7 +129,7 @@ def test_a_mixture_and_other_data_have_different_names(config, domain, tmp_path)
     mixed = dataclasses.replace(
         config, data=str(domain / "mixed"), workdir=str(tmp_path / "run"), eval_at_start=False
     )
-    run = PretrainingJob(mixed)
+    run = make_job(mixed)
     state = run.new_state()
     found = run.evaluate(state.params, mixed.phases[0])
     names = [name for name in found if name.startswith("eval/mlm_loss")]
@@ -145,7 +145,7 @@ def test_a_run_of_longer_rows_than_the_model_reads_exports_their_length(config, 
         eval_data=(),
         phases=(config.phases[0], dataclasses.replace(config.phases[0], max_length=80)),
     )
-    run = PretrainingJob(longer)
+    run = make_job(longer)
     assert run.config.model.max_position_embeddings == 80
     # transformers' tokenizer truncates to this length.
     assert run.tokenizer.model_max_length == 80
@@ -199,7 +199,7 @@ def test_data_of_another_vocabulary_is_refused_with_both_remedies(
         config, data=str(other_tokenizer / "data"), eval_data=(), workdir=str(tmp_path / "run")
     )
     with pytest.raises(ValueError, match=r"\(id \d+ was '.*' and is .*train_tokenizer --extend"):
-        PretrainingJob(run)
+        make_job(run)
     assert not (tmp_path / "run").exists()
 
 
@@ -207,7 +207,7 @@ def test_other_data_that_cannot_be_evaluated_is_refused(config, domain, other_to
     run = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     wrong = dataclasses.replace(run, eval_data=(str(other_tokenizer / "data"),))
     with pytest.raises(ValueError, match=r"another tokenizer \(60 entries\) than .*--tokenizer"):
-        PretrainingJob(wrong)
+        make_job(wrong)
     phases = (Phase(num_steps=1, max_length=16, batch_size=8),)
     without = domain / "without"
     prepare.run(
@@ -223,4 +223,4 @@ def test_other_data_that_cannot_be_evaluated_is_refused(config, domain, other_to
     )
     wrong = dataclasses.replace(run, eval_data=(str(without),), phases=phases)
     with pytest.raises(ValueError, match="no held-out rows of 16 tokens: .*--eval_fraction"):
-        PretrainingJob(wrong)
+        make_job(wrong)

@@ -10,9 +10,11 @@ import pytest
 
 from bertjax.config import OptimizerConfig
 from bertjax.data.batches.batch import decode_feature
-from bertjax.tasks import finetune_config, make_task
-from bertjax.tasks.training_data import FeatureBatches, row_shape, write_training_data
-from bertjax.train.finetuning import FinetuningJob, load_for_task
+from bertjax.tasks import finetune_config
+from bertjax.tasks.training_data import FeatureBatches, row_shape
+from bertjax.train.facts import gather_finetuning
+from bertjax.train.finetuning import FinetuningJob
+from bertjax.train.run_plan import plan_finetuning
 from bertjax.train.workdir import Workdir
 from bertjax.weights import save_hf
 
@@ -67,12 +69,9 @@ def their_losses(torch, model, batches, run):
 
 def compare(torch, transformers, config, folder, steps):
     """Losses of `steps` updates of ours and of PyTorch's, from the same weights and batches."""
-    task = make_task(config.task, config.options)
-    loaded = load_for_task(config, task)
-    data = write_training_data(
-        task, loaded.tokenizer, config.max_length or 128, folder / "train.array_record"
-    )
-    run = FinetuningJob(config, task, loaded, data, None, Workdir(folder / "run"))
+    facts = gather_finetuning(config, folder, [])
+    task, loaded, data = facts.task, facts.loaded, facts.data
+    run = FinetuningJob(plan_finetuning(config, facts), facts, Workdir(folder / "run"))
     state, step = run.new_state(), run.program.seeded_step(run.phases[0])
     ours = []
     for _, batch in zip(range(steps), run.batches(0, 0), strict=False):

@@ -11,7 +11,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.saved_task import with_task
 from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import train_wordpiece
-from bertjax.train import finetuning
+from bertjax.train import facts
 from bertjax.train.distillation import load_task_teacher
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
@@ -75,7 +75,7 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
 
 def loaded_for(config):
     task = make_task(config.task, config.options)
-    return task, finetuning.load_for_task(config, task)
+    return task, facts.load_for_task(config, task)
 
 
 def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved_teacher):

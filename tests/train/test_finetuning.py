@@ -15,8 +15,8 @@ from bertjax.config import OptimizerConfig
 from bertjax.model import HEADS
 from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import train_bpe, train_modernbert_bpe
-from bertjax.train.experiments import load_run
-from bertjax.train.finetuning import load_for_task
+from bertjax.train.facts import gather_finetuning, load_for_task
+from bertjax.train.run_plan import plan_finetuning
 from bertjax.weights import load_model, save_hf
 from tests.steps import run_until
 
@@ -307,9 +307,9 @@ def test_positions_that_were_never_trained_are_named(
         )
         folder = tmp_path / str(max_length)
         folder.mkdir()
-        loaded = load_run(run, folder, [run.workdir])[1]
-        assert loaded.config.trained_positions == 16  # a fine-tuned model keeps it
-        printed = "".join(capsys.readouterr())
+        facts = gather_finetuning(run, folder, [run.workdir])
+        assert facts.loaded.config.trained_positions == 16  # a fine-tuned model keeps it
+        printed = "\n".join(("".join(capsys.readouterr()), *plan_finetuning(run, facts).lines))
         message = f"positions after 16 of {tmp_path / 'b'} were never trained: give --max_length 16"
         assert (message in printed) == warns and "unknown here" not in printed
         assert ("--new_positions" in printed) == warns

@@ -12,7 +12,7 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
-from bertjax.train.pretraining import PretrainingJob
+from bertjax.train.pretraining import PretrainingJob, make_job
 from bertjax.train.program import max_predictions
 from bertjax.train.step import make_loss_fn
 from bertjax.weights import init_params
@@ -70,7 +70,7 @@ def packed_run(documents, tokenizer, folder, model, length) -> PretrainingJob:
         text_format="lines",
     )
     prepare.run(data)
-    return PretrainingJob(
+    return make_job(
         PretrainConfig(
             data=data.output,
             workdir=str(folder / "run"),
@@ -141,7 +141,7 @@ def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
     assert count > 1 and max_predictions(run.config, phase, count) == 10 + count // 2
     assert max_predictions(run.config, phase) == 10
     # So every sequence of the batch has its share, and not only the first ones of full rows.
-    run = PretrainingJob(dataclasses.replace(run.config, phases=(phase,)))
+    run = make_job(dataclasses.replace(run.config, phases=(phase,)))
     batch = jax.device_get(next(run.batches(0, 0)))
     for row in one_a_row(batch)["masked_weights"]:
         assert row.sum() >= 1
@@ -151,7 +151,7 @@ def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
 @pytest.mark.exhaustive
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
-    before = PretrainingJob(config).evaluate(run.new_state().params, config.phases[0])
+    before = make_job(config).evaluate(run.new_state().params, config.phases[0])
     pretrain.run(config)
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in metrics.splitlines()]

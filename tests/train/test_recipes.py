@@ -21,7 +21,7 @@ from bertjax.devices import sharding
 from bertjax.model import HEADS
 from bertjax.tasks import finetune_config
 from bertjax.tasks.training_data import Labels, row_shape
-from bertjax.train import finetuning
+from bertjax.train import run_plan
 from bertjax.train.optimizer import decay_by_layer, make_optimizer
 from bertjax.train.program import Program
 from bertjax.train.recipes import make_recipe
@@ -340,7 +340,7 @@ def weights_of(kind, counts, weights):
     config = finetune_config(task="classify", class_weights=weights)
     task: Any = SimpleNamespace(label_kind=kind)
     data: Any = SimpleNamespace(class_counts=np.array(counts), sizes=np.ones(100))
-    return finetuning._class_weights(config.options, task, data)
+    return run_plan.class_weights(config.options, task, data)
 
 
 def test_balanced_weights_of_several_labels_are_examples_without_per_example_with():

@@ -13,7 +13,7 @@ from bertjax.model import HEADS
 from bertjax.tasks import finetune_config, make_task
 from bertjax.tasks.classification import RegressionTask, RegressOptions
 from bertjax.tasks.dataset import Example
-from bertjax.train.finetuning import to_original, to_standardized
+from bertjax.train.facts import to_original, to_standardized
 
 TASK = RegressionTask(name="regress", mean=250_000.0, std=140_000.0)
 

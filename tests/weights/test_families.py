@@ -23,7 +23,7 @@ from bertjax.tokenization import (
     train_unigram,
     train_wordpiece,
 )
-from bertjax.train.finetuning import load_for_task
+from bertjax.train.facts import load_for_task
 from bertjax.weights import load_model
 
 # Family: how its tokenizer is trained, and what its examples are.

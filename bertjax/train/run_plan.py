@@ -1,0 +1,548 @@
+"""The plan of a run, made before the run is opened: what it will do, say and refuse.
+
+Plans are functions of a config and its facts (`bertjax.train.facts`): they open, print, download
+and compile nothing. `--dry_run` prints them; the job of a run takes its plan and its facts.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from bertjax.base.workdir_files import BAD_ROWS
+from bertjax.config import (
+    FinetuneConfig,
+    Phase,
+    PretrainConfig,
+    TaskOptions,
+    TrainingConfig,
+    defaults_of,
+    differences,
+)
+from bertjax.config.finetune_config import LAST
+from bertjax.config.model import DROPOUT_FIELDS, BertConfig
+from bertjax.data.metadata import Metadata
+from bertjax.data.mixture import rows_of_sources
+from bertjax.devices import sharding
+from bertjax.inference.predictor import labels_of
+from bertjax.model import BertWithHead
+from bertjax.model.losses import Objective
+from bertjax.record.predictions import best_metric
+from bertjax.tasks import Task
+from bertjax.tasks.embedding import SIMCSE, EmbedOptions
+from bertjax.tasks.sources.advice import similar_classes
+from bertjax.tasks.training_data import Labels, RowShape, TrainingData, plan_rows
+from bertjax.train.distillation import distilled_task
+from bertjax.train.facts import FinetuningFacts, Machine, PretrainingFacts, explained_head
+from bertjax.train.optimizer import difference_before
+from bertjax.train.program import PretrainingProgram, Program
+from bertjax.train.recipes import make_recipe
+from bertjax.train.workdir import SavedRun, another_run, changes_of
+from bertjax.weights import LoadedModel
+from bertjax.weights.families import architecture, config_to_hf, with_pad_token
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run will do.
+
+    Attributes:
+        config: the config of the run, with what the data and the model determine.
+        phases: the phases of the run; fine-tuning has one.
+        made: the model, the optimizer and the steps, of which nothing is compiled; None: they are
+            refused.
+        identity: the config as stored in run.json, with a hash of the teacher's weights, if any.
+        data_fingerprint: a hash of the training data.
+        best_metric: the name of the evaluation metric that determines the best checkpoint.
+        eval_every: number of steps between evaluations; 0: only at the end of each phase.
+        save_every: number of steps between checkpoints.
+        newest_step: the step of the newest checkpoint; 0: the run starts from the beginning.
+        random_parts: the parts of the model that are initialised at random.
+        lines: what is said before the run is opened.
+        refusals: why the run cannot be made; empty: it can.
+    """
+
+    config: TrainingConfig
+    phases: tuple[Phase, ...]
+    made: Program | None
+    identity: dict[str, Any]
+    data_fingerprint: str
+    best_metric: str
+    eval_every: int
+    save_every: int
+    random_parts: tuple[str, ...]
+    lines: tuple[str, ...]
+    refusals: tuple[str, ...]
+    newest_step: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        """The number of updates of all phases."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    @property
+    def program(self) -> Program:
+        """The model, the optimizer and the steps.
+
+        Raises:
+            ValueError: the run is refused.
+        """
+        if self.refusals or self.made is None:
+            raise ValueError("\n".join(self.refusals))
+        return self.made
+
+    def in_workdir(self, saved: SavedRun) -> Self:
+        """Returns the plan in a workdir, whose run it continues, replaces or is refused for."""
+        step, refusals = saved.newest_step, [*self.refusals]
+        if saved.problem:
+            refusals.append(saved.problem)
+        elif saved.content is not None and step:
+            changed = changes_of(
+                saved.content,
+                step,
+                self.identity,
+                self.data_fingerprint,
+                defaults=defaults_of(self.config),
+                allow=self.refused_changes,
+            )
+            if changed and self.config.overwrite:
+                step = 0
+            elif changed:
+                refusals.append(another_run(saved.address, changed))
+        return dataclasses.replace(self, newest_step=step, refusals=tuple(refusals))
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """Returns the config fields in `changed` that prevent the run from resuming, and why.
+
+        `changed` describes the differences from `saved`, the config in run.json; `step` is the step
+        of the newest checkpoint.
+        """
+        del saved, step
+        return changed
+
+
+class Refusals(list[str]):
+    """Why a run cannot be made, as sentences."""
+
+    def result_of(self, check: Callable[[], Result]) -> Result | None:
+        """Returns the result of `check`, or None if it raises ValueError, which is noted."""
+        try:
+            return check()
+        except ValueError as error:
+            self.append(str(error))
+            return None
+
+
+def identity_of(config: TrainingConfig, machine: Machine) -> dict[str, Any]:
+    """Returns `config` as stored in run.json.
+
+    "environment" are the settings of jax that change bits, and "machine" is what may change on the
+    way, and is said then.
+    """
+    identity = dataclasses.asdict(config) | {"environment": machine.environment}
+    return identity | {"machine": machine.text}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingPlan(RunPlan):
+    """What a pretraining will do."""
+
+    config: PretrainConfig
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """The phases may differ if rows and learning rates of all finished steps stay the same."""
+        others = [change for change in changed if not change.startswith("phases.")]
+        if len(others) == len(changed):
+            return changed
+        try:
+            before = tuple(Phase(**phase) for phase in saved["phases"])
+        except (TypeError, ValueError):  # written by a version with other fields
+            return changed
+        reason = difference_before(self.config.optimizer, before, self.phases, step)
+        return others if reason is None else [*changed, reason]
+
+
+def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> PretrainingPlan:
+    """Plans a run; what `facts` could not be read with is refused by `gather_pretraining`."""
+    refusals, lines = Refusals(), [*facts.notes]
+    model, metadata = facts.model, facts.data.metadata
+    if config.init is not None and facts.initial is not None:
+        lines += _lines_of_architecture(config, model)
+        model = model.with_dropout(config.dropout)
+    config = dataclasses.replace(
+        config,
+        data=facts.data.directory,
+        head=facts.head,
+        model=with_pad_token(model, facts.tokenizer.pad_token_id),
+        rtd=facts.rtd,
+    )
+    refusals.result_of(lambda: _check_model(config, metadata))
+    refusals.result_of(lambda: _check_vocabulary(config, facts.tokenizer.vocab_size))
+    refusals.result_of(lambda: _check_lengths(config, metadata))
+    if facts.initial is None:
+        lines += _lines_of_vocabulary(config.model.vocab_size, facts.tokenizer.vocab_size)
+    program = refusals.result_of(lambda: _pretraining_program(config, facts))
+    if facts.unspaced:
+        how = "tokens are masked one by one (pip install 'bertjax[icu]' finds the words)"
+        if facts.has_segmenter:
+            how = "words are those of ICU"
+        share = f"{100 * facts.unspaced:.1f} % of the tokens"
+        lines.append(f"{share} are in scripts without spaces: {how}")
+    metric, random = "", ()
+    if program is not None:
+        metric, random = program.objective.best_metric, random_parts(facts.initial, program.model)
+    plan = PretrainingPlan(
+        config=config,
+        phases=config.phases,
+        made=program,
+        identity=_identity_of_pretraining(config, facts),
+        data_fingerprint=hashlib.sha256(metadata.to_json().encode()).hexdigest(),
+        best_metric=f"eval/{metric}",
+        eval_every=config.eval_every,
+        save_every=config.save_every,
+        random_parts=random,
+        lines=(*lines, *epochs_of_sources(metadata, config.phases)),
+        refusals=tuple(refusals),
+    )
+    return plan.in_workdir(facts.workdir)
+
+
+def _lines_of_architecture(config: PretrainConfig, model: BertConfig) -> list[str]:
+    """Returns a line on how the model of --init differs from the architecture in the config."""
+    ignored = ()
+    if config.dropout is not None:
+        ignored = DROPOUT_FIELDS
+    changes = differences(dataclasses.asdict(model), dataclasses.asdict(config.model), ignored)
+    if not changes:
+        return []
+    return [f"--init {config.init} determines the architecture: {', '.join(changes)}"]
+
+
+def _check_model(config: PretrainConfig, metadata: Metadata) -> None:
+    """Refuses a model that has no form in transformers, or phases that do not fit it."""
+    config_to_hf(config.model)
+    for index in range(len(config.phases)):
+        config.check_rope(index)
+    with explained_head(metadata):
+        architecture(config.model, str(config.head))
+
+
+def _fitting_vocabulary(size: int) -> str:
+    return f"--model.vocab_size {-(-size // 64) * 64}"  # as that of an extended model
+
+
+def _check_vocabulary(config: PretrainConfig, size: int) -> None:
+    rows = config.model.vocab_size
+    if size > rows:
+        raise ValueError(
+            f"The data was prepared with {size} tokens, but the model has vocab_size={rows}: "
+            f"use {_fitting_vocabulary(size)}."
+        )
+
+
+def _check_lengths(config: PretrainConfig, metadata: Metadata) -> None:
+    lengths = sorted({phase.max_length for phase in config.phases})
+    if not {*lengths} <= {*metadata.max_lengths}:
+        raise ValueError(
+            f"{config.data} holds rows of {metadata.max_lengths} tokens, but the "
+            f"config has max_length={', '.join(map(str, lengths))}: prepare the data in a new "
+            "--output with these."
+        )
+
+
+def _lines_of_vocabulary(rows: int, size: int) -> list[str]:
+    if rows <= 2 * size:
+        return []
+    return [
+        f"warning: the tokenizer has {size:,} entries: {rows - size:,} more rows would "
+        f"only make the run slower; give {_fitting_vocabulary(size)}"
+    ]
+
+
+def _pretraining_program(config: PretrainConfig, facts: PretrainingFacts) -> PretrainingProgram:
+    mesh = sharding.make_mesh(config.mesh, facts.machine.devices)
+    return PretrainingProgram(config, mesh, facts.teacher)
+
+
+def _identity_of_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> dict[str, Any]:
+    identity = identity_of(config, facts.machine)
+    if facts.teacher is not None:
+        identity["distillation"]["teacher_weights"] = facts.teacher.fingerprint
+    if facts.has_segmenter:
+        identity["word_segmenter"] = "icu"
+    return identity
+
+
+def random_parts(initial: LoadedModel | None, model: BertWithHead) -> tuple[str, ...]:
+    """Returns the parts of `model` that the model to start from lacks; None: it lacks all."""
+    if initial is None:
+        return ("weights",)
+    lacking = [part for part in model.training_parts if part not in initial.params]
+    return (*initial.absent, *lacking)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningPlan(RunPlan):
+    """What a fine-tuning with one seed will do.
+
+    Attributes:
+        max_length: the maximum number of tokens of a sequence.
+        batches_per_epoch: the number of batches, and of updates, of an epoch.
+        labels: what the batches hold as labels.
+        shape: the shape of the rows of training batches; None: it is refused.
+    """
+
+    config: FinetuneConfig
+    max_length: int
+    batches_per_epoch: int
+    labels: Labels
+    shape: RowShape | None
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        if not any(change.startswith(("num_epochs:", "max_steps:")) for change in changed):
+            return changed
+        return [
+            *changed,
+            "the learning rate decays over all steps, so a different number of steps would change "
+            "the learning rates of the steps that are already done",
+        ]
+
+
+def plan_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> FinetuningPlan:
+    """Plans a run; `config` is that of a single run, in which `seeds` is 1 and `sweep` is False."""
+    task, data, refusals = facts.task, facts.data, Refusals()
+    batches = -(-len(data.sizes) // config.batch_size)
+    steps = config.max_steps or max(1, round(config.num_epochs * batches))
+    eval_every = save_every = max(1, round(batches / config.evals_per_epoch))
+    if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
+        eval_every, save_every = 0, max(save_every, -(-steps // 10))
+    weights = refusals.result_of(lambda: class_weights(config.options, task, data))
+    several = task.label_kind == "multi_label"
+    labels = labels_of(task, None if several else weights)._replace(
+        num_choices=task.sequences_per_example
+    )
+    phase = Phase(num_steps=steps, max_length=max(data.sizes), batch_size=config.batch_size)
+    shape = refusals.result_of(lambda: _row_shape(config, facts, labels, steps))
+    program = None
+    if shape is not None:
+        phase = dataclasses.replace(phase, max_length=shape.row_length)
+        program = refusals.result_of(lambda: _finetuning_program(config, facts, phase, weights))
+    refusals.result_of(lambda: _check_embedding(config, task, program))
+    identity = identity_of(config, facts.machine)
+    if facts.teacher is not None:
+        identity["teacher_weights"] = facts.teacher.fingerprint
+    plan = FinetuningPlan(
+        config=config,
+        phases=(phase,),
+        made=program,
+        identity=identity,
+        data_fingerprint=data.fingerprint,
+        best_metric=f"eval/{best_metric(task)}",
+        eval_every=eval_every,
+        save_every=save_every,
+        random_parts=tuple(facts.loaded.absent),
+        lines=tuple(_lines_of_finetuning(config, facts)),
+        refusals=tuple(refusals),
+        max_length=config.max_length or task.max_length,
+        batches_per_epoch=batches,
+        labels=labels,
+        shape=shape,
+    )
+    saved = facts.workdirs.get(config.workdir)
+    if saved is None:
+        return plan
+    return plan.in_workdir(saved)
+
+
+def _row_shape(
+    config: FinetuneConfig, facts: FinetuningFacts, labels: Labels, steps: int
+) -> RowShape:
+    mesh = sharding.make_mesh(config.mesh, facts.machine.devices).shape
+    return plan_rows(
+        facts.data.sizes,
+        batch_size=config.batch_size,
+        num_choices=labels.num_choices,
+        multiple_of=mesh["data"] * mesh["fsdp"] * config.accumulation_steps,
+        num_batches=steps,
+    )
+
+
+def _finetuning_program(
+    config: FinetuneConfig,
+    facts: FinetuningFacts,
+    phase: Phase,
+    weights: tuple[float, ...] | None,
+) -> Program:
+    model = facts.loaded.model
+    return Program(
+        config,
+        model.clone(config=facts.loaded.config),
+        _objective(config, facts, weights),
+        (phase,),
+        sharding.make_mesh(config.mesh, facts.machine.devices),
+        facts.teacher,
+        recipe=make_recipe(config, model),
+        layer_decay=config.layer_decay,
+        average_decay=config.average_decay,
+        accumulation_steps=config.accumulation_steps,
+    )
+
+
+def _objective(
+    config: FinetuneConfig, facts: FinetuningFacts, weights: tuple[float, ...] | None
+) -> Objective:
+    task = facts.task
+    objective = facts.loaded.model.objective(task.label_kind, getattr(task, "options", None))
+    options: dict[str, Any] = {}
+    smoothing = getattr(config.options, "label_smoothing", 0.0)
+    if smoothing:
+        if task.label_kind not in ("classes", "tokens", "choice"):
+            raise ValueError(
+                f"--label_smoothing {smoothing}: {task.name} does not have one class per "
+                "example or word, over which labels could be spread: leave it out."
+            )
+        options["label_smoothing"] = smoothing
+    if weights is not None and (task.label_kind == "multi_label" or options):
+        options["class_weights"] = weights
+    if options:
+        objective = objective._replace(sums=functools.partial(objective.sums, **options))
+    if config.teacher is not None:
+        objective = distilled_task(objective, config.teacher)
+    return objective
+
+
+def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None) -> None:
+    options = config.options
+    if not isinstance(options, EmbedOptions):
+        return
+    if options.loss == SIMCSE and program is not None and not program.model.is_random:
+        raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
+    folder, similarity = options.retrieval_dir, getattr(task, "similarity", "")
+    if folder is not None and similarity not in ("cosine", "dot"):
+        raise ValueError(
+            f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
+            "a collection is searched by 'cosine' or 'dot': give --pooling, with which the "
+            "model has cosines."
+        )
+
+
+def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iterator[str]:
+    """Yields what is said before the first step of a run, or of the first of several."""
+    task, loaded, data = facts.task, facts.loaded, facts.data
+    yield from facts.notes
+    if not any(
+        run.newest_step or run.is_finished for run in facts.workdirs.values()
+    ):  # a resumed run has trained these parts
+        for part in loaded.absent:
+            yield (
+                f"{config.init} has no {part} for this task: it is initialised at random, as is "
+                "usual before a fine-tuning"
+            )
+    trained, longest = loaded.config.trained_positions, int(np.max(data.sizes))
+    longest = min(longest, config.max_length or task.max_length)
+    if trained is not None and longest > trained:
+        yield (
+            f"warning: texts have up to {longest} tokens, but the embeddings of positions after "
+            f"{trained} of {config.init} were never trained: give --max_length {trained}, or train "
+            f"it further with bertjax.pretrain on rows of {longest} tokens, where --new_positions "
+            "says from what they start"
+        )
+    if bad := task.data.all_bad_rows():
+        splits = Counter(split for split, _ in bad)
+        of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
+        yield (
+            f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
+            f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
+        )
+    yield from summary(task, data, config)
+    yield from task.data.change_notes()
+
+
+def class_weights(options: TaskOptions, task: Task, data: TrainingData) -> tuple[float, ...] | None:
+    """Returns the weight of each class, as the options of the task say; None: all are equal.
+
+    Raises:
+        ValueError: the options have another number of weights.
+    """
+    weights: Any = getattr(options, "class_weights", None)
+    counts = data.class_counts
+    if weights is None:
+        return None
+    if weights == "balanced":
+        if task.label_kind == "multi_label":
+            without = np.maximum(len(data.sizes) - counts, 1)
+            return tuple((without / np.maximum(counts, 1)).tolist())
+        # A class without examples, to which label smoothing gives a share, has the weight 0.
+        balanced = counts.sum() / (len(counts) * np.maximum(counts, 1)) * (counts > 0)
+        return tuple(balanced.tolist())
+    if len(weights) != len(counts):
+        raise ValueError(
+            f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "
+            "one value for each class."
+        )
+    return tuple(float(weight) for weight in weights)
+
+
+MOST_CLASSES = 20
+
+
+def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
+    """Returns lines of text that describe the train split `data` of `task`.
+
+    They state the number of examples (or of windows, if texts are long), their lengths in tokens,
+    the updates per epoch and the frequencies of the classes. A line beginning with "warning:" names
+    classes that differ only in how they are written, or a rare class that may be a misspelling.
+    """
+    count, sizes = len(data.sizes), np.asarray(data.sizes)
+    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
+    updates = -(-count // config.batch_size)
+    plural = "s" if updates > 1 else ""
+    unit = "windows" if task.label_kind == "span" or count != data.examples else "examples"
+    lines = [
+        f"train: {count:,} {unit} of "
+        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
+        f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
+    ]
+    if data.class_counts.size:
+        unit = "words" if task.label_kind == "tokens" else unit
+        lines.append(_classes(task, data.class_counts, count, unit))
+        lines += similar_classes(task.labels, data.class_counts)
+    return lines
+
+
+def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
+    order = np.argsort(-counts, kind="stable")
+    several = task.label_kind == "multi_label"
+    total = max(count if several else int(counts.sum()), 1)
+    shown = [
+        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
+        for i in order[:MOST_CLASSES]
+    ]
+    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
+    kind = "labels" if several else "classes"
+    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
+
+
+def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
+    """Returns lines that say how often each phase reads each source; []: there is no mixture."""
+    if metadata.sources is None:
+        return []
+    lines = []
+    weights = np.array([source.weight for source in metadata.sources])
+    for number, phase in enumerate(phases):
+        parts = []
+        shares, drawn = weights / weights.sum(), rows_of_sources(phase.num_rows, weights.tolist())
+        for source, share, rows in zip(metadata.sources, shares, drawn, strict=True):
+            epochs = rows / source.splits["train"].lengths[str(phase.max_length)].records
+            parts.append(f"{source.name} {share:.2%}, {epochs:,.2f} epochs")
+        lines.append(
+            f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
+            f"{phase.max_length} tokens read {'; '.join(parts)}"
+        )
+    return lines
