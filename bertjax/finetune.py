@@ -79,6 +79,19 @@ def _finetune(
     return experiments.finetune(config, clock)
 
 
+def dry_run(
+    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+) -> None:
+    """Prints what the runs of a config would do; raises ValueError if one would be refused."""
+    from bertjax.train import experiments, glue
+
+    configs = [config]
+    if config.task.lower() == GLUE_TASK:
+        configs = glue.configs_of_tasks(config, config_of).values()
+    for each in configs:
+        experiments.dry_run(each)
+
+
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """Fine-tunes a model in one or several runs; returns {name of a run: {split/metric: score}}.
 
@@ -102,7 +115,22 @@ def _defaults_of_task(
     return load_config_file(file, FinetuneConfig)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneFlags(command_line.ConfigFlags):
+    """Flags of `bertjax.finetune` in addition to the fields of `FinetuneConfig`."""
+
+    dry_run: bool = False
+    """Print what the runs would do and what would be refused, without a step and without a file."""
+
+
 def parse(argv: Sequence[str] | None = None, task: str | None = None) -> FinetuneConfig:
+    """Parses command-line flags as `parse_flags`, and returns the config of the run."""
+    return parse_flags(argv, task)[0]
+
+
+def parse_flags(
+    argv: Sequence[str] | None = None, task: str | None = None
+) -> tuple[FinetuneConfig, FinetuneFlags]:
     """Parses command-line flags; defaults come from --config or from the config file of the task.
 
     `task` is the task of the defaults; None: --task.
@@ -116,7 +144,7 @@ def parse(argv: Sequence[str] | None = None, task: str | None = None) -> Finetun
     chosen = command_line.value_of("task", argv)
     file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
     defaults = _defaults_of_task(task or chosen, file, few=shots is not None)
-    boxes = [command_line.Box("", command_line.ConfigFlags)]
+    boxes = [command_line.Box("", FinetuneFlags)]
     if argv is command_line.DECLARED_ONLY:
         boxes += all_options()
     elif chosen or defaults.task:
@@ -128,7 +156,7 @@ def parse(argv: Sequence[str] | None = None, task: str | None = None) -> Finetun
     def hint(flag: str) -> str:
         return belongs_to(flag, defaults.task)
 
-    _, *parsed = command_line.parse_boxes(
+    flags, *parsed = command_line.parse_boxes(
         boxes, argv, command="finetune", description=_description(defaults.task), hint=hint
     )
     *options, config = parsed
@@ -137,7 +165,7 @@ def parse(argv: Sequence[str] | None = None, task: str | None = None) -> Finetun
             config = dataclasses.replace(config, options=options[0])
         except ValueError as error:  # options that the rest of the config excludes
             command_line.refuse(str(error))
-    return _with_effect(config, defaults)
+    return _with_effect(config, defaults), flags
 
 
 def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneConfig:
@@ -173,8 +201,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
 
     def command() -> None:
+        config, flags = parse_flags(argv)
+        if flags.dry_run:
+            return dry_run(config, lambda task: parse(argv, task))
         # Each task of GLUE has defaults of its own.
-        _finetune(parse(argv), lambda task: parse(argv, task), Clock.of_process())
+        _finetune(config, lambda task: parse(argv, task), Clock.of_process())
 
     return signals.run_reporting_errors(
         command,

@@ -41,6 +41,13 @@ def run(config: PretrainConfig, clock: Clock | None = None) -> None:
     pretraining.pretrain(config, clock)
 
 
+def dry_run(config: PretrainConfig) -> None:
+    """Prints what the run of a config would do; raises ValueError if it would be refused."""
+    from bertjax.train import pretraining
+
+    pretraining.dry_run(config)
+
+
 def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = False) -> None:
     """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model.
 
@@ -58,6 +65,13 @@ class PretrainFlags(command_line.ConfigFlags):
     export: bool = False
     """Write the model of the newest checkpoint in --workdir to WORKDIR/model, without training;
     with --push_to_hub, it is uploaded to the branch step-N."""
+    dry_run: bool = False
+    """Print what the run would do and what would be refused, without a step and without a file."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.export:
+            self.refuse_set(("dry_run",), "with --export", "it trains nothing")
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
@@ -76,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def start() -> None:
         config, flags = parse(argv)
+        if flags.dry_run:
+            return dry_run(config)
         if not flags.export:
             return run(config, Clock.of_process())
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)

@@ -84,6 +84,22 @@ def config(prepared, one_layer_config, tmp_path):
 
 
 @pytest.mark.slow
+@first_with("gs")
+def test_a_dry_run_of_a_run_in_a_bucket_only_reads_it(bucket, config, capsys):
+    remote = dataclasses.replace(config, workdir=f"{bucket}/runs/planned")
+    pretrain.dry_run(remote)
+    assert not names_in(remote.workdir)
+    pretrain.run(remote)
+    before = names_in(remote.workdir)
+    capsys.readouterr()
+    pretrain.dry_run(remote)
+    assert "all 6 steps are done already" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="seed: 0 -> 1"):
+        pretrain.dry_run(dataclasses.replace(remote, seed=1))
+    assert names_in(remote.workdir) == before
+
+
+@pytest.mark.slow
 @pytest.mark.exhaustive
 @first_with("gs")
 def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(

@@ -80,8 +80,8 @@ class ConfigFlags(Checked):
     """Base class of the flags of the commands that read a config file, named by `--config`."""
 
     config: str | None = None
-    """Config file with the defaults of the other flags, or the name of a config that comes with
-    bertjax, such as bert_base; None: in bertjax.finetune, configs/finetune/TASK.py."""
+    """Config file with the defaults of the other flags, or a name such as bert_base; None: in
+    bertjax.finetune, that of the task."""
 
 
 def parse(

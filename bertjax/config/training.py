@@ -147,8 +147,7 @@ class TrainingConfig(Checked):
     """Directory for checkpoints, metrics and the model, required by bertjax.pretrain; repeating the
     command resumes the run in it."""
     overwrite: bool = False
-    """Delete a run with another config or other data in --workdir, and start anew, instead of
-    ending with an error."""
+    """Delete a run of another config or data in --workdir, instead of ending with an error."""
     seed: Annotated[int, "[0, 2^32)"] = 0
     """Seed of initialisation, data order and dropout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -173,7 +172,7 @@ class TrainingConfig(Checked):
     """Number of skipped updates in a row that end the run, or roll it back; 0: no limit."""
     skip_spikes: NonNegative = 0.0
     """Standard deviations above the mean loss or gradient norm from which an update is skipped; 0:
-    none is."""
+    none."""
     rollback_steps: AtLeast0 = 0
     """Minimum number of steps to go back after max_bad_steps skipped updates; 0: the run ends."""
     deterministic: bool = False

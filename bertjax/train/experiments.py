@@ -48,7 +48,7 @@ from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train.facts import FinetuningFacts, gather_finetuning, reinitialized
 from bertjax.train.finetuning import FinetuningJob
-from bertjax.train.run import Session, opened_run, train
+from bertjax.train.run import Session, looked_at_run, opened_run, print_plans, say, train
 from bertjax.train.run_plan import FinetuningPlan, plan_finetuning
 from bertjax.train.workdir import Workdir
 
@@ -123,8 +123,7 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
-    config = with_task_options(config)
-    config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
+    config = _resolved(config)
     with opened_run(config, clock or Clock(), direct=False) as (workdir, session):
         run_all = _cross_validate if config.folds else _finetune
         result = run_all(dataclasses.replace(config, workdir=str(workdir.path)), session)
@@ -150,7 +149,7 @@ def planned_runs(
             gather = functools.partial(gather_finetuning, run, part, [run.workdir], fold)
             facts = hosts.on_all(gather)
             plan = plan_finetuning(run, facts)
-            _say(plan)
+            say(plan)
             yield name, plan, facts
         return
     runs = variants(config)
@@ -167,13 +166,22 @@ def planned_runs(
             facts = dataclasses.replace(facts, data=data)
         plan = plan_finetuning(run, facts)
         if run is first:
-            _say(plan)
+            say(plan)
         yield name, plan, facts
 
 
-def _say(plan: FinetuningPlan) -> None:
-    for line in plan.lines:
-        hosts.say(line)
+def dry_run(config: FinetuneConfig) -> None:
+    """Prints the plans of all runs, without a step and without a file; errors as in `finetune`."""
+    config = _resolved(config)
+    with scratch_folder() as folder:
+        workdir = looked_at_run(config, folder)
+        config = dataclasses.replace(config, workdir=str(workdir.path))
+        print_plans(plan for _, plan, _ in planned_runs(config, folder))
+
+
+def _resolved(config: FinetuneConfig) -> FinetuneConfig:
+    config = with_task_options(config)
+    return dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
 
 
 def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:

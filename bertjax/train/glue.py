@@ -92,9 +92,38 @@ def finetune_glue(
         ValueError: a setting cannot be used with a task, or a workdir belongs to another run.
         Interrupted: a stop signal arrived; the same call continues.
     """
-    workdir = (config.workdir or f"runs/{GLUE_TASK}").rstrip("/")
+    workdir, options = _workdir(config), config.options
+    configs = configs_of_tasks(config, config_of)
+    assert isinstance(options, AllGlueOptions)
+    _, missing = tasks_in(options.data_dir)
+    results = {}
+    for number, name in enumerate(configs, 1):
+        hosts.say(f"GLUE: {name}, task {number} of {len(configs)}")
+        results[name] = experiments.finetune(configs[name], clock)
+        clock = None  # the time of the next task begins now
+    columns = columns_of({name: result.scores for name, result in results.items()})
+    result = GlueResult(
+        results,
+        missing,
+        columns,
+        paper_average(columns),
+        glue_average(columns),
+        options.submission or f"{workdir}/{SUBMISSION}",
+    )
+    hosts.on_first(lambda: _publish(config, workdir, result))
+    return result
+
+
+def _workdir(config: FinetuneConfig) -> str:
+    return (config.workdir or f"runs/{GLUE_TASK}").rstrip("/")
+
+
+def configs_of_tasks(
+    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None
+) -> dict[str, FinetuneConfig]:
+    """Returns {task: config of its run} of the tasks whose data is at hand; as `finetune_glue`."""
+    workdir, options = _workdir(config), config.options
     refuse_links_outside(workdir)
-    options = config.options
     assert isinstance(options, AllGlueOptions)
     names, missing = tasks_in(options.data_dir)
     for name, reason in missing.items():
@@ -109,22 +138,7 @@ def finetune_glue(
         configs[name] = dataclasses.replace(
             of_task, task=name, workdir=folder, options=TASKS[name].options(**fields)
         )
-    results = {}
-    for number, name in enumerate(names, 1):
-        hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
-        results[name] = experiments.finetune(configs[name], clock)
-        clock = None  # the time of the next task begins now
-    columns = columns_of({name: result.scores for name, result in results.items()})
-    result = GlueResult(
-        results,
-        missing,
-        columns,
-        paper_average(columns),
-        glue_average(columns),
-        options.submission or f"{workdir}/{SUBMISSION}",
-    )
-    hosts.on_first(lambda: _publish(config, workdir, result))
-    return result
+    return configs
 
 
 def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:

@@ -77,7 +77,7 @@ def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
 
 def _by_curve(config: OptimizerConfig, phases: Sequence[Phase], value_of: Any) -> Schedule:
     """Returns step -> value_of(curve that the step belongs to, step)."""
-    curves = _curves(config, phases)
+    curves = learning_rate_curves(config, phases)
 
     def schedule(step: jax.Array) -> jax.Array:
         value = value_of(curves[0], step)
@@ -88,7 +88,7 @@ def _by_curve(config: OptimizerConfig, phases: Sequence[Phase], value_of: Any) -
     return schedule
 
 
-def _curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
+def learning_rate_curves(config: OptimizerConfig, phases: Sequence[Phase]) -> list[_Curve]:
     """Returns the curves of `make_schedule`; raises ValueError if one of them is too short."""
     curves: list[_Curve] = []
     start = 0

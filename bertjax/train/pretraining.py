@@ -12,6 +12,7 @@ from typing import Any
 
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
+from bertjax.base.scratch import scratch_folder
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload
@@ -28,7 +29,15 @@ from bertjax.train.bad_steps import check_finite
 from bertjax.train.facts import PretrainingFacts, gather_pretraining, lengths_after
 from bertjax.train.held_out_evaluation import HeldOutEvaluation
 from bertjax.train.program import PretrainingProgram, row_format
-from bertjax.train.run import Job, never_stopped, opened_run, train
+from bertjax.train.run import (
+    Job,
+    looked_at_run,
+    never_stopped,
+    opened_run,
+    print_plans,
+    say,
+    train,
+)
 from bertjax.train.run_plan import PretrainingPlan, plan_pretraining, random_parts
 from bertjax.train.step import TrainState
 from bertjax.train.workdir import Workdir
@@ -174,8 +183,7 @@ def make_job(config: PretrainConfig, workdir: Workdir | None = None) -> Pretrain
     workdir = workdir or Workdir(Path(config.workdir))
     facts = gather_pretraining(config, workdir)
     plan = plan_pretraining(config, facts)
-    for line in plan.lines:
-        hosts.say(line)
+    say(plan)
     return PretrainingJob(plan, facts, workdir)
 
 
@@ -198,6 +206,15 @@ def pretrain(config: PretrainConfig, clock: Clock | None = None) -> Path:
     with opened_run(config, clock, direct=True) as (workdir, session):
         train(lambda: make_job(config, workdir), workdir, session, overwrite=config.overwrite)
     return place(workdir.address) / workdir.model.name
+
+
+def dry_run(config: PretrainConfig) -> None:
+    """Prints the plan of a run, without a step and without a file; errors as in `pretrain`."""
+    with scratch_folder() as folder:
+        facts = gather_pretraining(config, looked_at_run(config, folder))
+        plan = plan_pretraining(config, facts)
+        say(plan)
+        print_plans([plan])
 
 
 def export(

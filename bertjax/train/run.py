@@ -12,7 +12,7 @@ import contextlib
 import glob
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,10 +54,9 @@ from bertjax.record.trackers import check_installed, open_trackers
 from bertjax.tokenization import Tokenizer
 from bertjax.train.bad_steps import BadSteps, NotFinite, Rollbacks, check_finite
 from bertjax.train.checkpoint import Checkpointer, move_damaged
-from bertjax.train.facts import device_text
-from bertjax.train.run_plan import RunPlan
+from bertjax.train.run_plan import RunPlan, described, facts_of_program, first_line
 from bertjax.train.step import TrainState
-from bertjax.train.workdir import Workdir, opened
+from bertjax.train.workdir import Workdir, opened, unopened
 
 # Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = (
@@ -252,6 +251,60 @@ class Session:
         self.close(error)
 
 
+def _start(config: TrainingConfig) -> None:
+    """Sets up jax as the config says, and checks the names of outputs."""
+    use_deterministic_operations(config.deterministic)
+    use_compilation_cache()
+    if not config.workdir:
+        return
+    refuse_links_outside(config.workdir)
+    path = os.path.abspath(config.workdir)
+    if "\\udc" in ascii(path):
+        raise ValueError(f"{path} is not UTF-8, as names of checkpoints must be: rename it.")
+    if glob.escape(path) != path:
+        raise ValueError(
+            f"{path} has one of the characters *, ? and [, with which checkpoints could not be "
+            "read again: choose another --workdir, or rename its folders."
+        )
+    check_paths(config)
+
+
+def looked_at_run(config: TrainingConfig, folder: Path) -> Workdir:
+    """Returns the workdir of a run that is planned by this process alone, for `--dry_run`.
+
+    Nothing is connected, locked or written but copies, in `folder`, of a run in a bucket.
+
+    Raises:
+        ImportError: a tracker is not installed.
+    """
+    _start(config)
+    check_devices()
+    check_installed(config.track)
+    return unopened(config.workdir, folder)
+
+
+def say(plan: RunPlan) -> None:
+    """Prints, on the first host, what a plan says before its run is opened."""
+    for line in plan.lines:
+        hosts.say(line)
+
+
+def print_plans(plans: Iterable[RunPlan]) -> None:
+    """Prints the plans of one or several runs.
+
+    Raises:
+        ValueError: a run is refused.
+    """
+    refusals: dict[str, None] = {}
+    for plan in plans:
+        heading, *lines = described(plan)
+        print(heading, *lines, sep="\n  ")
+        refusals |= dict.fromkeys(plan.refusals)
+    if refusals:
+        raise ValueError("\n".join(refusals))
+    print("Nothing was trained or written (--dry_run).")
+
+
 @contextlib.contextmanager
 def opened_run(
     config: TrainingConfig, clock: Clock, *, direct: bool
@@ -265,19 +318,8 @@ def opened_run(
         ImportError, OSError: a tracker is not installed, or the repository on the Hub cannot be
             written.
     """
-    use_deterministic_operations(config.deterministic)
-    use_compilation_cache()
+    _start(config)
     if config.workdir:
-        refuse_links_outside(config.workdir)
-        path = os.path.abspath(config.workdir)
-        if "\\udc" in ascii(path):
-            raise ValueError(f"{path} is not UTF-8, as names of checkpoints must be: rename it.")
-        if glob.escape(path) != path:
-            raise ValueError(
-                f"{path} has one of the characters *, ? and [, with which checkpoints could not be "
-                "read again: choose another --workdir, or rename its folders."
-            )
-        check_paths(config)
         with naming_bucket_errors(config.workdir, "written"):  # the hosts meet in the workdir
             hosts.connect(config.distributed, place(config.workdir) / HOSTS)
     check_devices()
@@ -643,7 +685,7 @@ def _open_readers(
             "nothing is left to train. To train again, choose another --workdir."
         )
     else:
-        hosts.say(first_line(job, step))
+        hosts.say(first_line(job.plan, step))
     logger = MetricLogger(
         run.emit,
         run.clock,
@@ -679,43 +721,10 @@ def _open_readers(
 
 def facts_of(job: Job, step: int) -> dict[str, Any]:
     """Returns what the report says about this process, which trains from `step`."""
-    attention, requested = job.program.attention, job.settings.attention
-    shapes = job.program.state_shapes
-    kernel = f"{attention.kernel} ({attention.reason})"
-    if requested not in ("auto", attention.kernel):
-        kernel = f"{attention.kernel} ({attention.reason}; warning: {requested} was requested)"
     return {
         "step": step,
         "num_steps": job.num_steps,
         "best_metric": job.best_metric,
         "higher_is_better": job.higher_is_better,
-        "parameters": sum(x.size for x in jax.tree.leaves((shapes.params, shapes.fixed))),
-        "dtype": job.settings.dtype,
-        "mesh": " x ".join(f"{axis}={size}" for axis, size in job.program.mesh.shape.items()),
-        "attention": kernel,
+        **facts_of_program(job.settings, job.program),
     }
-
-
-def first_line(job: Job, step: int) -> str:
-    """Returns the line about model, devices and steps with which the run begins at `step`."""
-    facts, count = facts_of(job, step), jax.device_count()
-    where = device_text(jax.devices()[0].device_kind, count, jax.process_count())
-    if count > 1:
-        where += f" ({facts['mesh']})"
-    # The kernel of small runs without a choice is of no interest.
-    if count > 1 or job.program.attention.kernel != "xla" or job.settings.attention != "auto":
-        where += f", attention kernel {facts['attention']}"
-    steps = f"{job.num_steps:,} steps"
-    if job.num_steps == 1:
-        steps = "1 step"
-    if step == job.num_steps:
-        steps = f"all {steps} are done already"
-    elif step:
-        steps += f", resuming at step {step}"
-    size = f"{facts['parameters']:,} parameters"
-    shapes = job.program.state_shapes
-    if shapes.fixed:
-        trained = sum(x.size for x in jax.tree.leaves(shapes.params))
-        moments = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
-        size += f", of which {trained:,} are trained with {moments:,} bytes of optimizer state"
-    return f"{size}, {facts['dtype']}, on {where}; {steps}"

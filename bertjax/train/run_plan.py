@@ -7,13 +7,24 @@ and compile nothing. `--dry_run` prints them; the job of a run takes its plan an
 import dataclasses
 import functools
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
+import jax
 import numpy as np
 
-from bertjax.base.workdir_files import BAD_ROWS
+from bertjax.base.files import listed
+from bertjax.base.workdir_files import (
+    BAD_ROWS,
+    CHECKPOINTS,
+    METRICS,
+    MODEL,
+    PREDICTIONS,
+    REPORT,
+    SCORES,
+)
 from bertjax.config import (
     FinetuneConfig,
     Phase,
@@ -37,13 +48,20 @@ from bertjax.tasks.embedding import SIMCSE, EmbedOptions
 from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.training_data import Labels, RowShape, TrainingData, plan_rows
 from bertjax.train.distillation import distilled_task
-from bertjax.train.facts import FinetuningFacts, Machine, PretrainingFacts, explained_head
-from bertjax.train.optimizer import difference_before
+from bertjax.train.facts import (
+    FinetuningFacts,
+    Machine,
+    PretrainingFacts,
+    device_text,
+    explained_head,
+)
+from bertjax.train.optimizer import difference_before, learning_rate_curves
 from bertjax.train.program import PretrainingProgram, Program
 from bertjax.train.recipes import make_recipe
 from bertjax.train.workdir import SavedRun, another_run, changes_of
 from bertjax.weights import LoadedModel
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
+from bertjax.weights.fill import part_in_words
 
 Result = TypeVar("Result")
 
@@ -62,7 +80,11 @@ class RunPlan:
         best_metric: the name of the evaluation metric that determines the best checkpoint.
         eval_every: number of steps between evaluations; 0: only at the end of each phase.
         save_every: number of steps between checkpoints.
+        epochs: how often each phase reads the data.
         newest_step: the step of the newest checkpoint; 0: the run starts from the beginning.
+        deletes: whether another run in the workdir is deleted.
+        unit: what a batch consists of.
+        outputs: the files and folders in the workdir that the user looks at.
         random_parts: the parts of the model that are initialised at random.
         lines: what is said before the run is opened.
         refusals: why the run cannot be made; empty: it can.
@@ -79,7 +101,12 @@ class RunPlan:
     random_parts: tuple[str, ...]
     lines: tuple[str, ...]
     refusals: tuple[str, ...]
+    epochs: tuple[float, ...]
     newest_step: int = 0
+    deletes: bool = False
+
+    unit: ClassVar[str] = "rows"
+    outputs: ClassVar[tuple[str, ...]] = (CHECKPOINTS, METRICS, MODEL, REPORT)
 
     @property
     def num_steps(self) -> int:
@@ -99,7 +126,7 @@ class RunPlan:
 
     def in_workdir(self, saved: SavedRun) -> Self:
         """Returns the plan in a workdir, whose run it continues, replaces or is refused for."""
-        step, refusals = saved.newest_step, [*self.refusals]
+        step, refusals, deletes = saved.newest_step, [*self.refusals], False
         if saved.problem:
             refusals.append(saved.problem)
         elif saved.content is not None and step:
@@ -112,10 +139,12 @@ class RunPlan:
                 allow=self.refused_changes,
             )
             if changed and self.config.overwrite:
-                step = 0
+                step, deletes = 0, True
             elif changed:
                 refusals.append(another_run(saved.address, changed))
-        return dataclasses.replace(self, newest_step=step, refusals=tuple(refusals))
+        return dataclasses.replace(
+            self, newest_step=step, deletes=deletes, refusals=tuple(refusals)
+        )
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """Returns the config fields in `changed` that prevent the run from resuming, and why.
@@ -130,10 +159,10 @@ class RunPlan:
 class Refusals(list[str]):
     """Why a run cannot be made, as sentences."""
 
-    def result_of(self, check: Callable[[], Result]) -> Result | None:
+    def result_of(self, check: Callable[..., Result], *arguments: Any) -> Result | None:
         """Returns the result of `check`, or None if it raises ValueError, which is noted."""
         try:
-            return check()
+            return check(*arguments)
         except ValueError as error:
             self.append(str(error))
             return None
@@ -147,6 +176,79 @@ def identity_of(config: TrainingConfig, machine: Machine) -> dict[str, Any]:
     """
     identity = dataclasses.asdict(config) | {"environment": machine.environment}
     return identity | {"machine": machine.text}
+
+
+def facts_of_program(config: TrainingConfig, program: Program) -> dict[str, Any]:
+    """Returns what is said about the program of a run: its size, its devices and its kernel."""
+    attention, shapes = program.attention, program.state_shapes
+    kernel = f"{attention.kernel} ({attention.reason})"
+    if config.attention not in ("auto", attention.kernel):
+        kernel = (
+            f"{attention.kernel} ({attention.reason}; warning: {config.attention} was requested)"
+        )
+    return {
+        "parameters": sum(x.size for x in jax.tree.leaves((shapes.params, shapes.fixed))),
+        "dtype": config.dtype,
+        "mesh": " x ".join(f"{axis}={size}" for axis, size in program.mesh.shape.items()),
+        "attention": kernel,
+    }
+
+
+def first_line(plan: RunPlan, step: int) -> str:
+    """Returns the line about model, devices and steps with which the run begins at `step`."""
+    program = plan.made
+    assert program is not None
+    facts, count = facts_of_program(plan.config, program), jax.device_count()
+    where = device_text(jax.devices()[0].device_kind, count, jax.process_count())
+    if count > 1:
+        where += f" ({facts['mesh']})"
+    # The kernel of small runs without a choice is of no interest.
+    if count > 1 or program.attention.kernel != "xla" or plan.config.attention != "auto":
+        where += f", attention kernel {facts['attention']}"
+    steps = f"{plan.num_steps:,} steps"
+    if plan.num_steps == 1:
+        steps = "1 step"
+    if step == plan.num_steps:
+        steps = f"all {steps} are done already"
+    elif step:
+        steps += f", resuming at step {step}"
+    size = f"{facts['parameters']:,} parameters"
+    shapes = program.state_shapes
+    if shapes.fixed:
+        trained = sum(x.size for x in jax.tree.leaves(shapes.params))
+        moments = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
+        size += f", of which {trained:,} are trained with {moments:,} bytes of optimizer state"
+    return f"{size}, {facts['dtype']}, on {where}; {steps}"
+
+
+def described(plan: RunPlan) -> Iterator[str]:
+    """Yields what `--dry_run` says about a plan, besides its lines and its refusals."""
+    config = plan.config
+    yield f"{config.workdir}:"
+    if plan.made is not None:
+        yield first_line(plan, plan.newest_step)
+        for curve in learning_rate_curves(config.optimizer, plan.phases):
+            yield (
+                f"learning rate from step {curve.start:,} to {curve.start + curve.num_steps:,}: "
+                f"peak {curve.peak(config.optimizer):g}, warm-up steps "
+                f"{curve.warmup_steps(config.optimizer):,}"
+            )
+    if plan.deletes:
+        yield "the run that is there is deleted (--overwrite)"
+    if plan.random_parts and not plan.newest_step:
+        yield f"initialised at random: {listed([*map(part_in_words, plan.random_parts)])}"
+    for index, (phase, epochs) in enumerate(zip(plan.phases, plan.epochs, strict=True)):
+        yield (
+            f"phase {index}: {phase.num_steps:,} steps of {phase.batch_size:,} {plan.unit} of "
+            f"{phase.max_length} tokens, {epochs:,.2f} epochs"
+        )
+    evaluations = "at the end of each phase"
+    if plan.eval_every:
+        evaluations = f"every {plan.eval_every:,} steps and {evaluations}"
+    yield f"evaluated {evaluations}, saved every {plan.save_every:,} steps"
+    yield f"written: {', '.join(plan.outputs)}"
+    if config.push_to_hub is not None:
+        yield f"uploaded: the model, to {config.push_to_hub} on the Hub"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,12 +284,12 @@ def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> Pretrai
         model=with_pad_token(model, facts.tokenizer.pad_token_id),
         rtd=facts.rtd,
     )
-    refusals.result_of(lambda: _check_model(config, metadata))
-    refusals.result_of(lambda: _check_vocabulary(config, facts.tokenizer.vocab_size))
-    refusals.result_of(lambda: _check_lengths(config, metadata))
+    refusals.result_of(_check_model, config, metadata)
+    refusals.result_of(_check_vocabulary, config, facts.tokenizer.vocab_size)
+    refusals.result_of(_check_lengths, config, metadata)
     if facts.initial is None:
         lines += _lines_of_vocabulary(config.model.vocab_size, facts.tokenizer.vocab_size)
-    program = refusals.result_of(lambda: _pretraining_program(config, facts))
+    program = refusals.result_of(_pretraining_program, config, facts)
     if facts.unspaced:
         how = "tokens are masked one by one (pip install 'bertjax[icu]' finds the words)"
         if facts.has_segmenter:
@@ -209,8 +311,15 @@ def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> Pretrai
         random_parts=random,
         lines=(*lines, *epochs_of_sources(metadata, config.phases)),
         refusals=tuple(refusals),
+        epochs=tuple(phase.num_rows / _rows(metadata, phase.max_length) for phase in config.phases),
     )
     return plan.in_workdir(facts.workdir)
+
+
+def _rows(metadata: Metadata, length: int) -> float:
+    """Returns the number of train rows of a length; infinite: the data have no such rows."""
+    rows = metadata.splits["train"].lengths.get(str(length))
+    return math.inf if rows is None else max(rows.records, 1)
 
 
 def _lines_of_architecture(config: PretrainConfig, model: BertConfig) -> list[str]:
@@ -304,6 +413,9 @@ class FinetuningPlan(RunPlan):
     labels: Labels
     shape: RowShape | None
 
+    unit = "examples in rows"
+    outputs = (*RunPlan.outputs, PREDICTIONS, SCORES)
+
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         if not any(change.startswith(("num_epochs:", "max_steps:")) for change in changed):
             return changed
@@ -322,18 +434,19 @@ def plan_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Finetunin
     eval_every = save_every = max(1, round(batches / config.evals_per_epoch))
     if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
         eval_every, save_every = 0, max(save_every, -(-steps // 10))
-    weights = refusals.result_of(lambda: class_weights(config.options, task, data))
+    weights = refusals.result_of(class_weights, config.options, task, data)
     several = task.label_kind == "multi_label"
     labels = labels_of(task, None if several else weights)._replace(
         num_choices=task.sequences_per_example
     )
-    phase = Phase(num_steps=steps, max_length=max(data.sizes), batch_size=config.batch_size)
-    shape = refusals.result_of(lambda: _row_shape(config, facts, labels, steps))
+    longest = int(np.max(data.sizes))
+    phase = Phase(num_steps=steps, max_length=longest, batch_size=config.batch_size)
+    shape = refusals.result_of(_row_shape, config, facts, labels, steps)
     program = None
     if shape is not None:
         phase = dataclasses.replace(phase, max_length=shape.row_length)
-        program = refusals.result_of(lambda: _finetuning_program(config, facts, phase, weights))
-    refusals.result_of(lambda: _check_embedding(config, task, program))
+        program = refusals.result_of(_finetuning_program, config, facts, phase, weights)
+    refusals.result_of(_check_embedding, config, task, program)
     identity = identity_of(config, facts.machine)
     if facts.teacher is not None:
         identity["teacher_weights"] = facts.teacher.fingerprint
@@ -353,6 +466,7 @@ def plan_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Finetunin
         batches_per_epoch=batches,
         labels=labels,
         shape=shape,
+        epochs=(steps / batches,),
     )
     saved = facts.workdirs.get(config.workdir)
     if saved is None:

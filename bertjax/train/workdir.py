@@ -49,6 +49,7 @@ from bertjax.base.workdir_files import (
     ROLLED_BACK,
     RUN_FILE,
     SCORES,
+    SPARE_FILE,
     TOKENIZER,
     TRACKERS_FOLDER,
 )
@@ -367,6 +368,23 @@ class Workdir:
 
 
 CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
+
+
+def unopened(address: str | Path, folder: Path) -> Workdir:
+    """Returns the workdir at `address`, which is only read.
+
+    `folder`/run gets copies of the files that describe a run in a bucket.
+    """
+    if not is_remote(address):
+        return Workdir(Path(address))
+    copies = folder / "run"
+    copies.mkdir()
+    for name in (RUN_FILE, SPARE_FILE, SCORES):
+        with contextlib.suppress(FileNotFoundError):
+            (copies / name).write_bytes((place(address) / name).read_bytes())
+    workdir = Workdir(copies)
+    workdir.address, workdir.checkpoints = os.fspath(address), place(address) / CHECKPOINTS
+    return workdir
 
 
 @contextlib.contextmanager

@@ -74,6 +74,14 @@ def whole(flags, tmp_path_factory) -> Path:
     return workdir
 
 
+def test_a_dry_run_of_all_tasks_lists_each_and_writes_nothing(flags, tmp_path, capsys):
+    assert finetune.main([*flags, f"--workdir={tmp_path / 'glue'}", "--dry_run"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    for task in ("cola", "stsb", "mnli"):
+        assert f"{tmp_path / 'glue' / task}:" in printed
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 def test_all_tasks_in_one_command_are_the_runs_of_the_tasks(flags, whole, tmp_path):
     for task in ("stsb", "mnli"):
