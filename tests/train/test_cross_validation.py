@@ -59,7 +59,7 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     assert accuracy["std"] == pytest.approx(np.std(values, ddof=1))
     predictions = lines(folder / "predictions/out_of_fold.jsonl")
     rows = [line["input"]["text"] for line in predictions]
-    table = [line.split(",")[0] for line in Path(config.train).read_text().splitlines()[1:]]
+    table = [line.split(",")[0] for line in Path(config.options.train).read_text().splitlines()[1:]]
     assert rows == table and len(rows) == 64
     assert [line for line in predictions if line["fold"] == "fold2"][0].keys() > {"label", "id"}
     right = [line["label"] == line["input"]["label"] for line in predictions]
