@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import bertjax
 from bertjax import finetune
 from bertjax.base.signals import Interrupted
-from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.config import FinetuneConfig, OptimizerConfig, TaskOptions
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import check_task, finetune_config, make_task
@@ -396,7 +396,7 @@ def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
         (folder / f"{name}.tsv").write_text(text + "\n")
     submission = tmp_path / "glue.zip"
     config = finetune_config(
-        config,
+        dataclasses.replace(config, options=TaskOptions()),
         task="mnli",
         data_dir=str(tmp_path),
         num_epochs=1,

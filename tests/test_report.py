@@ -19,7 +19,7 @@ import bertjax
 from bertjax import pretrain, report
 from bertjax.base.run_file import write_run
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.record import report as run_report
+from bertjax.record import report_writer
 from bertjax.record.metrics import read_lines, to_line
 from bertjax.record.report import report_page, run_data
 from bertjax.tasks import finetune_config
@@ -48,8 +48,10 @@ def pretrained(config, tmp_path_factory):
     """A workdir, and all reports that were written while the run went on."""
     folder, pages = tmp_path_factory.mktemp("pretraining") / "run", []
     with pytest.MonkeyPatch.context() as patch:
-        write = run_report.write_text
-        patch.setattr(run_report, "write_text", lambda *args: (pages.append(args[1]), write(*args)))
+        write = report_writer.write_text
+        patch.setattr(
+            report_writer, "write_text", lambda *args: (pages.append(args[1]), write(*args))
+        )
         pretrain.run(dataclasses.replace(config, workdir=str(folder)))
     return folder, pages
 

@@ -681,7 +681,11 @@ def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     except (TypeError, ValueError):  # a config of a version with other fields
         defaults = {}
     return [
-        {"field": name, "value": value, "changed": defaults.get(name) != value}
+        {
+            "field": name.removeprefix("options."),  # as the flag
+            "value": value,
+            "changed": defaults.get(name) != value,
+        }
         for name, value in _flat(config).items()
     ]
 

@@ -15,6 +15,7 @@ from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model import HEADS
 from bertjax.model.losses import ranking
+from bertjax.tasks import finetune_config
 from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import experiments as variants
@@ -135,7 +136,7 @@ def test_a_run_leaves_a_reranker(result, config, sentences):
     with pytest.raises(ValueError, match="scores passages for a query, but there is only one"):
         result.model.predict(["a text"])
     # The rows that were trained on are ranked by their positives and negatives, as pairs are.
-    rows = [json.loads(line) for line in Path(config.train).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(config.options.train).read_text().splitlines()]
     whole = bertjax.evaluate(result.model, data=rows)
     texts = [(row["query"], p, int(p == row["positive"])) for row in rows
              for p in (row["positive"], *row["negatives"])]  # fmt: skip
@@ -157,7 +158,7 @@ def test_scores_in_cross_encoder_are_ours(loss, config, result, sentences, tmp_p
     library = pytest.importorskip("sentence_transformers")
     if loss != "kl":
         changes = {"loss": loss, "temperature": None, "workdir": str(tmp_path / "run")}
-        result = variants.finetune(dataclasses.replace(config, num_epochs=1, **changes))
+        result = variants.finetune(finetune_config(config, num_epochs=1, **changes))
     theirs = library.CrossEncoder(str(result.directory), device="cpu")
     pairs = [*zip(sentences[:30], sentences[30:60], strict=True)]
     pairs.append((" ".join(sentences[:9]), " ".join(sentences[9:20])))  # which is cut
