@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import part_of
@@ -18,12 +17,6 @@ class EmbedConfig(VectorConfig):
     Raises:
         ValueError: a value is not of the type of its field, or the suffix of `output` is unknown.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "input text_column",
-        "model": "model prompt pooling normalize layers truncate_dim max_length",
-        "output": "output",
-    }
 
     model: str
     """Model: a directory, the workdir of a run, a TF1 checkpoint, a hub name, or bertjax:tiny, a

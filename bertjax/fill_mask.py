@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -21,12 +21,6 @@ class FillMaskConfig:
     Raises:
         ValueError: `top_k` is below 1, or `html` does not end in .html.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "text",
-        "model": "model top_k",
-        "output": "html",
-    }
 
     text: Annotated[str, tyro.conf.Positional]
     """Text with one or more [MASK] tokens (`<mask>` for RoBERTa)."""

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Count, part_of
@@ -25,12 +25,6 @@ class SearchConfig(VectorConfig):
         ValueError: there is not exactly one collection, a flag of the other kind of collection is
             set, nothing would be printed or written, or the suffix of `output` is unknown.
     """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "data": "retrieval_dir split corpus queries qrels id_column keep_same_id",
-        "model": "model pooling normalize layers truncate_dim max_length",
-        "output": "output top_k",
-    }
 
     model: str
     """Model: a directory, the workdir of a run, a TF1 checkpoint, a hub name, or bertjax:tiny, a
