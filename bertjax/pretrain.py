@@ -85,15 +85,18 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFl
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, and pretrains or exports a model; returns the exit status."""
+def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
+    """Parses the flags, and pretrains or exports a model; returns the exit status.
+
+    `clock` counts the time of the run; None: since the process started.
+    """
 
     def start() -> None:
         config, flags = parse(argv)
         if flags.dry_run:
             return dry_run(config)
         if not flags.export:
-            return run(config, Clock.of_process())
+            return run(config, clock or Clock.of_process())
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
     return signals.run_reporting_errors(start, signals.MEMORY_REMEDY, trains=True)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from bertjax.base import progress
 
@@ -38,23 +38,14 @@ class Clock:
     progress, such as a step, and `progress_at` the time of the last one, by `time.monotonic`.
     """
 
-    _command_began: ClassVar[float | None] = None  # by `time.monotonic`; None: with the process
-
     def __init__(self, started: float = 0.0):
         self.step = 0
         self.restart(started)
 
     @classmethod
     def of_process(cls) -> "Clock":
-        """Counts the time since the process, or its last `begin_command`, started as start-up."""
-        if cls._command_began is not None:
-            return cls(time.monotonic() - cls._command_began)
+        """Counts the time since the process started as start-up."""
         return cls(_age_of_process())
-
-    @classmethod
-    def begin_command(cls) -> None:
-        """Notes that a command begins now, in a process that runs several, one after the other."""
-        cls._command_began = time.monotonic()
 
     def restart(self, started: float = 0.0) -> None:
         """Begins anew, for another run of this process."""

@@ -1,6 +1,7 @@
 """How jax is set up: its devices, what decides the bits of results, and its persistent cache."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,12 +57,15 @@ def bits_settings() -> dict[str, str]:
     return settings
 
 
-_process: int | None = None  # the process that has initialised the devices
+@functools.cache
+def _process_with_devices() -> int:
+    """Returns the process that has first asked for devices, also in processes forked from it."""
+    return os.getpid()
 
 
 def refuse_fork() -> None:
     """Raises RuntimeError in a process that was forked after its parent has initialised devices."""
-    if _process not in (None, os.getpid()):
+    if _process_with_devices() != os.getpid():
         raise RuntimeError(
             "This process was forked by one that uses jax, whose threads it lacks, and would wait "
             "forever: start processes with multiprocessing.get_context('spawn') (in a DataLoader "
@@ -76,11 +80,9 @@ def check_devices() -> None:
         OSError: jax does not find those that JAX_PLATFORMS or JAX_PLATFORM_NAME asks for, or none.
         RuntimeError: as in `refuse_fork`.
     """
-    global _process
     refuse_fork()
     try:
         jax.devices()
-        _process = os.getpid()
     except (RuntimeError, AssertionError) as error:
         raise OSError(
             f"jax has no device that it can use ({str(error).partition(chr(10))[0]}): unset "

@@ -105,6 +105,11 @@ class Exported:
     """The model of the finished run and all of its results are written."""
 
 
+@dataclass(frozen=True)
+class Closed:
+    """All that belongs to the finished run is done: its time ends, and its last report is due."""
+
+
 class Reader:
     """Reads the events of a run; subclasses override what they need.
 

@@ -22,7 +22,7 @@ from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.devices import activity
 from bertjax.devices.activity import Clock
-from bertjax.record.events import Reader, Saved, Started, StepDone
+from bertjax.record.events import Closed, Reader, Saved, Started, StepDone
 
 # The interval at which the present line is written when no step ends, in seconds.
 WRITE_SECONDS = 1.0
@@ -47,21 +47,22 @@ class Ledger(Reader):
         self._file, self._busy = -1, threading.Lock()
         self._is_closed = threading.Event()
         self._is_closed.set()
+        self._is_complete = False  # whether the line stands in the ledger
 
     def read(self, event: Any) -> None:
         match event:
             case Started(workdir=workdir, step=step) if workdir == self._workdir:
                 self._return_to(step)
             case Started(workdir=workdir, step=step):
-                if self._workdir is not None:
-                    self._close_line()
-                    self._clock.restart()
                 self._open_line(workdir, step)
             case StepDone(step=step):
                 self._line["last_step"] = step
                 self.write()
             case Saved(step=step):
                 self._saved_step = step
+            case Closed():
+                self._close_line()
+                self._clock.restart()  # what follows belongs to the next run
 
     def _open_line(self, workdir: Path, step: int) -> None:
         _close_killed_line(workdir, step)
@@ -114,22 +115,22 @@ class Ledger(Reader):
         If steps may not be saved, because the process ends with `error`, the next process ends the
         line, and adds the steps that were lost.
         """
-        if self._workdir is not None and self._close_line(error):
+        self._close_line(error)
+        if self._is_complete and self._workdir is not None:
             print_table(self._workdir)
 
-    def _close_line(self, error: BaseException | None = None) -> bool:
-        """Moves the line of this process to the ledger; returns whether it did."""
+    def _close_line(self, error: BaseException | None = None) -> None:
+        """Moves the line of this process to the ledger, if it is open and its steps are saved."""
         self.write()
         with self._busy:
             if self._workdir is None or self._is_closed.is_set():
-                return False
+                return
             self._is_closed.set()
             os.close(self._file)
             is_saved = self._saved_step == self._line["last_step"]
-            if error is not None and not (is_saved and isinstance(error, Interrupted)):
-                return False
-            _append(self._workdir, self._present())
-            return True
+            self._is_complete = error is None or (is_saved and isinstance(error, Interrupted))
+            if self._is_complete:
+                _append(self._workdir, self._present())
 
 
 def _boot() -> str:

@@ -11,7 +11,7 @@ from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import METRICS, REPORT
 from bertjax.devices.activity import SAVING, Clock
 from bertjax.record import processes
-from bertjax.record.events import Evaluated, Exported, Line, Reader, Started
+from bertjax.record.events import Closed, Evaluated, Line, Reader, Started
 from bertjax.record.processes import FINISHED
 from bertjax.record.report import (
     RUNNING,
@@ -49,7 +49,7 @@ class ReportWriter(Reader):
                     self._begin(event)
                 case Line():
                     self._add(event)
-                case Exported():
+                case Closed():
                     self._end(FINISHED)
 
     def _begin(self, event: Started) -> None:
@@ -71,19 +71,16 @@ class ReportWriter(Reader):
 
     def _end(self, state: str, reason: str = "") -> None:
         assert self._started is not None
-        if self._state == RUNNING:
-            self._state = state
-            processes.ended(self._started.workdir, state, reason)
+        self._state = state
+        processes.ended(self._started.workdir, state, reason)
         self._show()
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes the last reports; `error` is why the process ends before its work is done."""
         if self._started is None:
             return
-        with self._surviving():
-            if error is None:
-                self._end(FINISHED)
-            else:
+        if error is not None and self._state == RUNNING:
+            with self._surviving():
                 self._end(STOPPED, _reason(error))
         if self._folder not in self._runs:
             with self._surviving():

@@ -36,6 +36,7 @@ from bertjax.devices.compilation import (
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.host_watch import HostWatch
 from bertjax.record.events import (
+    Closed,
     Evaluated,
     EventStream,
     Exported,
@@ -373,6 +374,7 @@ def train(
                 with session.clock.doing(activity.SAVING):
                     scores = job.write_results(state)
                 run.emit(Exported())
+                run.emit(Closed())
                 return scores
         finally:
             workdir.release()

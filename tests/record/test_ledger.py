@@ -70,13 +70,12 @@ def test_time_belongs_to_the_innermost_activity(clock):
     assert sum(seconds.values()) == clock.now - record.start
 
 
-def test_start_up_begins_with_the_command_in_a_process_of_several(clock, monkeypatch):
-    monkeypatch.setattr(activity.Clock, "_command_began", None)
+def test_start_up_begins_with_the_process_or_with_the_clock(clock, monkeypatch):
     monkeypatch.setattr(activity, "_age_of_process", lambda: 60.0)
     assert activity.Clock.of_process().seconds()[activity.START_UP] == 60
-    activity.Clock.begin_command()
+    of_command = activity.Clock()
     clock.now += 2
-    assert activity.Clock.of_process().seconds()[activity.START_UP] == 2
+    assert of_command.seconds()[activity.START_UP] == 2
 
 
 def opened(folder, step, clock) -> Ledger:

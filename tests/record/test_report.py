@@ -22,7 +22,7 @@ from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
 from bertjax.inference.texts import from_text
 from bertjax.record import processes
-from bertjax.record.events import Evaluated, Line, Started
+from bertjax.record.events import Closed, Evaluated, Line, Started
 from bertjax.record.ledger import read_ledger
 from bertjax.record.metrics import to_line
 from bertjax.record.predictions import MOST_POINTS, PredictionSummary, best_in_words
@@ -347,6 +347,7 @@ def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
     writer.read(Started(workdir, "the workdir", 0, {"step": 0}))
     for step in (45, 50):
         writer.read(Evaluated(step, {"eval/mlm_loss": 1.0}))
+    writer.read(Closed())
     writer.close()
     printed = capsys.readouterr().out
     assert printed.count("warning:") == 1 and "The run goes on" in printed
@@ -386,7 +387,7 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, bad):
     aside = log.rename(workdir / "aside")
     for step, line in lines[1:]:
         writer.read(Line(step, line))
-    writer.close()
+    writer.read(Closed())
     with aside.open("a") as file:
         file.writelines(to_line(step, line) for step, line in lines[1:])
     aside.rename(log)
