@@ -1,6 +1,6 @@
 """Half an hour of a run on two hosts with a fault every minute: its steps, and what happened.
 
-The data are lines of benchmarks/results/day.jsonl, written by `python -m tests.reliability.day`.
+The data are lines of benchmarks/results/day.jsonl, written by `python -m tests.programs.day`.
 """
 
 import json

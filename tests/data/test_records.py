@@ -6,7 +6,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax.data.metadata import open_prepared
 from bertjax.data.records import Row, count_or_none, decode_row, has_records, write_shard
-from tests.reliability import seeds
+from tests.programs import seeds
 from tests.rows import encode_row
 
 

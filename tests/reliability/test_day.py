@@ -1,4 +1,4 @@
-"""Three minutes of a run with a fault in each; `python -m tests.reliability.day` takes longer."""
+"""Three minutes of a run with a fault in each; `python -m tests.programs.day` takes longer."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.reliability.day import FAULTS, planned
+from tests.programs.day import FAULTS, planned
 
 
 def test_a_plan_has_a_fault_in_each_minute_and_each_fault_equally_often():
@@ -22,7 +22,7 @@ def test_a_plan_has_a_fault_in_each_minute_and_each_fault_equally_often():
 def test_three_faults_in_three_minutes_leave_the_model_of_a_quiet_day(tmp_path):
     pytest.importorskip("gcp_storage_emulator")
     pytest.importorskip("gcsfs")
-    command = [sys.executable, "-m", "tests.reliability.day", "--minutes", "3", "--seed", "2"]
+    command = [sys.executable, "-m", "tests.programs.day", "--minutes", "3", "--seed", "2"]
     for name in ("kill", "damaged checkpoint", "clock a day back"):
         command += ["--fault", name]
     done = subprocess.run(

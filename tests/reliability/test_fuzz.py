@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tests.reliability import fuzz
-from tests.reliability.readers import READERS
+from tests.programs import fuzz
+from tests.programs.readers import READERS
 
 # Readers that build a model take a tenth of a second per input.
 FAST = [name for name, reader in READERS.items() if reader.weight > 3]

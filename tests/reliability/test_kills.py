@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.reliability import moments
-from tests.reliability.kills import harness
+from tests.programs import moments
+from tests.programs.kills import harness
 
 
 @pytest.mark.slow

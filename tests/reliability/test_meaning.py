@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax import convert
-from tests.reliability import meaning
+from tests.programs import meaning
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.exhaustive]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.reliability.signals import harness
+from tests.programs.signals import harness
 
 
 @pytest.mark.slow

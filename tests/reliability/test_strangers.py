@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import running
-from tests.reliability.strangers import CASES, SECRET, Harness, _Watch, table
+from tests.programs.strangers import CASES, SECRET, Harness, _Watch, table
 
 REPOSITORY = Path(__file__).parents[2]
 

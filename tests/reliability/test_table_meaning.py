@@ -8,8 +8,8 @@ import random
 import pytest
 
 from bertjax.tasks.dataset import Dataset
-from tests.reliability import table_meaning
-from tests.reliability.table_changes import (
+from tests.programs import table_meaning
+from tests.programs.table_changes import (
     TASKS,
     Change,
     File,

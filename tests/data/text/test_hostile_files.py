@@ -20,7 +20,7 @@ import zstandard
 
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.streams import FREE_BYTES, MAX_DEPTH, MAX_JSON_CHARACTERS
-from tests.reliability.seeds import tar_of
+from tests.programs.seeds import tar_of
 
 TEXT = b"The first sentence is here. The second one follows it.\n\nAnother paragraph ends it.\n"
 

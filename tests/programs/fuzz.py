@@ -1,6 +1,6 @@
 """Fuzzes every reader of files with mutated, damaged and hostile input.
 
-    python -m tests.reliability.fuzz --inputs 100000 --seed 0 [--reader NAME] [--keep FOLDER]
+    python -m tests.programs.fuzz --inputs 100000 --seed 0 [--reader NAME] [--keep FOLDER]
 
 Each input is either accepted, or refused by an error that a command prints as one line: a
 ValueError or OSError that names the file in lines of at most 400 characters. The table counts
@@ -29,8 +29,8 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the readers import jax
 
 from bertjax.base.files import MAX_MESSAGE  # noqa: E402
-from tests.reliability.mutations import flip  # noqa: E402
-from tests.reliability.readers import READERS, Reader  # noqa: E402
+from tests.programs.mutations import flip  # noqa: E402
+from tests.programs.readers import READERS, Reader  # noqa: E402
 
 MEMORY_BYTES = 1 << 30
 SECONDS = 20
@@ -289,7 +289,7 @@ def shares(inputs: int, names: list[str]) -> dict[str, int]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the fuzzer and prints the table; returns 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.reliability.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.programs.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="number of inputs in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="index of the first input")

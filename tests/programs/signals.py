@@ -1,6 +1,6 @@
 """Sends stop signals to commands at random instants, and looks at how they end and go on.
 
-    python -m tests.reliability.signals --signals 51 --command pretrain --output lines.jsonl
+    python -m tests.programs.signals --signals 51 --command pretrain --output lines.jsonl
 
 Every command is run once without a signal. Then it is started again and again, from nothing, and
 gets SIGTERM, SIGINT and SIGHUP in turn, at an instant between its start and its end: a fifth of
@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from tests import hub_server
-from tests.reliability.commands import Command, commands, config_text, write_inputs
-from tests.reliability.kills import (
+from tests.programs.commands import Command, commands, config_text, write_inputs
+from tests.programs.kills import (
     HOST_SECONDS,
     Killer,
     differences,

@@ -1,6 +1,6 @@
 """Runs the tests in environments that differ from a developer's terminal.
 
-    python -m tests.reliability.environments [--only NAME ...] [-- ARGUMENTS OF PYTEST]
+    python -m tests.programs.environments [--only NAME ...] [-- ARGUMENTS OF PYTEST]
 
 `--only "all at once"` takes the time of one run.
 

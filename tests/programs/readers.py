@@ -38,8 +38,8 @@ from bertjax.weights.sentence_transformers import read_sentence_modules
 from bertjax.weights.source import usage_of
 from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_files import open_bin
-from tests.reliability import seeds
-from tests.reliability.mutations import mutate_bytes, mutate_json
+from tests.programs import seeds
+from tests.programs.mutations import mutate_bytes, mutate_json
 
 # The codecs are code, which is not to be imported while readers are watched.
 from_bytes("Привет, мир".encode("cp1251"))

@@ -1,6 +1,6 @@
 """Kills commands within a deletion, a rename, an upload or the writing of a report.
 
-    python -m tests.reliability.moments --kills 100 --seed 0 [--output lines.jsonl]
+    python -m tests.programs.moments --kills 100 --seed 0 [--output lines.jsonl]
 
 Other than `kills.py`, which kills at random instants, each kill hits an event of one kind: the
 deletion of a file of a checkpoint, a rename, the writing of report.html, or a request that writes
@@ -32,8 +32,8 @@ from typing import Any
 from unittest import mock
 
 from tests import hub_server
-from tests.reliability.commands import Command, commands, run_facts, write_inputs
-from tests.reliability.kills import HANGING_SECONDS, differences
+from tests.programs.commands import Command, commands, run_facts, write_inputs
+from tests.programs.kills import HANGING_SECONDS, differences
 
 # Counts the events of a command, which is the process that was started with `-m`, and kills it at
 # one of them. Python imports a module of this name when it starts.

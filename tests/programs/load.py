@@ -1,6 +1,6 @@
 """Predicts and embeds a file of a million lines in flat memory, killed and continued on the way.
 
-    python -m tests.reliability.load [--lines 1000000] [--kills 2] [--output FILE]
+    python -m tests.programs.load [--lines 1000000] [--kills 2] [--output FILE]
 
 Trains a tiny classifier, writes a file with `--lines` texts, and runs `predict` and
 `embed` on it. Each is killed (SIGKILL) `--kills` times at random instants and run again.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.reliability.damage import run
+from tests.programs.damage import run
 
 GROWTH = 1.1
 # Lines whose results are compared with those of a short file.
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 def write_model(folder: Path) -> Path:
     """Trains a tiny classifier; returns its directory."""
-    from tests.reliability.commands import config_text, write_inputs
+    from tests.programs.commands import config_text, write_inputs
 
     write_inputs(folder)
     (folder / "config.py").write_text(config_text((20, 2), 7, 30, "save_every=20"))

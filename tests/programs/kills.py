@@ -1,6 +1,6 @@
 """Kills commands at random instants, runs them again until they end, and compares the results.
 
-    python -m tests.reliability.kills --kills 300 --seed 0 [--command pretrain ...] [--signal TERM]
+    python -m tests.programs.kills --kills 300 --seed 0 [--command pretrain ...] [--signal TERM]
 
 Every command is run once without a kill. Then it is killed (SIGKILL, with all its processes), run
 again, and so on, until it ends by itself; the kills stop when `--kills` of them are spent. Half of
@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.reliability.commands import Command, commands, write_inputs
+from tests.programs.commands import Command, commands, write_inputs
 
 # Names of what is written and then renamed: checkpoints, files, folders, outputs.
 TEMPORARY = ("*orbax-checkpoint-tmp*", "*.tmp", "*.writing*", "*.partial*")

@@ -1,6 +1,6 @@
 """Changes one setting of a model directory at a time, and compares what it means here and there.
 
-    python -m tests.reliability.meaning --changes 2000 --seed 0 --output changes.jsonl
+    python -m tests.programs.meaning --changes 2000 --seed 0 --output changes.jsonl
 
 transformers and sentence-transformers write twelve tiny directories: families, heads and tokenizers
 of all kinds, with weights of a large standard deviation, so that whatever is dropped shows. Each
@@ -707,7 +707,7 @@ def table(results: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the changes and prints the table; returns 1 if a change is silent or nameless."""
-    parser = argparse.ArgumentParser(prog="python -m tests.reliability.meaning")
+    parser = argparse.ArgumentParser(prog="python -m tests.programs.meaning")
     parser.add_argument("--changes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("changes.jsonl"))

@@ -1,6 +1,6 @@
 """Runs commands on directories, workdirs, cards and tables of a stranger who means harm.
 
-    python -m tests.reliability.strangers [--kind links ...] [--case NAME] [--keep FOLDER]
+    python -m tests.programs.strangers [--kind links ...] [--case NAME] [--keep FOLDER]
 
 Each case is a command of its own process on a pseudo-terminal. Beside the stranger's files lies a
 folder `private`, which nothing may open, read or change: inotify tells each access of any process

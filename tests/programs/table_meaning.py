@@ -1,6 +1,6 @@
 """Changes one thing of a user's table at a time, and compares what it means here and there.
 
-    python -m tests.reliability.table_meaning --count 1000 [--task TASK ...] [--show silent]
+    python -m tests.programs.table_meaning --count 1000 [--task TASK ...] [--show silent]
 
 The tables are those of all tasks on the user's own files, of `search --retrieval_dir` and of
 `mine`, in CSV, TSV, JSON lines, JSON, Parquet and CoNLL's columns. A change is of one column
@@ -46,8 +46,8 @@ from bertjax import mine  # noqa: E402
 from bertjax.inference import pretrained, retrieval  # noqa: E402
 from bertjax.tasks.registry import make_task, options_class  # noqa: E402
 from bertjax.tokenization import load_tokenizer  # noqa: E402
-from tests.reliability.seeds import TINY_BERT  # noqa: E402
-from tests.reliability.table_changes import (  # noqa: E402
+from tests.programs.seeds import TINY_BERT  # noqa: E402
+from tests.programs.table_changes import (  # noqa: E402
     TASKS,
     Change,
     File,
@@ -289,7 +289,7 @@ def table(results: list[dict[str, Any]], by: str = "kind") -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the changes and prints the tables; returns 1 if an outcome is one of `WRONG`."""
-    parser = argparse.ArgumentParser(prog="python -m tests.reliability.table_meaning")
+    parser = argparse.ArgumentParser(prog="python -m tests.programs.table_meaning")
     parser.add_argument("--count", type=int, default=1000, help="number of changes per task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="index of the first change")

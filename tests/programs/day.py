@@ -1,6 +1,6 @@
 """A day of life of a run, in half an hour: a fault every minute, and the result of a quiet day.
 
-    python -m tests.reliability.day --minutes 30 --seed 1 --output FOLDER
+    python -m tests.programs.day --minutes 30 --seed 1 --output FOLDER
 
 A model is pretrained by two processes of one run, whose workdir and data are in a bucket (an
 emulator of Cloud Storage on this machine), with an experiment tracker. A seeded list brings a fault
@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bucket_servers import client_environment, free_port, serving
-from tests.reliability.commands import TIMES, commands, config_text, run_facts, write_inputs
-from tests.reliability.kills import Killer, differences, of_common_steps
+from tests.programs.commands import TIMES, commands, config_text, run_facts, write_inputs
+from tests.programs.kills import Killer, differences, of_common_steps
 
 HOSTS = 2
 DISK_MB = 64

@@ -1,6 +1,6 @@
 """Damages each file of data, models and workdirs; a command must notice it or undo it.
 
-    python -m tests.reliability.damage [--seed 0] [--share 0.2] [--folder workdir] [--output FILE]
+    python -m tests.programs.damage [--seed 0] [--share 0.2] [--folder workdir] [--output FILE]
 
 Each file of prepared data, of an exported model and of the workdirs of an interrupted pretraining
 and fine-tuning is truncated, emptied, removed, copied by half, and has one bit flipped, one file at
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.reliability.commands import config_text, run_facts, write_inputs
+from tests.programs.commands import config_text, run_facts, write_inputs
 
 SHORT_CONFIG = config_text((24, 12), 7, 12, "save_every=6, keep_checkpoints=3")
 MESSAGE_LIMIT = 500
