@@ -8,7 +8,7 @@ confidence, and keeps the most confident mistakes with their texts. The result i
 import csv
 import dataclasses
 import heapq
-import operator
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,6 @@ from bertjax.tasks.sources.own_files import OwnDataset
 from bertjax.tasks.tagging import TagTask
 
 Scores = Mapping[str, Mapping[str, float]]
-_badness = operator.itemgetter(0, 1)
 
 
 def splits_of(task: Task, kind: str) -> list[str]:
@@ -116,23 +115,23 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
     if not names:
         return
     if len(scores) == 1:
+        (run,) = scores.values()
         table = Table("metric", "score", title=task.name)
-        for run in scores.values():
-            for key in names:
-                table.add_row(score_label(key), _shown(key, run[key]))
+        for key in names:
+            table.add_row(score_label(key), _shown(key, run[key]))
         printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
-    values = []
-    for name, run in scores.items():
-        values.append([run[key] for key in names])
-        table.add_row(name, *map(_shown, names, values[-1]))
+    rows = {name: [run[key] for key in names] for name, run in scores.items()}
+    values = list(rows.values())
+    for name, row in rows.items():
+        table.add_row(name, *map(_shown, names, row))
     table.add_section()
     table.add_row("mean", *map(_shown, names, np.mean(values, axis=0)))
     table.add_row("std", *map(_shown, names, np.std(values, axis=0, ddof=1)))
     printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
-    if metric is not None and metric in names and best is not None:
+    if best is not None and metric in names:
         print(f"best by {score_label(metric)}: {best}")
 
 
@@ -146,29 +145,32 @@ def _shown(key: str, value: float) -> str:
 
 def model_facts(
     config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
-) -> list[tuple[str, Any]]:
-    """Returns (name, value) pairs for the model card of a fine-tuned model.
+) -> dict[str, Any]:
+    """Returns {name: value} for the model card of a fine-tuned model.
 
     `updates` counts the updates of the exported parameters, `features` the encoded training
     examples; `scores` are {split/metric: score}.
     """
-    return [
-        ("task", config.task),
-        ("started from", config.init),
-        *([("trained", f"the {config.tagger.kind} tagger alone")] if config.tagger else []),
-        *([("taught by", config.teacher.model)] if config.teacher else []),
-        ("training features", f"{features:,}"),
-        ("updates", f"{updates:,} of {config.batch_size} features"),
-        ("learning rate", f"{config.optimizer.learning_rate:g}"),
-        ("seed", config.seed),
-        *((key, f"{value:.4f}") for key, value in scores.items()),
-    ]
+    facts: dict[str, Any] = {"task": config.task, "started from": config.init}
+    if config.tagger is not None:
+        facts["trained"] = f"the {config.tagger.kind} tagger alone"
+    if config.teacher is not None:
+        facts["taught by"] = config.teacher.model
+    facts |= {
+        "training features": f"{features:,}",
+        "updates": f"{updates:,} of {config.batch_size} features",
+        "learning rate": f"{config.optimizer.learning_rate:g}",
+        "seed": config.seed,
+    }
+    for key, value in scores.items():
+        facts[key] = f"{value:.4f}"
+    return facts
 
 
 def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
     """Says which checkpoint is the best, and how many of {step: value} are as good as its own."""
     name = held_out_label(metric)
-    count = sum(1 for value in values.values() if value == values.get(step))
+    count = [*values.values()].count(values.get(step, math.nan))
     if count < 2:
         return f"the one of step {step}, which has the best {name}"
     return f"the one of step {step}, the last of {count} evaluations with the best {name}"
@@ -276,32 +278,28 @@ class ClassReport:
             self._print_confusion(console, title)
 
     def _print_confusion(self, console: Console, title: str) -> None:
-        table = self._matrix(title) or self._confusions(title)
+        table = self._matrix(title)
+        if printable.console(width=10_000).measure(table).maximum > WIDTH:
+            table = self._confusions(title)
         if table.row_count:
             console.print(table)
         else:
             console.print(f"{title}: no wrong prediction")
 
-    def _matrix(self, title: str) -> Table | None:
-        """Returns the confusion matrix; None if it is wider than `WIDTH` characters."""
+    def _matrix(self, title: str) -> Table:
         names = self._task.labels
-        rows = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
-        width = max(len(name) for name in (*names, "label, predicted:")) + 4
-        for column in zip(names, *rows, strict=True):
-            width += max(map(len, column)) + 3
-        if width > WIDTH:
-            return None
         table = Table("label, predicted:", *map(_name, names), title=title)
-        for name, row in zip(names, rows, strict=True):
-            table.add_row(_name(name), *row)
+        for gold in names:
+            counts = [f"{self.confusion[gold, answer]:,}" for answer in names]
+            table.add_row(_name(gold), *counts)
         return table
 
     def _confusions(self, title: str) -> Table:
-        wrong = [(pair, n) for pair, n in self.confusion.most_common() if pair[0] != pair[1]]
+        wrong = confusions(self.confusion)
         table = _table(("label", "predicted"), ("examples",), f"{title}: confusions")
         if len(wrong) > PRINTED_CONFUSIONS:
             table.caption = _rest(len(wrong) - PRINTED_CONFUSIONS)
-        for (gold, answer), count in wrong[:PRINTED_CONFUSIONS]:
+        for gold, answer, count in wrong[:PRINTED_CONFUSIONS]:
             table.add_row(_name(gold), _name(answer), f"{count:,}")
         return table
 
@@ -402,8 +400,8 @@ class PredictionSummary:
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
         source = task.source
         self._has_ids = not isinstance(source, OwnDataset) or source.columns.id is not None
-        # A heap of (how bad, -order, mistake), the least bad mistake first.
-        self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
+        # A heap of (how bad, -order, example, what is wrong, word), the least bad mistake first.
+        self._mistakes: list[tuple[float, int, Example, dict[str, Any], int | None]] = []
         self._points: list[tuple[float, float]] = []
         self._stride = 1
 
@@ -425,18 +423,16 @@ class PredictionSummary:
             return
         for decision in _decisions(self._task, example, prediction):
             self._decisions += 1
-            entry = self._bins[min(int(decision.probability * BINS), BINS - 1)]
+            probability = decision.probability
+            entry = self._bins[min(int(probability * BINS), BINS - 1)]
             entry[0] += 1
-            entry[1] += decision.probability
+            entry[1] += probability
             entry[2] += decision.is_right
             if not decision.is_right:
                 self._wrong += 1
-                fields = {
-                    "gold": decision.gold,
-                    "predicted": decision.predicted,
-                    "probability": decision.probability,
-                }
-                self._keep(decision.probability, example, fields, decision.word)
+                fields = {"gold": decision.gold, "predicted": decision.predicted}
+                fields["probability"] = probability
+                self._keep(probability, example, fields, decision.word)
 
     def _see_number(self, example: Example, prediction: Prediction) -> None:
         gold = float(example.label)  # type: ignore[arg-type]
@@ -452,14 +448,10 @@ class PredictionSummary:
     def _keep(
         self, badness: float, example: Example, fields: dict[str, Any], word: int | None = None
     ) -> None:
+        # Orders are unique, so that the examples are never compared.
         order = -(self._decisions or self.examples)
-        is_full = len(self._mistakes) >= MOST_MISTAKES
-        if is_full and (badness, order) <= self._mistakes[0][:2]:
-            return
-        where = {"id": example.id, "place": _place(example.where)}
-        # Orders are unique, so that the dictionaries are never compared.
-        heapq.heappush(self._mistakes, (badness, order, where | _texts(example, word) | fields))
-        if is_full:
+        heapq.heappush(self._mistakes, (badness, order, example, fields, word))
+        if len(self._mistakes) > MOST_MISTAKES:
             heapq.heappop(self._mistakes)
 
     def content(self, scores: Mapping[str, float]) -> dict[str, Any]:
@@ -470,6 +462,10 @@ class PredictionSummary:
         kind = self._task.label_kind
         if kind in NUMBER_KINDS:
             kind = "regression"
+        mistakes = []
+        for _, _, example, fields, word in sorted(self._mistakes, reverse=True):
+            where = {"id": example.id, "place": _place(example.where)}
+            mistakes.append(where | _texts(example, word) | fields)
         content: dict[str, Any] = {
             "label_kind": kind,
             "examples": self.examples,
@@ -477,7 +473,7 @@ class PredictionSummary:
             "decisions": self._decisions,
             "wrong": self._wrong,
             "has_ids": self._has_ids,
-            "mistakes": [entry for *_, entry in sorted(self._mistakes, key=_badness, reverse=True)],
+            "mistakes": mistakes,
         }
         if kind == "regression":
             return content | {"points": self._points, "every": self._stride}
@@ -510,6 +506,12 @@ class PredictionSummary:
             write_json(folder / f"{split}{SUFFIX}", self.content(scores))
 
 
+def confusions(counts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    """Returns (label, predicted label, examples) of wrong predictions, the most frequent first."""
+    wrong = [(*pair, count) for pair, count in counts.items() if pair[0] != pair[1]]
+    return sorted(wrong, key=lambda row: (-row[2], row))
+
+
 def confusion_of(
     labels: Iterable[str], counts: Mapping[tuple[str, str], int]
 ) -> dict[str, dict[str, Any]]:
@@ -521,8 +523,8 @@ def confusion_of(
     if len(names) <= MATRIX_CLASSES:
         matrix = [[counts.get((gold, name), 0) for name in names] for gold in names]
         return {"confusion": {"labels": names, "counts": matrix}}
-    wrong = sorted((-n, *pair) for pair, n in counts.items() if pair[0] != pair[1])
-    rows = [[gold, name, -n] for n, gold, name in wrong[:MOST_CONFUSIONS]]
+    wrong = confusions(counts)
+    rows = [[*row] for row in wrong[:MOST_CONFUSIONS]]
     return {"confusions": {"rows": rows, "all": len(wrong)}}
 
 
@@ -568,19 +570,19 @@ def _place(where: str) -> str:
 
 def _texts(example: Example, word: int | None) -> dict[str, Any]:
     """Returns the text of an example; "marked" is the (start, end) of a word in it, if any."""
+    text = example.text or " ".join(example.words)
     if not example.words or word is None:
-        texts = {"text": _cut(example.text or " ".join(example.words))}
+        texts = {"text": _cut(text)}
         if example.pair:
             texts["pair"] = _cut(example.pair)
         return texts
-    text = example.text or " ".join(example.words)
     if example.offsets:
         start = example.offsets[word][0]
     else:
         start = len(" ".join([*example.words[:word], ""]))
-    first = max(0, start - TEXT_CHARACTERS // 2)
-    marked = [start - first, start - first + len(example.words[word])]
-    return {"text": _cut(text[first:]), "marked": marked}
+    shown_before = min(start, TEXT_CHARACTERS // 2)
+    marked = [shown_before, shown_before + len(example.words[word])]
+    return {"text": _cut(text[start - shown_before :]), "marked": marked}
 
 
 def _cut(text: str) -> str:

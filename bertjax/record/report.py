@@ -37,9 +37,8 @@ from bertjax.base.workdir_files import (
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.pages.templates import fill
 from bertjax.record.labels import in_percent, label
-from bertjax.record.ledger import read_ledger, totals
+from bertjax.record.ledger import FINISHED, read_ledger, read_processes, totals
 from bertjax.record.predictions import SUFFIX, split_prefix
-from bertjax.record.processes import FINISHED, read_processes
 from bertjax.tasks import with_task_options
 from bertjax.tasks.metrics import higher_is_better
 
@@ -67,7 +66,8 @@ class Curve:
         """Adds the value of a step, which is later than all steps before; None: not finite."""
         if value is None:
             self.gaps += 1
-            self.first_gap = step if self.first_gap is None else self.first_gap
+            if self.first_gap is None:
+                self.first_gap = step
             return
         self.count += 1
         self._points.append((step, value))
@@ -78,10 +78,11 @@ class Curve:
         """Returns the kept (step, value) pairs in the order of steps."""
         while len({step // self.width for step, _ in self._points}) > 2 * MOST_BUCKETS:
             self.width *= 2
-        kept, by_value = set(), operator.itemgetter(1)
-        for _, group in itertools.groupby(self._points, lambda point: point[0] // self.width):
-            bucket = list(group)
-            kept |= {bucket[0], bucket[-1], min(bucket, key=by_value), max(bucket, key=by_value)}
+        kept: set[tuple[int, float]] = set()
+        for _, points in itertools.groupby(self._points, lambda point: point[0] // self.width):
+            bucket = list(points)
+            by_value = sorted(bucket, key=operator.itemgetter(1))
+            kept.update((bucket[0], bucket[-1], by_value[0], by_value[-1]))
         return sorted(kept)
 
 
@@ -91,7 +92,7 @@ class RunMetrics:
     Attributes:
         train: {metric: its curve}, with names such as "train/loss".
         evals: (step, {metric: its value, or None if it was not finite}) of all evaluations.
-        skipped: the first `MOST_SKIPPED` of `num_skipped` lines of skipped updates.
+        skipped: the lines of skipped updates.
         lines, damaged: the numbers of readable and of damaged lines.
         last_step: the last logged step; 0 if there is none.
     """
@@ -100,7 +101,7 @@ class RunMetrics:
         self.train: dict[str, Curve] = {}
         self.evals: list[tuple[int, dict[str, float | None]]] = []
         self.skipped: list[dict[str, Any]] = []
-        self.num_skipped = self.lines = self.damaged = self.last_step = 0
+        self.lines = self.damaged = self.last_step = 0
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the metrics of one line of metrics.jsonl.
@@ -111,7 +112,7 @@ class RunMetrics:
         self.last_step = max(self.last_step, step)
         evaluation, skipped = {}, {}
         for key, value in values.items():
-            if value is not None and not isinstance(value, int | float):
+            if not isinstance(value, int | float | None):
                 continue
             if value is not None and not math.isfinite(value):
                 value = None
@@ -125,19 +126,18 @@ class RunMetrics:
         if evaluation:
             self.evals.append((step, evaluation))
         if skipped:
-            self.num_skipped += 1
-            if len(self.skipped) < MOST_SKIPPED:
-                self.skipped.append({"step": step, **skipped})
+            self.skipped.append({"step": step, **skipped})
 
     def eval_names(self) -> list[str]:
         """Returns the names of the metrics of all evaluations."""
         return list(dict.fromkeys(name for _, row in self.evals for name in row))
 
-    def values_by_step(self, name: str) -> dict[int, float]:
-        """Returns {step: value} of the evaluations that have the metric `name`."""
+    def values_by_step(self, name: str, after: int = -1) -> dict[int, float]:
+        """Returns {step: value} of the evaluations later than `after` that have the metric."""
         values = {}
         for step, row in self.evals:
-            if (value := row.get(name)) is not None:
+            value = row.get(name)
+            if step > after and value is not None:
                 values[step] = value
         return values
 
@@ -160,7 +160,7 @@ LOSSES = (("eval/mlm_loss", "train/mlm_loss"), ("eval/loss", "train/loss"))
 
 
 def hints_of(
-    metrics: RunMetrics, splits: Iterable[Mapping[str, Any]], first_step: int = 0
+    metrics: RunMetrics, splits: Iterable[Mapping[str, Any]], first_step: int = -1
 ) -> list[str]:
     """Returns the hints of a run as sentences.
 
@@ -170,30 +170,27 @@ def hints_of(
         first_step: the step after which the last phase begins; evaluations of earlier phases have
             rows of another length, whose losses cannot be compared.
     """
-    hints = [_memorised(metrics, first_step), _unigrams(metrics)]
-    for split in splits:
-        hints.append(_majority(split))
+    hints = [_memorised(metrics, first_step), _unigrams(metrics), *map(_majority, splits)]
     return [hint for hint in hints if hint]
 
 
 def _memorised(metrics: RunMetrics, first_step: int) -> str:
     """Says that the held-out loss has risen while the training loss fell."""
     for held_out, train in LOSSES:
-        losses = metrics.values_by_step(held_out)
-        losses = {step: loss for step, loss in losses.items() if step > first_step}
+        losses = metrics.values_by_step(held_out, first_step)
         if len(losses) < 3 or train not in metrics.train:
             continue
-        points = metrics.train[train].points()
         lowest, last = min(losses, key=losses.__getitem__), max(losses)
+        least, now = losses[lowest], losses[last]
         # A log line is the mean of the steps before it, so that the next one belongs to the lowest.
-        later = [loss for step, loss in points if step >= lowest] or [points[-1][1]]
-        before, now = later[0], later[-1]
-        limit = max(RISE_FACTOR * losses[lowest], losses[lowest] + RISE)
-        if losses[last] > limit and now < before:
+        points = metrics.train[train].points()
+        train_now = points[-1][1]
+        train_before = next((loss for step, loss in points if step >= lowest), train_now)
+        if now > max(RISE_FACTOR * least, least + RISE) and train_now < train_before:
             return (
-                f"The held-out loss was lowest at step {lowest:,} ({losses[lowest]:.3g}) and rose "
-                f"to {losses[last]:.3g} at step {last:,}, while the training loss fell from "
-                f"{before:.3g} to {now:.3g}: the model memorises its training examples "
+                f"The held-out loss was lowest at step {lowest:,} ({least:.3g}) and rose to "
+                f"{now:.3g} at step {last:,}, while the training loss fell from "
+                f"{train_before:.3g} to {train_now:.3g}: the model memorises its training examples "
                 "(over-fitting). More examples, fewer steps, or a model that was pretrained on "
                 "more text usually help."
             )
@@ -279,25 +276,23 @@ def state_of(
         if time.time() - ledger[-1]["end"] > ALIVE_SECONDS:
             state, reason = STOPPED, KILLED
     elif state is None:
-        state = STOPPED
-        if (workdir / MODEL / "config.json").is_file():
-            if step == total or (workdir / SCORES).is_file():
-                state = FINISHED
-    position, early = f"step {step:,}", ""
+        is_exported = (workdir / MODEL / "config.json").is_file()
+        is_done = step == total or (workdir / SCORES).is_file()
+        state = FINISHED if is_exported and is_done else STOPPED
+    position = f"step {step:,}"
     if total:
         position += f" of {total:,}"
         if step < total and state == FINISHED:
-            early = ": the dev score had stopped improving"
+            position += ": the dev score had stopped improving"
         elif step < total:
             position += f" ({100 * step / total:.0f} %)"
     if state == RUNNING:
         sentence = f"Running: {position}."
     elif state == FINISHED:
-        sentence = f"Finished after {position}{early}."
-    elif reason:
-        sentence = f"Stopped after {position}: {reason}. {RESUMING}"
+        sentence = f"Finished after {position}."
     else:
-        sentence = f"Stopped after {position}. {RESUMING}"
+        why = f": {reason}" if reason else ""
+        sentence = f"Stopped after {position}{why}. {RESUMING}"
     return {"state": state, "step": step, "num_steps": total, "sentence": sentence}
 
 
@@ -371,10 +366,10 @@ def notes_of(
                 )
         except (OSError, ValueError, KeyError, TypeError):
             yield f"{ROLLBACKS} is damaged and left out."
-    if metrics.num_skipped:
+    if metrics.skipped:
         yield (
-            f"{metrics.num_skipped:,} updates were skipped, because their loss or gradient was not "
-            "finite or a spike."
+            f"{len(metrics.skipped):,} updates were skipped, because their loss or gradient was "
+            "not finite or a spike."
         )
     for name, curve in metrics.train.items():
         if curve.gaps:
@@ -509,7 +504,7 @@ def run_data(
         "processes": processes,
         "events": events_of(processes),
         "notes": notes,
-        "skipped": {"count": metrics.num_skipped, "rows": metrics.skipped},
+        "skipped": {"count": len(metrics.skipped), "rows": metrics.skipped[:MOST_SKIPPED]},
         "ledger": _summary_of(ledger),
     }
 
@@ -617,41 +612,36 @@ def _best(
 ) -> dict[str, Any] | None:
     """Returns the best evaluation after the step `start`, by the metric that selects checkpoints.
 
-    "equal" is the number of evaluations with its value, of which it is the last.
+    "equal" is the number of evaluations with its value, of which it is the last: of equally good
+    checkpoints, the last one counts as the best.
     """
-    logged = metrics.eval_names()
-    wanted = [x for x in (facts.get("best_metric"), *BEST_METRICS, *logged) if x in logged]
+    logged, selected_by = metrics.eval_names(), facts.get("best_metric")
+    wanted = [name for name in (selected_by, *BEST_METRICS, *logged) if name in logged]
     if not wanted:
         return None
     name = wanted[0]
     higher = not is_pretraining and higher_is_better(name)
-    if name == facts.get("best_metric"):
+    if name == selected_by:
         higher = facts.get("higher_is_better", higher)
-    # Of equally good checkpoints, the last one counts as the best.
-    step, value, equal = None, math.nan, 0
-    for at, other in metrics.values_by_step(name).items():
-        if at <= start:
-            continue
-        if other == value:
-            step, equal = at, equal + 1
-        elif step is None or (other > value) == higher:
-            step, value, equal = at, other, 1
-    if step is None:
+    values = metrics.values_by_step(name, start)
+    if not values:
         return None
+    best = max(values.values()) if higher else min(values.values())
+    steps = [step for step, value in values.items() if value == best]
     return {
         "metric": name,
-        "value": value,
-        "step": step,
+        "value": best,
+        "step": steps[-1],
         "higher_is_better": higher,
-        "equal": equal,
+        "equal": len(steps),
     }
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
     splits = []
     for path in sorted((workdir / PREDICTIONS).glob(f"*{SUFFIX}")):
-        split, content = path.name.removesuffix(SUFFIX), read_json_or_empty(path)
-        if content:
+        if content := read_json_or_empty(path):
+            split = path.name.removesuffix(SUFFIX)
             step = _step_of(split, content.get("scores", {}), metrics)
             splits.append({"split": split, "step": step, **content})
     return splits
@@ -673,28 +663,27 @@ def _config_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         default: Any = PretrainConfig()
         if "task" in config:
             default = with_task_options(FinetuneConfig(task=config["task"]))
-        defaults = _flat(json.loads(json.dumps(dataclasses.asdict(default), default=str)))
+        defaults = dict(_flat(json.loads(json.dumps(dataclasses.asdict(default), default=str))))
         for index, _ in enumerate(config.get("phases") or ()):
-            phase = {field.name: field.default for field in dataclasses.fields(Phase)}
-            known = {key: value for key, value in phase.items() if value is not dataclasses.MISSING}
-            defaults |= _flat(known, f"phases.{index}.")
+            for field in dataclasses.fields(Phase):
+                if field.default is not dataclasses.MISSING:
+                    defaults[f"phases.{index}.{field.name}"] = json.dumps(field.default)
     except (TypeError, ValueError):  # a config of a version with other fields
         defaults = {}
-    return [
-        {
-            "field": name.removeprefix("options."),  # as the flag
-            "value": value,
-            "changed": defaults.get(name) != value,
-        }
-        for name, value in _flat(config).items()
-    ]
+    rows = []
+    for name, value in _flat(config):
+        changed = defaults.get(name) != value
+        shown = name.removeprefix("options.")  # as the flag
+        rows.append({"field": shown, "value": value, "changed": changed})
+    return rows
 
 
-def _flat(config: Any, prefix: str = "") -> dict[str, str]:
-    """Returns {name of a field such as optimizer.learning_rate: its value as JSON}."""
-    if isinstance(config, list) and config and isinstance(config[0], dict):
-        config = {str(index): item for index, item in enumerate(config)}
-    if not isinstance(config, Mapping) or not config:
-        return {prefix.removesuffix("."): json.dumps(config, ensure_ascii=False)}
-    items = (_flat(value, f"{prefix}{key}.") for key, value in config.items())
-    return {name: value for flat in items for name, value in flat.items()}
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields (name of a field such as optimizer.learning_rate, its value as JSON)."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = dict(enumerate(value))
+    if not value or not isinstance(value, Mapping):
+        yield path.removeprefix("."), json.dumps(value, ensure_ascii=False)
+        return
+    for key, part in value.items():
+        yield from _flat(part, f"{path}.{key}")

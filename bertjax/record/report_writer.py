@@ -10,9 +10,8 @@ from bertjax.base.files import write_text
 from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import METRICS, REPORT
 from bertjax.devices.activity import SAVING, Clock
-from bertjax.record import processes
 from bertjax.record.events import Closed, Evaluated, Line, Reader, Started
-from bertjax.record.processes import FINISHED
+from bertjax.record.ledger import FINISHED, process_ended, process_started
 from bertjax.record.report import (
     RUNNING,
     STOPPED,
@@ -56,7 +55,7 @@ class ReportWriter(Reader):
         self._started, self._state, self._written = event, RUNNING, float("-inf")
         self._runs.add(event.workdir)
         self._metrics: RunMetrics | None = None  # None: those in the file, until there are new ones
-        processes.started(event.workdir, event.facts)
+        process_started(event.workdir, event.facts)
         self._show()
 
     def _add(self, line: Line) -> None:
@@ -72,7 +71,7 @@ class ReportWriter(Reader):
     def _end(self, state: str, reason: str = "") -> None:
         assert self._started is not None
         self._state = state
-        processes.ended(self._started.workdir, state, reason)
+        process_ended(self._started.workdir, state, reason)
         self._show()
 
     def close(self, error: BaseException | None = None) -> None:

@@ -284,12 +284,13 @@ class FinetuningJob(Job):
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)
             tagger_params, params = self.program.recipe.split(params)
+        facts = model_facts(self.config, self.updates, len(self.data.sizes), scores)
         card = model_card(
             self.workdir.path.name,
             head,
             config,
             self.tokenizer.do_lower_case,
-            model_facts(self.config, self.updates, len(self.data.sizes), scores),
+            [*facts.items()],
             tagger,
         )
         reads_words = self.task.label_kind == "tokens"

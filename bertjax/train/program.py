@@ -31,7 +31,6 @@ from bertjax.model.losses import Objective
 from bertjax.model.recipe import Params, Recipe
 from bertjax.tokenization import Tokenizer
 from bertjax.train.distillation import Teacher, distilled_pretraining
-from bertjax.train.global_batch import GlobalLoss
 from bertjax.train.optimizer import (
     average_params,
     averaged,
@@ -41,6 +40,7 @@ from bertjax.train.optimizer import (
     make_schedule,
 )
 from bertjax.train.step import (
+    GlobalLoss,
     LossFn,
     Steps,
     TrainState,

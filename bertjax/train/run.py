@@ -45,10 +45,8 @@ from bertjax.record.events import (
     Started,
     StepDone,
 )
-from bertjax.record.ledger import Ledger
-from bertjax.record.logger import MetricLogger
-from bertjax.record.metrics import MetricWriter
-from bertjax.record.processes import has_finished
+from bertjax.record.ledger import Ledger, has_finished
+from bertjax.record.metrics import MetricLogger, MetricWriter
 from bertjax.record.report_writer import ReportWriter
 from bertjax.record.terminal import Terminal
 from bertjax.record.trackers import check_installed, open_trackers

@@ -9,7 +9,7 @@ from bertjax.devices.activity import STEPPING, Clock
 from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.hardware import CHIPS
 from bertjax.record.events import Ended, StepDone
-from bertjax.record.logger import MetricLogger
+from bertjax.record.metrics import MetricLogger
 from bertjax.train.facts import device_text
 from bertjax.train.held_out_evaluation import evaluation_sums
 

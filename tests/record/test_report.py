@@ -21,9 +21,9 @@ from bertjax.base.workdir_files import LEDGER, PRESENT
 from bertjax.devices import host_watch
 from bertjax.devices.activity import Clock
 from bertjax.inference.texts import from_text
-from bertjax.record import processes
+from bertjax.record import ledger as ledgers
 from bertjax.record.events import Closed, Evaluated, Line, Started
-from bertjax.record.ledger import read_ledger
+from bertjax.record.ledger import process_ended, process_started, read_ledger
 from bertjax.record.metrics import to_line
 from bertjax.record.predictions import MOST_POINTS, PredictionSummary, best_in_words
 from bertjax.record.report import (
@@ -241,12 +241,12 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
     )
     (workdir / PRESENT).unlink()
     (workdir / LEDGER).write_text(json.dumps(ledger_line(now - 9000, now - 8000, 40)) + "\n")
-    processes.started(workdir, {"step": 0, "num_steps": 60})
-    processes.ended(workdir, "stopped", "NotFinite: the loss is NaN.")
+    process_started(workdir, {"step": 0, "num_steps": 60})
+    process_ended(workdir, "stopped", "NotFinite: the loss is NaN.")
     assert sentence().startswith("Stopped after step 40 of 60 (67 %): NotFinite: the loss is NaN.")
-    processes.started(workdir, {"step": 30, "num_steps": 60})
-    processes.started(workdir, {"step": 20, "num_steps": 60, "rollbacks": 1})
-    processes.ended(workdir, "finished")
+    process_started(workdir, {"step": 30, "num_steps": 60})
+    process_started(workdir, {"step": 20, "num_steps": 60, "rollbacks": 1})
+    process_ended(workdir, "finished")
     data = run_data(workdir)
     assert data["status"]["state"] == "finished" and "step 40 of 60" in sentence()
     events = [(event["kind"], event["step"]) for event in data["events"]]
@@ -262,20 +262,20 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
 
 def test_every_stop_and_only_steps_that_were_lost_are_said(workdir, monkeypatch):
     clock = iter(range(1000, 9000, 10))
-    monkeypatch.setattr(processes, "time", SimpleNamespace(time=lambda: float(next(clock))))
-    processes.started(workdir, {"step": 0, "num_steps": 60})  # at 1000
-    processes.ended(workdir, "stopped", "stopped by Ctrl-C (everything up to step 34 is saved)")
+    monkeypatch.setattr(ledgers, "time", SimpleNamespace(time=lambda: float(next(clock))))
+    process_started(workdir, {"step": 0, "num_steps": 60})  # at 1000
+    process_ended(workdir, "stopped", "stopped by Ctrl-C (everything up to step 34 is saved)")
     lines = [ledger_line(995, 1009, 34)]
     (workdir / LEDGER).write_text(json.dumps(lines[0]) + "\n")
     data = run_data(workdir)
     said = data["status"]["sentence"]
     assert said.endswith("(67 %): Ctrl-C (everything up to step 34 is saved). " + RESUMING)
     assert data["notes"] == [said]  # a stopped run is not called uninterrupted
-    processes.started(workdir, {"step": 34, "num_steps": 60})  # at 1020, is killed
-    processes.started(workdir, {"step": 40, "num_steps": 60})  # at 1030
-    processes.ended(workdir, "finished")
-    processes.started(workdir, {"step": 60, "num_steps": 60})  # finds that nothing is to be done
-    processes.ended(workdir, "finished")
+    process_started(workdir, {"step": 34, "num_steps": 60})  # at 1020, is killed
+    process_started(workdir, {"step": 40, "num_steps": 60})  # at 1030
+    process_ended(workdir, "finished")
+    process_started(workdir, {"step": 60, "num_steps": 60})  # finds that nothing is to be done
+    process_ended(workdir, "finished")
     lines += [ledger_line(1015, 1025, 57) | {"lost_steps": 17}, ledger_line(1028, 1039, 60)]
     (workdir / LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = run_data(workdir)
@@ -284,7 +284,7 @@ def test_every_stop_and_only_steps_that_were_lost_are_said(workdir, monkeypatch)
     assert "resumed at step 34" in first and "Ctrl-C" in first and "again" not in first
     assert "resumed at step 40" in second and "was killed" in second
     assert "17 steps that it had done after its last checkpoint were computed again" in second
-    processes.started(workdir, {"step": 60, "num_steps": 90})
+    process_started(workdir, {"step": 60, "num_steps": 90})
     assert run_data(workdir)["events"][-1]["kind"] == "extended"
 
 
@@ -405,7 +405,7 @@ def test_no_number_of_a_run_keeps_its_report_from_being_written(workdir, bad):
     (workdir / "predictions").mkdir(exist_ok=True)
     scores = {"pearson": bad, "mse": 0.25}
     (workdir / "predictions" / "dev.summary.json").write_text(json.dumps({"scores": scores}))
-    processes.started(workdir, {"step": 40, "num_steps": 60, "parameters": bad})
+    process_started(workdir, {"step": 40, "num_steps": 60, "parameters": bad})
     data = data_of(report_page([run_data(workdir)]))["runs"][0]
     assert data["scores"] == {"dev/f1": None, "dev/accuracy": 0.5}
     assert data["splits"][0]["scores"] == {"pearson": None, "mse": 0.25}

@@ -15,8 +15,7 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks.embedding import EmbedOptions
 from bertjax.tasks.training_data import Labels, row_shape
-from bertjax.train.global_batch import GlobalLoss
-from bertjax.train.step import DropoutKey, apply_model, device_axis, make_loss_fn
+from bertjax.train.step import DropoutKey, GlobalLoss, apply_model, device_axis, make_loss_fn
 from tests.rows import make_batch
 from tests.steps import gradients_of
 

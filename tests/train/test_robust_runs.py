@@ -22,8 +22,7 @@ from bertjax.base.signals import STOPPED, Interrupted, StopSignal, signal_name
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
-from bertjax.record.ledger import read_ledger
-from bertjax.record.processes import read_processes
+from bertjax.record.ledger import read_ledger, read_processes
 from bertjax.tasks import finetune_config
 from bertjax.train import pretraining
 from bertjax.train.bad_steps import NotFinite, check_finite
