@@ -14,9 +14,13 @@ from typing import NamedTuple, TypeVar
 
 from bertjax.base import progress
 
-START_UP, COMPILING, RESTORING = "start-up", "compiling", "restoring"
-STEPPING, INPUT = "stepping", "waiting for input"
-EVALUATING, SAVING = "evaluating", "saving"
+START_UP = "start-up"
+COMPILING = "compiling"
+RESTORING = "restoring"
+STEPPING = "stepping"
+INPUT = "waiting for input"
+EVALUATING = "evaluating"
+SAVING = "saving"
 ACTIVITIES: tuple[str, ...] = (START_UP, COMPILING, RESTORING, STEPPING, INPUT, EVALUATING, SAVING)
 
 Item = TypeVar("Item")

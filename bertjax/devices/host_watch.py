@@ -32,7 +32,8 @@ BEAT_SECONDS = 3.0
 SILENCE_SECONDS = 40.0
 # The interval at which a single process looks at its own progress, and the seconds without a new
 # state after which a process counts as not responding.
-POLL_SECONDS, SILENT_SECONDS = 1.0, 10.0
+POLL_SECONDS = 1.0
+SILENT_SECONDS = 10.0
 # The time that a host which learns of another host's error has to end by itself with its own error.
 GRACE_SECONDS = 5.0
 # How error messages of XLA and its collective operations begin; jax raises them as several types.
@@ -73,14 +74,17 @@ class StallWatch:
     """
 
     def __init__(self, clock: Clock, seconds: float, rank: int = 0):
-        self._clock, self._seconds, self._rank = clock, seconds, rank
+        self._clock = clock
+        self._seconds = seconds
+        self._rank = rank
         # The last progress of this process, and the silent processes, when it was said.
         self._said: tuple[float, list[int]] | None = None
         self.seen: dict[int, tuple[str, float]] = {}
 
     def check(self, states: Mapping[int, str] | None = None) -> None:
         """Compares the time of the last progress with the limit; `states` are {rank: state}."""
-        now, last = time.monotonic(), self._clock.progress_at
+        now = time.monotonic()
+        last = self._clock.progress_at
         who = "the run"
         if states is not None:
             who = f"process {self._rank}"
@@ -135,7 +139,8 @@ class HostWatch:
     def __init__(self, clock: Clock, stall_seconds: float = 0):
         self._clock = clock
         self._stall = StallWatch(clock, stall_seconds, jax.process_index())
-        self.over, self._announced_by = threading.Event(), None
+        self.over = threading.Event()
+        self._announced_by = None
         self.at_end: list[Callable[[BaseException], object]] = []
         # Whether an error of this host still ends the other hosts.
         self.is_watching = jax.process_count() > 1
@@ -208,15 +213,18 @@ class HostWatch:
         return self.is_watching
 
     def _watch(self) -> None:
-        rank, beat = jax.process_index(), 0
+        rank = jax.process_index()
+        beat = 0
         failed_since: float | None = None
         while not self.over.wait(BEAT_SECONDS):
             beat += 1
             now = time.monotonic()
             try:
-                client, own = coordination_client(), state(self._clock, beat)
+                client = coordination_client()
+                own = state(self._clock, beat)
                 client.key_value_set(f"{_FOLDER}/alive/{rank}", own, allow_overwrite=True)
-                ended, alive = _values(client, "ended"), _values(client, "alive")
+                ended = _values(client, "ended")
+                alive = _values(client, "alive")
                 failed_since = None
             except Exception as error:
                 failed_since = failed_since or now

@@ -22,7 +22,8 @@ class EarlyStopping(Reader):
     def __init__(
         self, metric: str, *, higher_is_better: bool, patience: int, progress: Mapping[str, Any]
     ):
-        self._metric, self._higher_is_better = metric, higher_is_better
+        self._metric = metric
+        self._higher_is_better = higher_is_better
         self._patience = patience
         stored = progress.get("patience") or {"best": None, "stale": 0}
         self._best: float | None = stored["best"]
@@ -32,7 +33,8 @@ class EarlyStopping(Reader):
         if isinstance(event, Evaluated) and self._metric in event.metrics:
             value = event.metrics[self._metric]
             if self._best is None or self._is_better(value, self._best):
-                self._best, self._stale = value, 0
+                self._best = value
+                self._stale = 0
             else:
                 self._stale += 1
 

@@ -36,9 +36,12 @@ class HubPushes(Reader):
         write_model: Callable[[Any, int, Path], None],
         clock: Clock,
     ):
-        self._folder, self._model = workdir / PENDING, workdir / MODEL
-        self._repository, self._every = repository, every
-        self._write_model, self._clock = write_model, clock
+        self._folder = workdir / PENDING
+        self._model = workdir / MODEL
+        self._repository = repository
+        self._every = every
+        self._write_model = write_model
+        self._clock = clock
         self._thread: threading.Thread | None = None
 
     def read(self, event: Any) -> None:

@@ -28,7 +28,8 @@ _NUMBERS = ("grad_norm", "learning_rate", "tokens_per_second")
 _OF_SOURCE = re.compile(r"(?P<metric>\w*?loss)_(?P<source>.+)")
 # Metrics that are the same in each evaluation, so that their change says nothing.
 _CONSTANT = ("unigram_entropy",)
-VALUE_WIDTH, CHANGE_WIDTH = len("12.345"), len("(+1.234)")
+VALUE_WIDTH = len("12.345")
+CHANGE_WIDTH = len("(+1.234)")
 
 
 class Cell(NamedTuple):
@@ -98,7 +99,9 @@ def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cel
     """
     found = []
     for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total"):
-        text, change, width = f"{value_text(key, metrics[key]):>{VALUE_WIDTH}}", "", VALUE_WIDTH
+        text = f"{value_text(key, metrics[key]):>{VALUE_WIDTH}}"
+        change = ""
+        width = VALUE_WIDTH
         if key not in _CONSTANT:
             change = f"{_change(key, metrics[key], before.get(key)):>{CHANGE_WIDTH}}"
             width += 1 + CHANGE_WIDTH

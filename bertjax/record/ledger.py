@@ -39,7 +39,8 @@ from bertjax.record.events import Closed, Reader, Saved, Started, StepDone
 WRITE_SECONDS = 1.0
 # The present line is padded to a multiple of this number of bytes, and overwritten in place.
 BLOCK = 2048
-IDLE, LOST = "idle between processes", "lost steps"
+IDLE = "idle between processes"
+LOST = "lost steps"
 # What the table calls an activity, whose name in the files is another one.
 _SHOWN = {activity.STEPPING: "training"}
 
@@ -55,7 +56,8 @@ class Ledger(Reader):
         self._clock = clock
         self._workdir: Path | None = None
         self._line: dict[str, Any] = {}
-        self._file, self._busy = -1, threading.Lock()
+        self._file = -1
+        self._busy = threading.Lock()
         self._is_closed = threading.Event()
         self._is_closed.set()
         self._is_complete = False  # whether the line stands in the ledger

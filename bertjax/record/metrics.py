@@ -77,7 +77,8 @@ class Lines(NamedTuple):
 
 def read_lines(path: Path) -> Lines:
     """Reads the complete lines of metrics.jsonl; a missing file counts as an empty file."""
-    lines, damaged = [], False
+    lines = []
+    damaged = False
     for line in json_lines(path):
         if line and type(line.get("step")) is int:
             lines.append(line)
@@ -317,8 +318,10 @@ class MetricLogger(Reader):
         pending: Mapping[str, Any] | None = None,
         loss_weights: Mapping[str, float] | None = None,
     ):
-        self._emit, self._clock = emit, clock
-        self._every, self._num_steps = every, num_steps
+        self._emit = emit
+        self._clock = clock
+        self._every = every
+        self._num_steps = num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._loss_weights = loss_weights or {}
         self._unread: list[dict[str, Any]] = []
@@ -366,7 +369,9 @@ class MetricLogger(Reader):
             if self._peak_seconds:
                 values["mfu"] = self._peak_seconds / self._seconds
         self._emit(Logged(step, {f"train/{key}": value for key, value in values.items()}))
-        self._sums, self._unread, self._tokens = {}, [], []
+        self._sums = {}
+        self._unread = []
+        self._tokens = []
         self._seconds = self._peak_seconds = 0.0
         self._since = self._now()
 

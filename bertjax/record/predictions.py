@@ -176,9 +176,11 @@ def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
     return f"the one of step {step}, the last of {count} evaluations with the best {name}"
 
 
-WIDTH, LONGEST_NAME = 80, 100
+WIDTH = 80
+LONGEST_NAME = 100
 # Numbers of classes and of confusions that are printed; the files contain all of them.
-MOST_CLASSES, PRINTED_CONFUSIONS = 40, 15
+MOST_CLASSES = 40
+PRINTED_CONFUSIONS = 15
 
 
 class ClassScores(NamedTuple):
@@ -251,8 +253,11 @@ class ClassReport:
         names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
         rows = []
         for name in names:
-            right, support, predicted = self._right[name], self._labels[name], self._predicted[name]
-            precision, recall = right / max(predicted, 1), right / max(support, 1)
+            right = self._right[name]
+            support = self._labels[name]
+            predicted = self._predicted[name]
+            precision = right / max(predicted, 1)
+            recall = right / max(support, 1)
             f1 = 2 * right / max(support + predicted, 1)
             rows.append(ClassScores(name, precision, recall, f1, support))
         return rows
@@ -262,7 +267,8 @@ class ClassReport:
 
         A matrix wider than `WIDTH` characters is replaced by the most frequent wrong predictions.
         """
-        rows, console = self.scores(), printable.console(width=WIDTH)
+        rows = self.scores()
+        console = printable.console(width=WIDTH)
         kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
         table = _table((kind,), ("precision", "recall", "F1", "support"), title)
         if len(rows) > MOST_CLASSES:
@@ -352,7 +358,8 @@ MOST_MISTAKES = 50
 # Texts of mistakes are cut to this number of characters.
 TEXT_CHARACTERS = 600
 # A confusion matrix of more classes is replaced by the most frequent confusions.
-MATRIX_CLASSES, MOST_CONFUSIONS = 50, 200
+MATRIX_CLASSES = 50
+MOST_CONFUSIONS = 200
 # The scatter plot of a regression has at most this number of points; above, only every 2nd, 4th...
 # example is kept.
 MOST_POINTS = 2000
@@ -393,7 +400,8 @@ class PredictionSummary:
     """
 
     def __init__(self, task: Task):
-        self._task, self.classes = task, ClassReport(task)
+        self._task = task
+        self.classes = ClassReport(task)
         self.examples = self._decisions = self._wrong = 0
         # Per bin of probabilities: number of decisions, sum of probabilities, right decisions.
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
@@ -440,7 +448,8 @@ class PredictionSummary:
         if (self.examples - 1) % self._stride == 0:
             self._points.append((gold, predicted))
             if len(self._points) > MOST_POINTS:
-                self._points, self._stride = self._points[::2], 2 * self._stride
+                self._points = self._points[::2]
+                self._stride = 2 * self._stride
         error = abs(gold - predicted)
         if error > 0:
             self._keep(error, example, {"gold": gold, "predicted": predicted, "error": error})
@@ -490,7 +499,9 @@ class PredictionSummary:
         The error is the mean difference of confidence and accuracy in a bin, weighted by the number
         of decisions in the bin; it is None if there was no decision.
         """
-        bins, error, ece = [], 0.0, None
+        bins = []
+        error = 0.0
+        ece = None
         for count, total, right in self._bins:
             bins.append({"count": count})
             if count:
@@ -535,7 +546,8 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
         yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
     elif task.label_kind == "multi_label":
         for name, p in prediction["probabilities"].items():
-            gold, answer = f"not {name}", f"not {name}"
+            gold = f"not {name}"
+            answer = f"not {name}"
             if name in label:
                 gold = name
             if name in prediction["labels"]:
@@ -556,7 +568,8 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
         yield Decision(gold, answer or NO_ANSWER, prediction["probability"], is_right)
     elif task.label_kind == "choice":
         choice = prediction["label"]
-        gold, answer = _cut(example.choices[label]), _cut(example.choices[choice])
+        gold = _cut(example.choices[label])
+        answer = _cut(example.choices[choice])
         yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
 
 

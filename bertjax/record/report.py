@@ -58,8 +58,10 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self.count, self.width = 0, 1
-        self.gaps, self.first_gap = 0, None
+        self.count = 0
+        self.width = 1
+        self.gaps = 0
+        self.first_gap = None
         self._points: list[tuple[int, float]] = []
 
     def add(self, step: int, value: float | None) -> None:
@@ -110,7 +112,8 @@ class RunMetrics:
         """
         self.lines += 1
         self.last_step = max(self.last_step, step)
-        evaluation, skipped = {}, {}
+        evaluation = {}
+        skipped = {}
         for key, value in values.items():
             if not isinstance(value, int | float | None):
                 continue
@@ -154,7 +157,8 @@ def read_metrics(path: Path) -> RunMetrics:
 
 
 # The held-out loss has risen if it is above its lowest value by this factor and by this difference.
-RISE_FACTOR, RISE = 1.2, 0.05
+RISE_FACTOR = 1.2
+RISE = 0.05
 # The names of the loss of which a rise counts: (held-out metric, training metric).
 LOSSES = (("eval/mlm_loss", "train/mlm_loss"), ("eval/loss", "train/loss"))
 
@@ -180,8 +184,10 @@ def _memorised(metrics: RunMetrics, first_step: int) -> str:
         losses = metrics.values_by_step(held_out, first_step)
         if len(losses) < 3 or train not in metrics.train:
             continue
-        lowest, last = min(losses, key=losses.__getitem__), max(losses)
-        least, now = losses[lowest], losses[last]
+        lowest = min(losses, key=losses.__getitem__)
+        last = max(losses)
+        least = losses[lowest]
+        now = losses[last]
         # A log line is the mean of the steps before it, so that the next one belongs to the lowest.
         points = metrics.train[train].points()
         train_now = points[-1][1]
@@ -217,9 +223,13 @@ def _majority(split: Mapping[str, Any]) -> str:
     confusion = split.get("confusion")
     if not confusion or split.get("label_kind", "classes") != "classes":
         return ""
-    labels, counts = confusion["labels"], np.array(confusion["counts"])
-    golds, answers = counts.sum(axis=1), counts.sum(axis=0)
-    right, most, total = counts.trace(), golds.max(), counts.sum()
+    labels = confusion["labels"]
+    counts = np.array(confusion["counts"])
+    golds = counts.sum(axis=1)
+    answers = counts.sum(axis=0)
+    right = counts.trace()
+    most = golds.max()
+    total = counts.sum()
     if np.count_nonzero(golds) < 2 or right > most:
         return ""
     said = f"{100 * right / total:.2f} % of the {total:,} predictions of {split['split']} are right"
@@ -238,7 +248,8 @@ def _majority(split: Mapping[str, Any]) -> str:
     )
 
 
-RUNNING, STOPPED = "running", "stopped"
+RUNNING = "running"
+STOPPED = "stopped"
 # A running process writes its line of the ledger every second; copies in buckets are older.
 ALIVE_SECONDS = 60.0
 REASON_CHARACTERS = 600
@@ -274,7 +285,8 @@ def state_of(
     elif state is None and ledger and (workdir / PRESENT).is_file():
         state = RUNNING
         if time.time() - ledger[-1]["end"] > ALIVE_SECONDS:
-            state, reason = STOPPED, KILLED
+            state = STOPPED
+            reason = KILLED
     elif state is None:
         is_exported = (workdir / MODEL / "config.json").is_file()
         is_done = step == total or (workdir / SCORES).is_file()
@@ -316,7 +328,8 @@ def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     events = []
     for before, process in itertools.pairwise(processes):
-        ended, reason = before["ended"], _reason(before["ended"])
+        ended = before["ended"]
+        reason = _reason(before["ended"])
         kind = "resumed" if process.get("step") else "started again"
         if process.get("rollbacks", 0) > before.get("rollbacks", 0):
             kind = "rolled back"
@@ -388,7 +401,8 @@ def notes_of(
 
 
 def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> str:
-    step, why = f"{event['step']:,}", ""
+    step = f"{event['step']:,}"
+    why = ""
     if event["reason"]:
         why = f" The process before had stopped: {event['reason']}."
     if event["kind"] == "extended":
@@ -465,7 +479,8 @@ def run_data(
         metrics = read_metrics(workdir / METRICS)
     processes = read_processes(workdir)
     facts = processes[-1] if processes else {}
-    config, notes = {}, []
+    config = {}
+    notes = []
     try:
         config = read_run(workdir)["config"]
     except FileNotFoundError:
@@ -576,7 +591,8 @@ def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
 
 
 def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    phases, start = [], 0
+    phases = []
+    start = 0
     with contextlib.suppress(TypeError, KeyError):
         for phase in config.get("phases") or ():
             end = start + phase["num_steps"]
@@ -589,7 +605,8 @@ def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     if not config:
         return "A run whose config is not known."
-    size, init = "", config.get("init")
+    size = ""
+    init = config.get("init")
     if facts.get("parameters"):
         size = f" ({facts['parameters']:,} parameters)"
     if "task" in config:
@@ -615,7 +632,8 @@ def _best(
     "equal" is the number of evaluations with its value, of which it is the last: of equally good
     checkpoints, the last one counts as the best.
     """
-    logged, selected_by = metrics.eval_names(), facts.get("best_metric")
+    logged = metrics.eval_names()
+    selected_by = facts.get("best_metric")
     wanted = [name for name in (selected_by, *BEST_METRICS, *logged) if name in logged]
     if not wanted:
         return None

@@ -36,7 +36,8 @@ class ReportWriter(Reader):
     """
 
     def __init__(self, folder: Path, clock: Clock):
-        self._folder, self._clock = folder, clock
+        self._folder = folder
+        self._clock = clock
         self._started: Started | None = None  # the present run
         self._runs: set[Path] = set()
         self._has_failed = False
@@ -52,7 +53,9 @@ class ReportWriter(Reader):
                     self._end(FINISHED)
 
     def _begin(self, event: Started) -> None:
-        self._started, self._state, self._written = event, RUNNING, float("-inf")
+        self._started = event
+        self._state = RUNNING
+        self._written = float("-inf")
         self._runs.add(event.workdir)
         self._metrics: RunMetrics | None = None  # None: those in the file, until there are new ones
         process_started(event.workdir, event.facts)

@@ -45,13 +45,16 @@ from bertjax.record.labels import (
 # The width of the lines in a log file; longer evaluations are continued on further lines.
 LOG_WIDTH = 160
 # Activities that last less long are not shown; waiting for input is part of training for longer.
-SHOWN_SECONDS, INPUT_SECONDS = 0.5, 5.0
+SHOWN_SECONDS = 0.5
+INPUT_SECONDS = 5.0
 # Seconds between the updates of the metrics in the live line before the first log line.
 PREVIEW_SECONDS = 1.0
-BAR_WIDTH, LEAST_BAR_WIDTH = 20, 8
+BAR_WIDTH = 20
+LEAST_BAR_WIDTH = 8
 # The time left is estimated from so many of the last steps, and only after so many steps: the first
 # ones are slow, and a run that begins would seem to take hours.
-STEPS_TIMED, FIRST_STEPS = 100, 10
+STEPS_TIMED = 100
+FIRST_STEPS = 10
 # A step that takes so many times as long as the median has compiled another row shape.
 SLOW_STEP = 10.0
 
@@ -78,7 +81,9 @@ class Terminal(Reader):
         preview: Callable[[], Mapping[str, float]] = dict,
         quiet: bool = False,
     ):
-        self._name, self._clock, self._num_steps = name, clock, num_steps
+        self._name = name
+        self._clock = clock
+        self._num_steps = num_steps
         self._evaluation = _without_kind(last_evaluation or {})
         self._preview = preview
         self._header: list[str] = []
@@ -124,10 +129,12 @@ class Terminal(Reader):
         """Shows the metrics before the first log line, which may take minutes, in the live line."""
         now = time.monotonic()
         if self._is_live and not self._has_log_line and now - self._values_at >= PREVIEW_SECONDS:
-            self._values, self._values_at = self._preview() or self._values, now
+            self._values = self._preview() or self._values
+            self._values_at = now
 
     def _show_training(self, step: int, values: Mapping[str, float]) -> None:
-        self._values, self._has_log_line = values, True
+        self._values = values
+        self._has_log_line = True
         if self._is_live:
             return
         total = f"{self._num_steps:,}"
@@ -140,7 +147,8 @@ class Terminal(Reader):
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
         if "learning_rate" in values:
             columns.append(f"learning rate {values['learning_rate']:>8.2e}")
-        speed, left = "-", "-"
+        speed = "-"
+        left = "-"
         if "tokens_per_second" in values:
             speed = f"{values['tokens_per_second']:,.0f}"
         columns.append(f"{speed:>9} tokens/s")
@@ -186,7 +194,8 @@ class Terminal(Reader):
             begin = " " * len(begin)
 
     def _live_line(self) -> Table:
-        step, total = self._clock.step, f"{self._num_steps:,}"
+        step = self._clock.step
+        total = f"{self._num_steps:,}"
         position = f"{step:>{len(total)},}/{total}"
         form, bar_width = _form_of(self._console.width, len(self._name) + 1, len(position))
         text = _present_activity(self._clock)

@@ -113,7 +113,8 @@ class Tracking(Reader):
     def __init__(
         self, name: str, workdir: Path, project: str, config: dict[str, Any], rollbacks: int = 0
     ):
-        self._name, self._rollbacks = name, rollbacks
+        self._name = name
+        self._rollbacks = rollbacks
         folder = workdir / TRACKERS_FOLDER
         self._file = folder / f"{name}.json"
         shown = workdir.name
@@ -189,7 +190,8 @@ class Tracking(Reader):
     def _batches(self) -> Iterator[list[Entry]]:
         """Yields lists of the entries that are waiting, until `close` is called."""
         while True:
-            batch, item = [], self._entries.get()
+            batch = []
+            item = self._entries.get()
             while not isinstance(item, bool):
                 batch.append(item)
                 if self._entries.empty() or len(batch) == ENTRIES_PER_REQUEST:
@@ -229,7 +231,8 @@ def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list
 # Seconds for which the end of a run waits for a tracker that does not answer.
 PATIENCE_SECONDS = 60.0
 # MLflow accepts at most 100 parameters per request, and 500 characters in their values before 2.8.
-_PARAMS_PER_REQUEST, _PARAM_LENGTH = 100, 500
+_PARAMS_PER_REQUEST = 100
+_PARAM_LENGTH = 500
 
 
 class WandbTracker(Tracker):
@@ -276,17 +279,20 @@ class MlflowTracker(Tracker):
     """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`."""
 
     def __init__(self, start: Start):
-        uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        artifacts = None
         if not uri:
             database = start.folder.resolve() / "mlflow.db"
             _replace_damaged_database(database)
-            uri, artifacts = f"sqlite:///{database}", (database.parent / "mlruns").as_uri()
+            uri = f"sqlite:///{database}"
+            artifacts = (database.parent / "mlruns").as_uri()
         mlflow = import_module("mlflow")
         self._metric = import_module("mlflow.entities").Metric
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         run = self._existing(start.run_id, mlflow.MlflowException) if start.run_id else None
         if run is None:
-            run, self.position = self._created(start, artifacts), NOTHING
+            run = self._created(start, artifacts)
+            self.position = NOTHING
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self.position = self._position_of(run)

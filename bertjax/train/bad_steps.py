@@ -35,7 +35,8 @@ class NotFinite(ValueError):
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
         super().__init__(message)
-        self.first_step, self.last_step = first_step, last_step
+        self.first_step = first_step
+        self.last_step = last_step
 
 
 class BadSteps(Reader):
@@ -65,7 +66,9 @@ class BadSteps(Reader):
         config: TrainingConfig,
         progress: Mapping[str, Any],
     ):
-        self._emit, self._rows_of_batch, self._config = emit, rows_of_batch, config
+        self._emit = emit
+        self._rows_of_batch = rows_of_batch
+        self._config = config
         self._in_a_row: int = progress.get("skipped_in_a_row", 0)
         self._unread: list[StepDone] = []
 
@@ -97,8 +100,10 @@ class BadSteps(Reader):
 
     def _report(self, done: StepDone) -> None:
         self._in_a_row += 1
-        step, phase = done.step, done.phase
-        loss, grad_norm = float(done.metrics["loss"]), float(done.metrics["grad_norm"])
+        step = done.step
+        phase = done.phase
+        loss = float(done.metrics["loss"])
+        grad_norm = float(done.metrics["grad_norm"])
         first, last = self._rows_of_batch(phase, done.batch)
         facts = {
             "skipped/in_a_row": self._in_a_row,

@@ -73,12 +73,15 @@ class Checkpointer:
         higher_is_better: bool = False,
     ):
         self._directory = place(directory) if is_remote(directory) else Path(directory).absolute()
-        self._clock, self._watch = clock or Clock(), watch
+        self._clock = clock or Clock()
+        self._watch = watch
         self._is_closed = False
         # The step of the newest complete checkpoint, as far as known without waiting; 0: none.
         # None while it is replaced. A thread reads it.
         self.saved_step: int | None = None
-        self._keep, self._metric, self._sign = keep, metric, -1.0 if higher_is_better else 1.0
+        self._keep = keep
+        self._metric = metric
+        self._sign = -1.0 if higher_is_better else 1.0
         best = checkpoint_managers.BestN(
             get_metric_fn=self._badness, reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
@@ -361,7 +364,8 @@ def _summary(error: BaseException) -> str:
 
 def move_checkpoint(directory: Path, step: int, folder: str) -> Path:
     """Moves the checkpoint of `step` to `folder` beside `directory`; returns its new path."""
-    target, number = directory.parent / folder / str(step), 1
+    target = directory.parent / folder / str(step)
+    number = 1
     while target.exists():
         number += 1
         target = target.with_name(f"{step}-{number}")

@@ -36,7 +36,8 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
     def sums(outputs: Arrays, batch: Arrays) -> losses.Sums:
-        teacher, positions = outputs[TEACHER], batch["masked_positions"]
+        teacher = outputs[TEACHER]
+        positions = batch["masked_positions"]
         real = (batch["sequence_ids"] > 0).astype(jnp.float32)  # [B, L]
         key = losses.mlm_key(outputs)
         logits = outputs[key]  # [B, L or P, V]
@@ -81,7 +82,9 @@ def distilled_task(hard: Objective, teacher: TeacherConfig) -> Objective:
     regression, it is the squared difference of the logits, without a temperature.
     """
     assert hard.soft_losses is not None
-    soft_losses, temperature, share = hard.soft_losses, teacher.temperature or 2.0, teacher.weight
+    soft_losses = hard.soft_losses
+    temperature = teacher.temperature or 2.0
+    share = teacher.weight
 
     def sums(outputs: Arrays, batch: Arrays) -> losses.Sums:
         metrics = hard.sums(outputs, batch)
@@ -221,7 +224,8 @@ def check_length(config: FinetuneConfig, task: Task, name: str, loaded: LoadedMo
     Raises:
         ValueError: it does not.
     """
-    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
+    longest = loaded.config.max_length
+    max_length = config.max_length or task.max_length
     if max_length > longest:
         raise ValueError(
             f"max_length={max_length}, but {name} reads at most {longest} tokens: give "

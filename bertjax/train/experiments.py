@@ -153,7 +153,8 @@ def planned_runs(
             yield name, plan, facts
         return
     runs = variants(config)
-    first, workdirs = runs[0][1], [run.workdir for _, run in runs]
+    first = runs[0][1]
+    workdirs = [run.workdir for _, run in runs]
     shared = hosts.on_all(
         lambda: gather_finetuning(first, folder, workdirs, needs_dev=config.sweep)
     )
@@ -185,12 +186,14 @@ def _resolved(config: FinetuneConfig) -> FinetuneConfig:
 
 
 def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
-    workdir, scores = Path(config.workdir), {}
+    workdir = Path(config.workdir)
+    scores = {}
     task: Any = None
     submission = getattr(config.options, "submission", None)
     with scratch_folder() as folder:
         for name, plan, facts in planned_runs(config, folder):
-            task, scores[name] = facts.task, train_run(plan, facts, name, session)
+            task = facts.task
+            scores[name] = train_run(plan, facts, name, session)
     # The dev split, which is many times as large as a few shots, must not choose among the draws.
     best = next(iter(scores)) if config.shots else best_run(scores, grading_metric(task))
     if len(scores) > 1:
@@ -214,7 +217,8 @@ def train_run(
         Interrupted: a stop signal arrived; the same call resumes the run.
         ValueError: the plan is refused, or the workdir belongs to another run.
     """
-    config, fingerprint = plan.config, plan.data_fingerprint
+    config = plan.config
+    fingerprint = plan.data_fingerprint
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
@@ -303,7 +307,8 @@ def _has_nothing_to_do(
     if jax.process_count() > 1:  # the hosts might not see the files at the same time
         return False
     try:
-        saved, written = workdir.read(), (workdir.path / SCORES).stat().st_mtime
+        saved = workdir.read()
+        written = (workdir.path / SCORES).stat().st_mtime
     except (OSError, ValueError):
         return False
     ignored = ("overwrite", "workdir")
@@ -399,11 +404,13 @@ def _folds_of(config: FinetuneConfig) -> Iterator[tuple[str, FinetuneConfig, Fol
 def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     """Trains a model per fold and one on all examples, in WORKDIR/foldI and WORKDIR/all."""
     workdir = Path(config.workdir)
-    scores, indices = {}, {}
+    scores = {}
+    indices = {}
     task: Any = None
     with scratch_folder() as folder:
         for name, plan, facts in planned_runs(config, folder):
-            task, scores[name] = facts.task, train_run(plan, facts, name, session)
+            task = facts.task
+            scores[name] = train_run(plan, facts, name, session)
             if name != ALL:
                 indices[name] = task.data.held_out_indices()
     folds = {name: scores[name] for name in indices}
@@ -441,6 +448,7 @@ def _summary(config: FinetuneConfig, folds: dict[str, dict[str, float]]) -> dict
     metrics = {}
     for key in sorted({key for scores in folds.values() for key in scores}):
         values = [scores[key] for scores in folds.values()]
-        mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+        mean = float(np.mean(values))
+        std = float(np.std(values, ddof=1))
         metrics[key.removeprefix("dev/")] = {"mean": mean, "std": std, "folds": values}
     return {"folds": config.folds, "seed": config.seed, "metrics": metrics}

@@ -135,7 +135,8 @@ def gather_pretraining(config: PretrainConfig, workdir: Workdir) -> PretrainingF
             f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data "
             "and --workdir."
         )
-    data, notes = RunData(config.data, config.data_cache), []
+    data = RunData(config.data, config.data_cache)
+    notes = []
     config = dataclasses.replace(config, data=data.directory)
     tokenizer = load_tokenizer(config.data)
     if tokenizer.fingerprint != data.metadata.tokenizer_fingerprint:
@@ -150,7 +151,9 @@ def gather_pretraining(config: PretrainConfig, workdir: Workdir) -> PretrainingF
     saved = workdir.look()
     # A run that resumes from a checkpoint does not need the model that it started from.
     starts = saved.newest_step == 0 or config.overwrite
-    initial, model, rtd = None, config.model, config.rtd
+    initial = None
+    model = config.model
+    rtd = config.rtd
     if config.init is not None and not starts:
         model, rtd = _saved_architecture(config, workdir.read()["config"])
     elif config.init is not None:
@@ -162,7 +165,8 @@ def gather_pretraining(config: PretrainConfig, workdir: Workdir) -> PretrainingF
     elif config.student_layers and starts:
         initial = student_of_teacher(config, HEADS[str(config.head)].for_pretraining(config))
     others = other_data(config, data.metadata)
-    masking, unspaced = make_masking(config, config.phases[0], tokenizer), 0.0
+    masking = make_masking(config, config.phases[0], tokenizer)
+    unspaced = 0.0
     for length in lengths_after(config, saved.newest_step)[:1]:
         if length in data.metadata.max_lengths:
             data.require(length)
@@ -403,7 +407,8 @@ def _with_classes_of(
     stored = loaded.labels or [f"LABEL_{i}" for i in range(len(task.labels))]
     if stored == [*task.labels]:
         return loaded
-    order, name = class_order(stored, task.labels), f"The classifier of {config.init}"
+    order = class_order(stored, task.labels)
+    name = f"The classifier of {config.init}"
     before, now = (brief(", ".join(names), 200) for names in (stored, task.labels))
     if order is not None:
         say(

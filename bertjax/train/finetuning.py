@@ -70,11 +70,16 @@ class FinetuningJob(Job):
     def __init__(self, plan: FinetuningPlan, facts: FinetuningFacts, workdir: Workdir):
         super().__init__(plan, facts.loaded.tokenizer)
         assert plan.shape is not None
-        self.config, self.max_length = plan.config, plan.max_length
-        self.shape, self.labels = plan.shape, plan.labels
+        self.config = plan.config
+        self.max_length = plan.max_length
+        self.shape = plan.shape
+        self.labels = plan.labels
         self.batches_per_epoch = plan.batches_per_epoch
-        self.task, self.loaded, self.data = facts.task, facts.loaded, facts.data
-        self.collection, self.workdir = facts.collection, workdir
+        self.task = facts.task
+        self.loaded = facts.loaded
+        self.data = facts.data
+        self.collection = facts.collection
+        self.workdir = workdir
         self.name = plan.config.task
         self.higher_is_better = higher_is_better(facts.task.best_metric)
         self.updates = 0  # the number of updates with which the exported parameters were trained
@@ -120,7 +125,8 @@ class FinetuningJob(Job):
         Features are numbered in the order of training, through the shuffled features of all epochs.
         The last batch of an epoch may be smaller than the others.
         """
-        count, size = len(self.data.sizes), self.config.batch_size
+        count = len(self.data.sizes)
+        size = self.config.batch_size
         epoch, within = divmod(batch, self.batches_per_epoch)
         first = epoch * count + within * size
         return first, min(first + size, (epoch + 1) * count) - 1
@@ -225,7 +231,8 @@ class FinetuningJob(Job):
             for key, value in metrics.items()
         }
         params = to_original(hosts.fetch(final, self.program.mesh), self.task)
-        lora, adapters = self.config.lora, {}
+        lora = self.config.lora
+        adapters = {}
         if lora is not None and lora.export == "adapter":
             adapters = self._adapters(state, params)
 
@@ -277,7 +284,8 @@ class FinetuningJob(Job):
 
     def _save_model(self, params: Any, scores: dict[str, float], adapters: dict[str, Any]) -> None:
         check_finite(params, f"The model of step {self.updates}")
-        config, tagger = self.loaded.config, self.config.tagger
+        config = self.loaded.config
+        tagger = self.config.tagger
         head = "encoder" if tagger else self.task.head
         description = {**self.task.description(self.max_length), **self.task.data.description}
         tagger_params = None

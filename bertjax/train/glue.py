@@ -92,7 +92,8 @@ def finetune_glue(
         ValueError: a setting cannot be used with a task, or a workdir belongs to another run.
         Interrupted: a stop signal arrived; the same call continues.
     """
-    workdir, options = _workdir(config), config.options
+    workdir = _workdir(config)
+    options = config.options
     configs = configs_of_tasks(config, config_of)
     assert isinstance(options, AllGlueOptions)
     _, missing = tasks_in(options.data_dir)
@@ -122,7 +123,8 @@ def configs_of_tasks(
     config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None
 ) -> dict[str, FinetuneConfig]:
     """Returns {task: config of its run} of the tasks whose data is at hand; as `finetune_glue`."""
-    workdir, options = _workdir(config), config.options
+    workdir = _workdir(config)
+    options = config.options
     refuse_links_outside(workdir)
     assert isinstance(options, AllGlueOptions)
     names, missing = tasks_in(options.data_dir)

@@ -60,7 +60,8 @@ class HeldOutSources:
         if len(self.rows) == 1:
             sums = evaluation_sums(eval_step, params, batches(self.rows[0]))
             return means(sums) | {"unigram_entropy": self.unigram_entropy}
-        scaled, losses = [], {}
+        scaled = []
+        losses = {}
         for label, share, rows in zip(self._labels, self._shares, self.rows, strict=True):
             sums = evaluation_sums(eval_step, params, batches(rows))
             losses |= _losses_of(label, means(sums))
@@ -95,7 +96,9 @@ class HeldOutEvaluation:
         data: RunData,
         others: Sequence[tuple[str, RunData]],
     ):
-        self._config, self._tokenizer, self._program = config, tokenizer, program
+        self._config = config
+        self._tokenizer = tokenizer
+        self._program = program
         self._data = [("", data), *others]
         self._steps = {  # phases may differ in the rotary base of their model
             phase.global_rope_theta: program.eval_step(phase) for phase in config.phases
@@ -187,7 +190,8 @@ def other_data(config: PretrainConfig, metadata: Metadata) -> list[tuple[str, Ru
     if not config.eval_data:
         return []
     _check_held_out(config, config.data, metadata)
-    opened, names = [], []
+    opened = []
+    names = []
     for address in config.eval_data:
         data = RunData(address, config.data_cache)
         if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:

@@ -52,7 +52,8 @@ def with_generator(
     Returns both, and `config.generator` with the sizes of the generator. Raises the errors of
     `initial_model`, and ValueError if the generator is not one of this discriminator.
     """
-    name, rtd = str(config.generator_init), config.generator
+    name = str(config.generator_init)
+    rtd = config.generator
     generator = load_model(name, "masked_lm")
     generator = extended(generator, config, tokenizer, "--generator_init", say)
     if generator.absent:
@@ -90,7 +91,8 @@ def extended(
     Raises:
         ValueError: the tokenizer is neither the model's nor an extension of it.
     """
-    old, name = loaded.tokenizer, getattr(config, flag.removeprefix("--"))
+    old = loaded.tokenizer
+    name = getattr(config, flag.removeprefix("--"))
     if old.fingerprint != tokenizer.fingerprint:
         if difference := tokenizer.difference_from(old):
             raise ValueError(

@@ -100,7 +100,8 @@ def learning_rate_curves(config: OptimizerConfig, phases: Sequence[Phase]) -> li
             curves.append(_Curve(start, phase.num_steps, phase))
         start += phase.num_steps
     for curve in curves:
-        warmup, decay = curve.warmup_steps(config), curve.decay_steps(config)
+        warmup = curve.warmup_steps(config)
+        decay = curve.decay_steps(config)
         if warmup >= curve.num_steps:
             raise ValueError(
                 f"warmup_steps={warmup} must be less than the {curve.num_steps} steps of the "
@@ -333,7 +334,8 @@ def make_optimizer(
     mask = decay_mask
     trust = optax.masked(scale_by_trust_ratio(), mask)
     if config.decay_all:
-        mask, trust = None, scale_by_trust_ratio()
+        mask = None
+        trust = scale_by_trust_ratio()
     if config.fully_decoupled_decay:
         constant = jnp.float32(config.learning_rate)
         decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)

@@ -65,10 +65,13 @@ class PretrainingJob(Job):
         super().__init__(plan, facts.tokenizer)
         assert isinstance(plan.program, PretrainingProgram)
         self.program: PretrainingProgram = plan.program
-        self.config, self.workdir, self.initial = plan.config, workdir, facts.initial
+        self.config = plan.config
+        self.workdir = workdir
+        self.initial = facts.initial
         self.evaluates_at_start = plan.config.eval_at_start
         self.keep_checkpoints = plan.config.keep_checkpoints
-        self._data, self.metadata = facts.data, facts.data.metadata
+        self._data = facts.data
+        self.metadata = facts.data.metadata
         # The rows of later phases may come later.
         self._data.require_in_background(lengths_after(plan.config, plan.newest_step)[1:])
         self._evaluation = HeldOutEvaluation(
@@ -80,7 +83,8 @@ class PretrainingJob(Job):
 
         The first call drops them to free memory; later calls return None.
         """
-        initial, self.initial = self.initial, None
+        initial = self.initial
+        self.initial = None
         if initial is None:
             return None
         source = self.config.init or (self.config.distillation and self.config.distillation.teacher)
@@ -111,7 +115,8 @@ class PretrainingJob(Job):
 
     def add_readers(self, run: EventStream, progress: Mapping[str, Any]) -> None:
         if (repository := self.config.push_to_hub) is not None:
-            every, write = self.config.push_every, self._write_model_of
+            every = self.config.push_every
+            write = self._write_model_of
             run.add(HubPushes, self.workdir.path, repository, every, write, run.clock)
 
     def write_results(self, state: TrainState) -> dict[str, float]:
@@ -238,7 +243,8 @@ def export(
     if loaded.source.kind != "run":
         raise FileNotFoundError(f"There is no run in {workdir}: give the --workdir of a run.")
     # The run in a bucket may be in progress, so that only a copy of its files is opened here.
-    run, step = Workdir(Path(local_copy(workdir))), int(loaded.source.config["step"])
+    run = Workdir(Path(local_copy(workdir)))
+    step = int(loaded.source.config["step"])
     parts = (loaded.params, loaded.config, loaded.tokenizer, loaded.head)
     write_model(run, run.model, *parts, step)
     if push_to_hub is not None:

@@ -51,7 +51,9 @@ from bertjax.train.step import (
 from bertjax.weights import init_params
 
 # The ids of special tokens in random rows; their values do not affect the time of a step.
-CLS, SEP, MASK = 1, 2, 3
+CLS = 1
+SEP = 2
+MASK = 3
 
 
 class Program:
@@ -98,9 +100,12 @@ class Program:
         average_decay: float = 0.0,
         accumulation_steps: int | None = None,
     ):
-        self.config, self.mesh, self.objective = config, mesh, objective
+        self.config = config
+        self.mesh = mesh
+        self.objective = objective
         self.recipe = recipe or model.recipe
-        self._average_decay, self._accumulation_steps = average_decay, accumulation_steps
+        self._average_decay = average_decay
+        self._accumulation_steps = accumulation_steps
         self._max_examples = max(phase.batch_size for phase in phases)
         self.rows = sharding.batch_sharding(mesh)
         self.attention = choose_attention(
@@ -197,7 +202,8 @@ class Program:
         loss_fn: LossFn = make_loss_fn(self.model, self.objective, self.teacher)
         if self.objective.compares_examples:
             # The loss function itself splits a batch into microbatches.
-            loss_fn, accumulation_steps = self._global_loss(accumulation_steps), 1
+            loss_fn = self._global_loss(accumulation_steps)
+            accumulation_steps = 1
         return Steps(
             loss_fn,
             self.objective.weights,
@@ -225,7 +231,8 @@ class Program:
         """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
         microbatches = self._accumulation_steps or phase.accumulation_steps
         step = self.for_phase(phase).train_step(microbatches)
-        seed, teacher = np.uint32(self.config.seed), self.teacher_params
+        seed = np.uint32(self.config.seed)
+        teacher = self.teacher_params
         return lambda state, batch: step(state, batch, seed, teacher)
 
     def eval_step(self, phase: Phase) -> Callable[[Params, Any], Any]:
@@ -278,7 +285,8 @@ class PretrainingProgram(Program):
         predictions = max_predictions(self.config, phase)
         if not self.objective.inputs:  # without masked positions, all tokens have logits
             predictions = phase.max_length
-        length, total = phase.max_length, 0.0
+        length = phase.max_length
+        total = 0.0
         for encoder, predicts_words in self.model.trained_encoders:
             count = predictions if predicts_words else 0
             total += train_flops_per_row(encoder, length, count, attended)
@@ -317,7 +325,8 @@ def make_masking(
     """
     starts = segment = None
     if config.whole_word_masking or config.max_ngram > 1:
-        starts, unspaced = tokenizer.word_starts, unspaced_tokens(tokenizer)
+        starts = tokenizer.word_starts
+        unspaced = unspaced_tokens(tokenizer)
         if find_spec("icu4py"):
             segment = unspaced.segment
         else:
@@ -352,7 +361,9 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 
     The batch has the arrays and the shapes that `config` gives the batches of `phase`.
     """
-    rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
+    rng = np.random.default_rng(0)
+    length = phase.max_length
+    vocab_size = config.model.vocab_size
     tokens = {"vocab_size": vocab_size, "mask_token_id": MASK, "never_masked": (CLS, SEP)}
     masking = _masking(config, phase, 1, **tokens)
     rows = []

@@ -39,7 +39,8 @@ class Freezing(Recipe):
         return nested(trained), {FROZEN: nested(fixed)}
 
     def _split(self, params: Params) -> tuple[dict[str, Any], dict[str, Any]]:
-        trained, fixed = {}, {}
+        trained = {}
+        fixed = {}
         for path, value in flattened(params).items():
             if path.startswith(self.prefixes):
                 fixed[path] = value
@@ -103,7 +104,8 @@ class Lora(Freezing):
 
     def matrices(self, trained: Params) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Returns {PyTorch name: A and B} of the adapters in trained parameters."""
-        flat, matrices = flattened(trained), {}
+        flat = flattened(trained)
+        matrices = {}
         for name, paths in self.adapters.items():
             a, b = _sides(paths)
             matrices[name] = flat[a], flat[b]
@@ -137,7 +139,8 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
         )
     if config.lora is not None:
         return _lora(config.lora, config, model)
-    prefixes, layers = [], config.freeze_layers
+    prefixes = []
+    layers = config.freeze_layers
     if config.freeze_embeddings:
         prefixes.append("bert/embeddings/")
     if layers == depth:

@@ -110,11 +110,16 @@ class Job(abc.ABC):
 
     def __init__(self, plan: RunPlan, tokenizer: Tokenizer):
         self.plan = plan
-        self.settings, self.program, self.phases = plan.config, plan.program, plan.phases
-        self.tokenizer, self.num_steps = tokenizer, plan.num_steps
-        self.identity, self.data_fingerprint = plan.identity, plan.data_fingerprint
+        self.settings = plan.config
+        self.program = plan.program
+        self.phases = plan.phases
+        self.tokenizer = tokenizer
+        self.num_steps = plan.num_steps
+        self.identity = plan.identity
+        self.data_fingerprint = plan.data_fingerprint
         self.best_metric = plan.best_metric
-        self.eval_every, self.save_every = plan.eval_every, plan.save_every
+        self.eval_every = plan.eval_every
+        self.save_every = plan.save_every
 
     @abc.abstractmethod
     def initial_params(self) -> Any:
@@ -234,8 +239,10 @@ class Session:
     """
 
     def __init__(self, folder: Path, clock: Clock, watch: HostWatch):
-        self.clock, self.watch = clock, watch
-        self.ledger, self.report = Ledger(clock), ReportWriter(folder, clock)
+        self.clock = clock
+        self.watch = watch
+        self.ledger = Ledger(clock)
+        self.report = ReportWriter(folder, clock)
         watch.at_end.append(self.close)
 
     def close(self, error: BaseException | None) -> None:
@@ -462,7 +469,8 @@ def _train(job: Job, workdir: Workdir, session: Session, run: EventStream) -> Tr
                 done = [s for s in segments(job.phases, rollbacks, 0) if s.first < run.step]
                 save.finish_due_evaluation(state, done[-1])
             # 2. The phases, in segments of one batch size
-            segment, phase = None, -1
+            segment = None
+            phase = -1
             for segment in segments(job.phases, rollbacks, run.step):
                 if save.evaluation_due or run.should_stop() or stop(waits=True):
                     break
@@ -554,8 +562,11 @@ class Saver:
         *,
         is_due: bool,
     ):
-        self.job, self._checkpoints = job, checkpoints
-        self.run, self._stop, self.evaluation_due = run, stop, is_due
+        self.job = job
+        self._checkpoints = checkpoints
+        self.run = run
+        self._stop = stop
+        self.evaluation_due = is_due
         self._compiled = -1  # the last phase whose evaluation is compiled
 
     def compile_evaluation(self, state: TrainState, segment: Segment) -> None:
@@ -571,7 +582,8 @@ class Saver:
 
     def after(self, state: TrainState, segment: Segment) -> None:
         """Evaluates and saves the state after a step, where that is due."""
-        step, every = self.run.step, self.job.eval_every
+        step = self.run.step
+        every = self.job.eval_every
         saves = step == segment.end or step % self.job.save_every == 0
         evaluates = step == segment.end or (every > 0 and step % every == 0)
         if not evaluates:
@@ -672,7 +684,8 @@ def _open_readers(
     Each is told of an event after those before it: skipped updates stand in the metric files before
     the log line of their step, and everything is written when the report looks at it.
     """
-    step, settings = run.step, job.settings
+    step = run.step
+    settings = job.settings
     is_due = bool(progress.get("evaluation_due"))
     run.add(BadSteps, run.emit, job.rows_of_batch, settings, progress)
     job.add_readers(run, progress)

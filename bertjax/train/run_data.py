@@ -28,7 +28,8 @@ class RunData:
     """
 
     def __init__(self, address: str, cache: str | None = None):
-        self._address, self._cache = address, cache
+        self._address = address
+        self._cache = cache
         # The lengths whose shards are here and verified; None: all.
         self._ready: set[int] | None = set() if is_remote(address) else None
         if self._ready is not None:

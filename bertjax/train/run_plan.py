@@ -126,7 +126,9 @@ class RunPlan:
 
     def in_workdir(self, saved: SavedRun) -> Self:
         """Returns the plan in a workdir, whose run it continues, replaces or is refused for."""
-        step, refusals, deletes = saved.newest_step, [*self.refusals], False
+        step = saved.newest_step
+        refusals = [*self.refusals]
+        deletes = False
         if saved.problem:
             refusals.append(saved.problem)
         elif saved.content is not None and step:
@@ -139,7 +141,8 @@ class RunPlan:
                 allow=self.refused_changes,
             )
             if changed and self.config.overwrite:
-                step, deletes = 0, True
+                step = 0
+                deletes = True
             elif changed:
                 refusals.append(another_run(saved.address, changed))
         return dataclasses.replace(
@@ -180,7 +183,8 @@ def identity_of(config: TrainingConfig, machine: Machine) -> dict[str, Any]:
 
 def facts_of_program(config: TrainingConfig, program: Program) -> dict[str, Any]:
     """Returns what is said about the program of a run: its size, its devices and its kernel."""
-    attention, shapes = program.attention, program.state_shapes
+    attention = program.attention
+    shapes = program.state_shapes
     kernel = f"{attention.kernel} ({attention.reason})"
     if config.attention not in ("auto", attention.kernel):
         kernel = (
@@ -198,7 +202,8 @@ def first_line(plan: RunPlan, step: int) -> str:
     """Returns the line about model, devices and steps with which the run begins at `step`."""
     program = plan.made
     assert program is not None
-    facts, count = facts_of_program(plan.config, program), jax.device_count()
+    facts = facts_of_program(plan.config, program)
+    count = jax.device_count()
     where = device_text(jax.devices()[0].device_kind, count, jax.process_count())
     if count > 1:
         where += f" ({facts['mesh']})"
@@ -272,8 +277,10 @@ class PretrainingPlan(RunPlan):
 
 def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> PretrainingPlan:
     """Plans a run; what `facts` could not be read with is refused by `gather_pretraining`."""
-    refusals, lines = Refusals(), [*facts.notes]
-    model, metadata = facts.model, facts.data.metadata
+    refusals = Refusals()
+    lines = [*facts.notes]
+    model = facts.model
+    metadata = facts.data.metadata
     if config.init is not None and facts.initial is not None:
         lines += _lines_of_architecture(config, model)
         model = model.with_dropout(config.dropout)
@@ -296,9 +303,11 @@ def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> Pretrai
             how = "words are those of ICU"
         share = f"{100 * facts.unspaced:.1f} % of the tokens"
         lines.append(f"{share} are in scripts without spaces: {how}")
-    metric, random = "", ()
+    metric = ""
+    random = ()
     if program is not None:
-        metric, random = program.objective.best_metric, random_parts(facts.initial, program.model)
+        metric = program.objective.best_metric
+        random = random_parts(facts.initial, program.model)
     plan = PretrainingPlan(
         config=config,
         phases=config.phases,
@@ -428,12 +437,15 @@ class FinetuningPlan(RunPlan):
 
 def plan_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> FinetuningPlan:
     """Plans a run; `config` is that of a single run, in which `seeds` is 1 and `sweep` is False."""
-    task, data, refusals = facts.task, facts.data, Refusals()
+    task = facts.task
+    data = facts.data
+    refusals = Refusals()
     batches = -(-len(data.sizes) // config.batch_size)
     steps = config.max_steps or max(1, round(config.num_epochs * batches))
     eval_every = save_every = max(1, round(batches / config.evals_per_epoch))
     if config.select_by == LAST:  # it alone is evaluated, and there are about ten checkpoints
-        eval_every, save_every = 0, max(save_every, -(-steps // 10))
+        eval_every = 0
+        save_every = max(save_every, -(-steps // 10))
     weights = refusals.result_of(class_weights, config.options, task, data)
     several = task.label_kind == "multi_label"
     labels = labels_of(task, None if several else weights)._replace(
@@ -537,7 +549,8 @@ def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None
         return
     if options.loss == SIMCSE and program is not None and not program.model.is_random:
         raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
-    folder, similarity = options.retrieval_dir, getattr(task, "similarity", "")
+    folder = options.retrieval_dir
+    similarity = getattr(task, "similarity", "")
     if folder is not None and similarity not in ("cosine", "dot"):
         raise ValueError(
             f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
@@ -548,7 +561,9 @@ def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None
 
 def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iterator[str]:
     """Yields what is said before the first step of a run, or of the first of several."""
-    task, loaded, data = facts.task, facts.loaded, facts.data
+    task = facts.task
+    loaded = facts.loaded
+    data = facts.data
     yield from facts.notes
     if not any(
         run.newest_step or run.is_finished for run in facts.workdirs.values()
@@ -558,7 +573,8 @@ def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iter
                 f"{config.init} has no {part} for this task: it is initialised at random, as is "
                 "usual before a fine-tuning"
             )
-    trained, longest = loaded.config.trained_positions, int(np.max(data.sizes))
+    trained = loaded.config.trained_positions
+    longest = int(np.max(data.sizes))
     longest = min(longest, config.max_length or task.max_length)
     if trained is not None and longest > trained:
         yield (
@@ -613,7 +629,8 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     the updates per epoch and the frequencies of the classes. A line beginning with "warning:" names
     classes that differ only in how they are written, or a rare class that may be a misspelling.
     """
-    count, sizes = len(data.sizes), np.asarray(data.sizes)
+    count = len(data.sizes)
+    sizes = np.asarray(data.sizes)
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     plural = "s" if updates > 1 else ""
@@ -651,7 +668,8 @@ def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     weights = np.array([source.weight for source in metadata.sources])
     for number, phase in enumerate(phases):
         parts = []
-        shares, drawn = weights / weights.sum(), rows_of_sources(phase.num_rows, weights.tolist())
+        shares = weights / weights.sum()
+        drawn = rows_of_sources(phase.num_rows, weights.tolist())
         for source, share, rows in zip(metadata.sources, shares, drawn, strict=True):
             epochs = rows / source.splits["train"].lengths[str(phase.max_length)].records
             parts.append(f"{source.name} {share:.2%}, {epochs:,.2f} epochs")

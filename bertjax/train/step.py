@@ -427,7 +427,8 @@ class GlobalLoss:
         """
         per_example = batch["example_ids"].shape[1] // batch["label_weights"].shape[1]
         ids = batch["example_ids"][:, ::per_example].reshape(-1)
-        all_outputs, all_labels = {}, {}
+        all_outputs = {}
+        all_labels = {}
         for name, x in outputs.items():
             sequences = x.reshape(len(ids), per_example, *x.shape[2:])
             all_outputs[name] = self._collected(sequences, ids)

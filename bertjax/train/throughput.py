@@ -62,13 +62,15 @@ def measure(
     subject = Subject(config, index, devices)
     with no_compilation_cache():
         first = subject.block(1)["seconds"]
-    roofline, program = None, subject.program
+    roofline = None
+    program = subject.program
     shape = program.mesh.shape
     if with_roofline and shape["tensor"] == 1 and config.distillation is None:
         rows = phase.batch_size // (shape["data"] * shape["fsdp"])
         products = forward_products(config.model, rows, phase.max_length, subject.predictions)
         roofline = Roofline(products, jnp.dtype(config.dtype))
-    blocks, ratios = [], []
+    blocks = []
+    ratios = []
     for _ in range(rounds or ROUNDS):
         alone = roofline.seconds() if roofline else 0.0
         blocks.append(subject.block(steps))
@@ -118,7 +120,8 @@ class Subject:
         if config.data:
             with tempfile.TemporaryDirectory() as empty:
                 job = make_job(dataclasses.replace(config, workdir=empty))
-            self.program, self.flops_per_row = job.program, job.flops_per_row(phase)
+            self.program = job.program
+            self.flops_per_row = job.flops_per_row(phase)
             self.state: Any = job.new_state()
             self.step = self.program.seeded_step(phase)
             self.batches = job.batches(index, phase.batch_size_warmup_steps)
@@ -148,7 +151,8 @@ class Subject:
             "seconds" and "tokens" (without padding), means per step, and "waited", the fraction of
             the time in which the loop waited for the next batch.
         """
-        waited, tokens = 0.0, []
+        waited = 0.0
+        tokens = []
         begin = time.perf_counter()
         for _ in range(steps):
             asked = time.perf_counter()

@@ -138,9 +138,12 @@ class Workdir:
     """
 
     def __init__(self, path: Path, mirror: Mirror | None = None, *, direct: bool = False):
-        self.path, self._mirror = path, mirror
+        self.path = path
+        self._mirror = mirror
         self.address = mirror.address if mirror is not None else str(path)
-        self.tokenizer, self.model, self.metrics = path / TOKENIZER, path / MODEL, path / METRICS
+        self.tokenizer = path / TOKENIZER
+        self.model = path / MODEL
+        self.metrics = path / METRICS
         self.checkpoints = (place(self.address) if direct else path) / CHECKPOINTS
         self._run = path / RUN_FILE
         self._lock = Lock(path / LOCK_FILE, place=str(path), what="run", remedy=LOCK_REMEDY)
@@ -229,9 +232,11 @@ class Workdir:
         Raises:
             ValueError: the config or the data of the run differs.
         """
-        saved, step = self.read(), self.newest_step
+        saved = self.read()
+        step = self.newest_step
         changed = changes_of(saved, step, config, data_fingerprint, defaults=defaults, allow=allow)
-        before, now = saved["config"].get("machine"), config.get("machine")
+        before = saved["config"].get("machine")
+        now = config.get("machine")
         if before not in (None, now) and not changed:
             print(
                 f"note: the run goes on with {now}, after {before}: the batches and masks are the "
@@ -383,7 +388,8 @@ def unopened(address: str | Path, folder: Path) -> Workdir:
         with contextlib.suppress(FileNotFoundError):
             (copies / name).write_bytes((place(address) / name).read_bytes())
     workdir = Workdir(copies)
-    workdir.address, workdir.checkpoints = os.fspath(address), place(address) / CHECKPOINTS
+    workdir.address = os.fspath(address)
+    workdir.checkpoints = place(address) / CHECKPOINTS
     return workdir
 
 
