@@ -118,11 +118,7 @@ def use_compilation_cache() -> None:
 
 
 def start_jax() -> None:
-    """Sets up jax for a computation of this process alone: its cache and its devices.
-
-    Raises:
-        OSError: as in `check_devices`.
-    """
+    """Sets up jax for a computation of this process alone: its cache and its devices."""
     use_compilation_cache()
     check_devices()
 

@@ -38,9 +38,6 @@ def choose_attention(
     "xla" replaces a requested kernel that cannot draw the dropout of the model. Layers with local
     attention use "xla" if the chosen kernel has no windows; the reason says so. So do models with
     relative positions in attention.
-
-    Raises:
-        ValueError: the requested kernel does not support the device, the dtype or a row length.
     """
     if requested == "xla":
         return Choice("xla", "requested")
@@ -110,10 +107,6 @@ def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh
 
     If None is requested, it is `num_layers` on CPUs without remat, where a loop would copy weights,
     activations and gradients, and 1 otherwise.
-
-    Raises:
-        ValueError: `requested` is above 1 on CPUs with remat, which would undo the
-            rematerialisation.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if requested is None:

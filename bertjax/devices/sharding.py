@@ -109,10 +109,6 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     The first pattern in PARTITION_RULES that is found in an array's path, such as
     "bert/pooler/kernel", determines the PartitionSpec. An array of the optimizer's state that has
     another shape than its parameter, such as a factored moment, is replicated.
-
-    Raises:
-        ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
-            message has each such size, with one array as an example.
     """
     problems: dict[tuple[int, str], str] = {}
     # A `TrainState` has trained parameters, and optimizer state for these alone.
@@ -162,11 +158,7 @@ def _spec(name: str) -> P:
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
-    """Checks that a batch can be split equally over devices and gradient accumulation steps.
-
-    Raises:
-        ValueError: the batch cannot be split equally; the message suggests a batch size.
-    """
+    """Checks that a batch can be split equally over devices and gradient accumulation steps."""
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
     unit = devices * accumulation_steps
     if batch_size % unit:

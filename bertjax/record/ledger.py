@@ -46,11 +46,7 @@ _SHOWN = {activity.STEPPING: "training"}
 
 
 class Ledger(Reader):
-    """Keeps the ledgers of the runs that this process trains, one after the other.
-
-    Raises:
-        OSError: the workdir cannot be written.
-    """
+    """Keeps the ledgers of the runs that this process trains, one after the other."""
 
     def __init__(self, clock: Clock):
         self._clock = clock

@@ -240,9 +240,6 @@ class WandbTracker(Tracker):
 
     The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
     disk only; a killed process loses a part of that, so each process writes the whole run anew.
-
-    Raises:
-        ValueError: no API key is stored, although WANDB_MODE does not say that none is needed.
     """
 
     def __init__(self, start: Start):
@@ -374,12 +371,7 @@ TRACKERS: dict[str, Callable[[Start], Tracker]] = {
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Checks the names of trackers, and that their packages are installed, before a run begins.
-
-    Raises:
-        ValueError: there is no tracker of this name.
-        ImportError: its package is not installed.
-    """
+    """Checks the names of trackers, and that their packages are installed, before a run begins."""
     for name in names:
         if name not in TRACKERS:
             raise ValueError(

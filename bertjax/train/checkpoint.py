@@ -152,9 +152,6 @@ class Checkpointer:
     def best_step(self) -> int | None:
         """The step of the best stored checkpoint, the last of equally good ones; None: there is
         none.
-
-        Raises:
-            OSError: the save in progress failed.
         """
         return -min(self._graded(), default=(0, 0))[1] or None
 
@@ -163,20 +160,13 @@ class Checkpointer:
 
         `metrics` has "phase", the index of the phase: later phases are always better. False if the
         constructor's `metric` is missing, NaN or infinite.
-
-        Raises:
-            OSError: the save in progress failed.
         """
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
     @property
     def latest_step(self) -> int | None:
-        """The step of the newest complete checkpoint; None if there is no complete checkpoint.
-
-        Raises:
-            OSError: the save in progress failed.
-        """
+        """The step of the newest complete checkpoint; None if there is no complete checkpoint."""
         self.wait()
         return self._manager.latest_step()
 
@@ -232,9 +222,6 @@ class Checkpointer:
             progress: values to store as JSON, such as the position in the data.
             metrics: the metrics of the evaluation of `state`, and "phase", the index of the phase;
                 None: it has not been evaluated. Metrics that are NaN or infinite are left out.
-
-        Raises:
-            OSError: this save or the previous one failed, for example because the disk is full.
         """
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(jax.tree.map(_kept, _stored(state))),
@@ -254,9 +241,6 @@ class Checkpointer:
         """Replaces the newest checkpoint, which is of `step`, by one that stores `metrics`.
 
         Returns when it is written; the old one is kept until then, so that a kill loses nothing.
-
-        Raises:
-            OSError: the new checkpoint cannot be written.
         """
         self.wait()
         self.saved_step = None  # a signal must not interrupt the replacement
@@ -302,11 +286,7 @@ class Checkpointer:
             )
 
     def close(self) -> None:
-        """Waits for the save in progress and closes Orbax's manager.
-
-        Raises:
-            OSError: the save in progress failed.
-        """
+        """Waits for the save in progress and closes Orbax's manager."""
         if self._is_closed:
             return
         self._is_closed = True

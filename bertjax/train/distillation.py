@@ -113,13 +113,7 @@ class Teacher(NamedTuple):
 def load_masked_lm_teacher(
     config: PretrainConfig, student: BertConfig, tokenizer: Tokenizer
 ) -> Teacher | None:
-    """Loads the masked-LM teacher of a pretraining run; None: `config` names no teacher.
-
-    Raises:
-        FileNotFoundError: the directory or hub name of the teacher does not exist.
-        ValueError: the teacher does not fit the student: MLM head, row length, tokenizer,
-            vocab_size or, with the cosine loss, hidden_size.
-    """
+    """Loads the masked-LM teacher of a pretraining run; None: `config` names no teacher."""
     if config.distillation is None:
         return None
     distillation = config.distillation
@@ -160,10 +154,6 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
     """Initialises the student `model` with embeddings, head and some layers of its teacher.
 
     `config.distillation.layers` lists, for each layer of the student, the teacher's layer to copy.
-
-    Raises:
-        ValueError: the list does not fit teacher and student, or they differ in the shapes of the
-            copied parameters, in activations, `layer_norm_eps` or `position_offset`.
     """
     assert config.distillation is not None
     teacher = load_model(config.distillation.teacher, config.head, seed=config.seed)
@@ -175,12 +165,6 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
     """Loads the teacher of a fine-tuning run; None: the config names no teacher.
 
     The outputs of its classifier are put in the order of the task's classes, if they have names.
-
-    Raises:
-        FileNotFoundError: the model of the teacher does not exist.
-        ValueError: the teacher was trained for another kind of task or for other classes, has
-            another tokenizer than the student, or accepts fewer tokens than the run; or `config`
-            sets a temperature for a regression task.
     """
     if config.teacher is None:
         return None
@@ -219,11 +203,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 
 
 def check_length(config: FinetuneConfig, task: Task, name: str, loaded: LoadedModel) -> None:
-    """Checks that the model `name` accepts as many tokens as the examples of a task may have.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Checks that the model `name` accepts as many tokens as the examples of a task may have."""
     longest = loaded.config.max_length
     max_length = config.max_length or task.max_length
     if max_length > longest:

@@ -212,10 +212,6 @@ def train_run(
 
     If the run has finished before, and is one of several (`name` is not "") or has nothing left to
     do, its stored scores are returned instead.
-
-    Raises:
-        Interrupted: a stop signal arrived; the same call resumes the run.
-        ValueError: the plan is refused, or the workdir belongs to another run.
     """
     config = plan.config
     fingerprint = plan.data_fingerprint
@@ -347,12 +343,7 @@ def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
 
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
-    """Draws `shots` examples of each class from `data`, to a file beside the file of `data`.
-
-    Raises:
-        ValueError: the task has no classes, or several per example, or a class has too few
-            examples.
-    """
+    """Draws `shots` examples of each class from `data`, to a file beside the file of `data`."""
     if task.label_kind != "classes":
         raise ValueError(
             f"--shots {shots}: {task.name} does not have one class per example. Leave it out, or "

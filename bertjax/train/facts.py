@@ -368,10 +368,6 @@ def load_for_task(config: FinetuneConfig, task: Task, say: Say = hosts.say) -> L
 
     With `config.tagger`, the model is an encoder, which stays frozen, and a new tagger on
     its hidden states. `config.dropout`, if not None, replaces the dropout rates of the model.
-
-    Raises:
-        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
-            length.
     """
     tagger = config.tagger
     loaded = load_model(

@@ -60,9 +60,6 @@ class FinetuningJob(Job):
         plan: what the run will do.
         facts: what it is planned from.
         workdir: the workdir of the run.
-
-    Raises:
-        ValueError: the plan is refused.
     """
 
     keep_checkpoints = 1

@@ -180,13 +180,7 @@ def evaluation_sums(
 
 
 def other_data(config: PretrainConfig, metadata: Metadata) -> list[tuple[str, RunData]]:
-    """Opens the prepared data of `config.eval_data`; returns (label for metrics, data) of each.
-
-    Raises:
-        FileNotFoundError: a directory has no metadata.json, or lacks shards.
-        ValueError: other data has another tokenizer than the run's (`metadata`), or either has no
-            held-out rows of the length of a phase.
-    """
+    """Opens the prepared data of `config.eval_data`; returns (label for metrics, data) of each."""
     if not config.eval_data:
         return []
     _check_held_out(config, config.data, metadata)

@@ -87,9 +87,6 @@ def extended(
     """Extends the model that a flag names by the words of the tokenizer and the positions of rows.
 
     `say` gets a sentence on each extension.
-
-    Raises:
-        ValueError: the tokenizer is neither the model's nor an extension of it.
     """
     old = loaded.tokenizer
     name = getattr(config, flag.removeprefix("--"))

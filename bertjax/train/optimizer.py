@@ -68,9 +68,6 @@ def make_peak(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """Returns a function step -> peak of the curve that the step belongs to.
 
     The arguments are as in `make_schedule`.
-
-    Raises:
-        ValueError: a curve is too short for its warm-up and decay.
     """
     return _by_curve(config, phases, lambda curve, _: jnp.float32(curve.peak(config)))
 

@@ -53,9 +53,6 @@ class PretrainingJob(Job):
         plan: what the run will do.
         facts: what it is planned from.
         workdir: the workdir of the run.
-
-    Raises:
-        ValueError: the plan is refused.
     """
 
     name = "pretraining"
@@ -180,10 +177,6 @@ def make_job(config: PretrainConfig, workdir: Workdir | None = None) -> Pretrain
     Args:
         config: the config of the run.
         workdir: the workdir of the run; None: the config's workdir.
-
-    Raises:
-        ValueError: the config cannot be used with the prepared data, the model of --init, the
-            teacher or the devices.
     """
     workdir = workdir or Workdir(Path(config.workdir))
     facts = gather_pretraining(config, workdir)
@@ -270,9 +263,6 @@ def write_model(
     """Writes a model directory to `folder`, a folder in the workdir, with a model card.
 
     The parameters are numpy arrays, saved after `step` steps.
-
-    Raises:
-        NotFinite: a parameter is NaN or infinite.
     """
     check_finite(params, f"The model of step {step}")
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())

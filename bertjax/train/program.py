@@ -79,11 +79,6 @@ class Program:
         state_sharding: the shardings of the arrays of the `TrainState`.
         state_shapes: the shapes and dtypes of the arrays of the `TrainState`.
         teacher_sharding: the shardings of the parameters of the teacher; None: there is none.
-
-    Raises:
-        ValueError: the attention kernel, unroll factor of the layer scan or warm-up of the config
-            cannot be used with the model, phases and devices, or the size of a parameter axis is
-            not a multiple of the size of the mesh axis over which it is sharded.
     """
 
     def __init__(
@@ -250,12 +245,7 @@ def with_sharding(shapes: Any, shardings: Any) -> Any:
 
 
 class PretrainingProgram(Program):
-    """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
-
-    Raises:
-        ValueError: a batch or a parameter cannot be split equally over the devices and
-            microbatches; or the config's attention kernel, warm-up or `unroll` cannot be used.
-    """
+    """The model, optimizer and compiled steps of a pretraining config whose `head` is not None."""
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: Teacher | None = None):
         for stage in itertools.chain(*(phase.stages for phase in config.phases)):
@@ -396,10 +386,6 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
             head is "pretraining" if `config.distillation.nsp`, the weight of the sentence-pair
             loss, is above 0, else "masked_lm".
         has_pairs: whether the data has sentence pairs.
-
-    Raises:
-        ValueError: with a teacher, `config.head` is the head that distillation does not train; or
-            a next-sentence head would neither be trained nor come from `config.init`.
     """
     distillation = config.distillation
     if distillation is None:

@@ -119,12 +119,7 @@ def _sides(paths: list[str]) -> tuple[str, str]:
 
 
 def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
-    """Returns the recipe of a run that fine-tunes `model`.
-
-    Raises:
-        ValueError: the model has other layers than `config` freezes or adapts, or layers with
-            shared parameters, or nothing is left to train.
-    """
+    """Returns the recipe of a run that fine-tunes `model`."""
     depth = model.config.num_hidden_layers
     by_depth = config.layer_decay != 1.0 or config.freeze_layers > 0
     if by_depth and model.config.groups != depth:

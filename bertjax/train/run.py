@@ -279,9 +279,6 @@ def looked_at_run(config: TrainingConfig, folder: Path) -> Workdir:
     """Returns the workdir of a run that is planned by this process alone, for `--dry_run`.
 
     Nothing is connected, locked or written but copies, in `folder`, of a run in a bucket.
-
-    Raises:
-        ImportError: a tracker is not installed.
     """
     _start(config)
     check_devices()
@@ -296,11 +293,7 @@ def say(plan: RunPlan) -> None:
 
 
 def print_plans(plans: Iterable[RunPlan]) -> None:
-    """Prints the plans of one or several runs.
-
-    Raises:
-        ValueError: a run is refused.
-    """
+    """Prints the plans of one or several runs."""
     refusals: dict[str, None] = {}
     for plan in plans:
         heading, *lines = described(plan)
@@ -319,10 +312,6 @@ def opened_run(
 
     `clock` counts the time of the run, and `direct` is whether checkpoints in gs:// buckets are
     read and written without local copies.
-
-    Raises:
-        ImportError, OSError: a tracker is not installed, or the repository on the Hub cannot be
-            written.
     """
     _start(config)
     if config.workdir:

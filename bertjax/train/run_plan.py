@@ -595,11 +595,7 @@ def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iter
 
 
 def class_weights(options: TaskOptions, task: Task, data: TrainingData) -> tuple[float, ...] | None:
-    """Returns the weight of each class, as the options of the task say; None: all are equal.
-
-    Raises:
-        ValueError: the options have another number of weights.
-    """
+    """Returns the weight of each class, as the options of the task say; None: all are equal."""
     weights: Any = getattr(options, "class_weights", None)
     counts = data.class_counts
     if weights is None:

@@ -49,9 +49,6 @@ def measure(
     Returns:
         A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second", are
         medians over the rounds; other entries describe the config, the device and the versions.
-
-    Raises:
-        ValueError: the config has no phase `index`, or cannot be used with the data and devices.
     """
     if not 0 <= index < len(config.phases):
         raise ValueError(

@@ -190,12 +190,7 @@ class Workdir:
         return ""
 
     def publish(self) -> None:
-        """Uploads all changes, if the workdir is in a bucket.
-
-        Raises:
-            Locked: another process has taken the lock of the bucket.
-            OSError: the bucket cannot be written.
-        """
+        """Uploads all changes, if the workdir is in a bucket."""
         if self._mirror is not None:
             self._mirror.sync()
 
@@ -247,11 +242,7 @@ class Workdir:
             raise ValueError(another_run(self.address, changed))
 
     def check_shared(self) -> None:
-        """Checks that this host shares the workdir with the first host.
-
-        Raises:
-            ValueError: this host does not see the run.json that the first host has written.
-        """
+        """Checks that this host shares the workdir with the first host."""
         self.refresh()
         if not self._run.is_file():
             raise ValueError(
@@ -314,11 +305,7 @@ class Workdir:
         write_run(self.path, config, data_fingerprint, run_id)
 
     def _run_id(self) -> str:
-        """Returns the name of the run in run.json, else in the checkpoints, else a new one.
-
-        Raises:
-            ValueError: a checkpoint has the name of another run. Older versions stored no names.
-        """
+        """Returns the name of the run in run.json, else in the checkpoints, else a new one."""
         run_id = ""
         with contextlib.suppress(OSError, ValueError):
             run_id = self.read().get("run_id", "")
@@ -347,11 +334,7 @@ class Workdir:
             print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
 
     def delete_run(self) -> None:
-        """Deletes what the run has left in the workdir, for another run (--overwrite).
-
-        Raises:
-            ValueError: its folders have files that bertjax did not write; nothing is deleted.
-        """
+        """Deletes what the run has left in the workdir, for another run (--overwrite)."""
         others = [f"{MODEL}/{name}" for name in others_in(self.path / MODEL)]
         for folder in (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK):
             names = (path.name for path in (self.path / folder).glob("*"))
