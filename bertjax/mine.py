@@ -83,13 +83,14 @@ def run(config: MineConfig) -> None:
     from bertjax.inference.passages import read_passages
     from bertjax.inference.pretrained import load_pretrained
     from bertjax.inference.retrieval import QUERIES, embedders, fresh, search
+    from bertjax.tasks.embedding import EmbedOptions
     from bertjax.tasks.sources.columns import Columns
     from bertjax.tasks.sources.own_files import read_tables
 
     local = start_command(config, "queries", "corpus")
     output, ignored = Path(config.output), config.ignore_columns
     named = Columns(text=config.text_column, pair=config.pair_column, ignored=ignored)
-    source = read_tables("embed", train=local.queries, columns=named, keep=False)
+    source = read_tables(EmbedOptions.table, train=local.queries, columns=named, keep=False)
     print(source.note)
     if (label := source.columns.label) is not None:
         raise ValueError(

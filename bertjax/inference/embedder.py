@@ -34,7 +34,7 @@ from bertjax.model.embedding_losses import unit
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks import Task
 from bertjax.tasks.embedding import EmbeddingTask, lower_cased, prompt_length
-from bertjax.tasks.sources.columns import Columns, find_columns
+from bertjax.tasks.sources.columns import Columns, TableKind, find_columns
 from bertjax.tasks.sources.data_files import (
     NAMED_COLUMNS,
     TSV_SUFFIXES,
@@ -359,7 +359,7 @@ def _text_column(source: Path, text_column: str | None) -> str | None:
             raise ValueError(f"{source} has one text per line: leave --text_column out.")
         return None
     columns, note = find_columns(
-        Table(source), "classify", Columns(text=text_column), labelled=False, pairs=False
+        Table(source), TableKind("embed"), Columns(text=text_column), labelled=False, pairs=False
     )
     if text_column is not None:
         return columns.text

@@ -20,7 +20,7 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.dataset import BadRows, text_digest
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
-from bertjax.tasks.registry import kind_of
+from bertjax.tasks.registry import table_kind
 from bertjax.tasks.reranking import ranking_task
 from bertjax.tasks.sources.columns import Columns, candidates
 from bertjax.tasks.sources.conll import has_columns
@@ -205,7 +205,7 @@ def from_file(
             read = (_without_impossible(x, report=bad_rows == "report") for x in read)
         return dataclasses.replace(task, source=questions), read, questions.note
     description = description or {}
-    first = data_files(path, kind_of(task))[0]
+    first = data_files(path, tags=isinstance(task, TagTask))[0]
     conll = isinstance(task, TagTask) and (
         suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
     )
@@ -217,7 +217,7 @@ def from_file(
         columns = _as_trained(columns, description.get("columns") or {}, table.columns)
     label_separator = label_separator or description.get("label_separator")
     data = read_tables(
-        kind_of(task),
+        table_kind(task),
         test=path,
         conll=conll,
         bad_rows=bad_rows,
@@ -225,7 +225,7 @@ def from_file(
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
         keep=False,
     )
-    if data.kind == "classify":
+    if data.kind.label == "class":
         data = data.labelled(task.labels)
     if isinstance(task, TextTask):
         read = " and ".join(filter(None, (data.columns.text, data.columns.pair)))

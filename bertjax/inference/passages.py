@@ -66,7 +66,7 @@ def read_passages(
         ValueError: a row has no text or no id, or the column of ids is not known.
     """
     count = 0
-    for file in data_files(path, "embed"):
+    for file in data_files(path):
         table = Table(file)
         title_column = _column(table, "title")
         text_column = _column(table, "text")
@@ -99,12 +99,12 @@ def read_passages(
 
 def is_numbered(path: Path) -> bool:
     """Returns whether rows of a file, or of files in a folder, get their numbers as ids."""
-    return any(Table(file).is_text for file in data_files(path, "embed"))
+    return any(Table(file).is_text for file in data_files(path))
 
 
 def has_column(path: Path, name: str) -> bool:
     """Returns whether a table, or one in a folder, has a column."""
-    return any(name in Table(file).columns for file in data_files(path, "embed"))
+    return any(name in Table(file).columns for file in data_files(path))
 
 
 def warn(path: Path, what: str, names: Sequence[str]) -> None:

@@ -4,8 +4,7 @@ import abc
 import dataclasses
 import itertools
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +20,8 @@ from bertjax.tasks.definition import (
     WindowOptions,
 )
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
-from bertjax.tasks.sources import held_out, labels
-from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources import advice, held_out, labels
+from bertjax.tasks.sources.columns import Columns, TableKind
 from bertjax.tasks.sources.own_files import count_choices, own_tables, with_indices
 from bertjax.tasks.task import (
     Example,
@@ -38,8 +37,6 @@ from bertjax.tokenization import Tokenizer
 
 # Number of targets from which one that is far from the others is named.
 FEWEST_COUNTED = 50
-# Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 # Below it, the squares of differences underflow.
 SMALLEST_STD = 1e-150
 # Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
@@ -49,6 +46,8 @@ SMALLEST = 1e-12
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, PairOptions):
     """Options of --task=classify: texts or pairs with one or several classes."""
+
+    table = TableKind("classify")
 
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
@@ -65,10 +64,23 @@ class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, PairOptio
 class RegressOptions(WindowOptions, PairOptions):
     """Options of --task=regress: texts or pairs with a number."""
 
+    table = TableKind(
+        "regress",
+        labels=("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
+        label="number",
+    )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceOptions(PairOptions):
     """Options of --task=choice: a text with several continuations or answers, one of them right."""
+
+    table = TableKind(
+        "choice",
+        labels=("label", "answer", "gold", "goldlabel", "correct", "target"),
+        pairs=(("sent1", "sent2"),),
+        label="choice",
+    )
 
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices, or the one column of JSON or Parquet that holds lists of choices;
@@ -389,20 +401,15 @@ class ChoiceTask(Task):
 
 def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with one or several classes."""
-    data = own_tables("classify", options, label_separator=options.label_separator)
+    data = own_tables(options, label_separator=options.label_separator)
     # Of examples with several labels, by the rarest one.
     by = held_out.BY_RAREST if data.multi_label else held_out.BY_CLASS
     data = held_out.divide(data, options, fold, by)
     data = labels.without_placeholders(data, options.keep_labels)
     classes = labels.learn_labels(data, fold)
     data = data.labelled(classes)
-    if not data.multi_label and (separator := labels.separator_in(classes)):
-        print(
-            f"warning: labels such as {next(x for x in classes if separator in x)!r} seem to name "
-            f"several classes; to predict each of them by itself, give --label_separator "
-            f"{separator!r}"
-        )
-    labels.warn_of_alike(classes)
+    if not data.multi_label and (note := advice.separator_note(classes)):
+        print(note)
     task = MultiLabelTask if data.multi_label else ClassificationTask
     return task(
         name="classify",
@@ -415,7 +422,7 @@ def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
 
 def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
-    data = own_tables("regress", options)
+    data = own_tables(options)
     data = held_out.divide(data, options, fold, held_out.BY_TARGET)
     task = RegressionTask(
         name="regress",
@@ -446,12 +453,8 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
         f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
         "original scale"
     )
-    if thousands := _thousands(data.written_labels("train")):
-        print(
-            f"warning: the targets that contain a point all have three digits after it, such as "
-            f"{thousands}, which is read as the decimal number {float(thousands):g}: if the points "
-            "separate thousands, remove them from the file."
-        )
+    if note := advice.thousands_note(data.written_labels("train")):
+        print(note)
     squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
     if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
@@ -464,28 +467,9 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
     return dataclasses.replace(task, mean=mean, std=std)
 
 
-def _thousands(labels: Iterable[str]) -> str:
-    """Returns the first label whose point may separate thousands, such as 24.827; else "".
-
-    It may if all points are followed by three digits, unless all labels look like decimals that
-    are written with three digits.
-    """
-    first, count, rounded, whole = "", 0, 0, False
-    for label in labels:
-        if "." not in label:
-            whole = whole or label.isdecimal()
-        elif not _THOUSANDS.fullmatch(label):
-            return ""
-        else:
-            first = first or label
-            count += 1
-            rounded += label.endswith("00")
-    return first if whole or 2 * rounded > count else ""
-
-
 def make_multiple_choice(options: ChoiceOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with several choices."""
-    data = held_out.divide(own_tables("choice", options), options, fold, held_out.AT_RANDOM)
+    data = held_out.divide(own_tables(options), options, fold, held_out.AT_RANDOM)
     count = count_choices(data)
     return ChoiceTask(name="choice", source=with_indices(data), num_choices=count)
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bertjax.base.checked import Count, Rate
 from bertjax.cloud.hub import local_data
 from bertjax.config.task_options import OwnFilesOptions, TaskOptions
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.metrics import Metric
-from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.columns import Columns, TableKind
 from bertjax.tasks.sources.data_files import saved_split
 from bertjax.tasks.task import Task
 
@@ -49,7 +49,12 @@ class CalibrationOptions(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableOptions(OwnFilesOptions):
-    """Options of tasks on tables: names of columns; None: guessed, and the guess is printed."""
+    """Options of tasks on tables: names of columns; None: guessed, and the guess is printed.
+
+    `table` says what the kind of task reads from tables.
+    """
+
+    table: ClassVar[TableKind]
 
     text_column: str | None = None
     """Column of the text or first text, in tagging, of the words (a name or, in column files, a

@@ -25,6 +25,7 @@ from bertjax.tasks.dataset import By, Fold
 from bertjax.tasks.definition import RetrievalOptions, TaskDefinition
 from bertjax.tasks.metrics import Metric, pearson_spearman
 from bertjax.tasks.sources import held_out
+from bertjax.tasks.sources.columns import COMPARED_WORDS, RETRIEVED, TOGETHER, TableKind
 from bertjax.tasks.sources.own_files import OwnDataset, own_tables
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
 from bertjax.tokenization import Tokenizer
@@ -42,6 +43,17 @@ class EmbedOptions(RetrievalOptions):
     Raises:
         ValueError: an option has no effect with the loss or without another one.
     """
+
+    table = TableKind(
+        "embed",
+        labels=(
+            *("score", "similarity", "similarityscore", "sim", "relatedness", "relatednessscore"),
+            *("rating", *TOGETHER, "label", "y"),
+        ),
+        pairs=RETRIEVED,
+        label="score",
+        words=COMPARED_WORDS,
+    )
 
     loss: (
         Literal["contrastive", "symmetric", "simcse", "similarity", "cosent", "margin", "kl"] | None
@@ -402,7 +414,7 @@ class Retrieval:
 
 def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     """Makes the task of the user's pairs or triplets of texts, or pairs with scores."""
-    data = own_tables("embed", options, single_texts=options.loss == SIMCSE)
+    data = own_tables(options, single_texts=options.loss == SIMCSE)
     scored, loss = data.has_scores("train"), options.loss
     kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
     _check_loss(SimilarityTask if scored else kind, data, options)

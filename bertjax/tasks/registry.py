@@ -13,6 +13,7 @@ from bertjax.tasks.dataset import Fold
 from bertjax.tasks.definition import TaskDefinition
 from bertjax.tasks.embedding import EMBED
 from bertjax.tasks.reranking import RERANK
+from bertjax.tasks.sources.columns import TableKind
 from bertjax.tasks.sources.glue import GLUE_TASKS, AllGlueOptions
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
@@ -25,9 +26,10 @@ TASKS: Mapping[str, TaskDefinition] = {
 }
 
 
-def kind_of(task: Task) -> Any:
-    """Returns the kind of `task`, a task on own files."""
-    return next(entry.name for entry in OWN_TASKS if isinstance(task, entry.kinds))
+def table_kind(task: Task) -> TableKind:
+    """Returns what the kind of `task`, a task on own tables, reads from tables."""
+    options: Any = next(entry.options for entry in OWN_TASKS if isinstance(task, entry.kinds))
+    return options.table
 
 
 def options_class(name: str) -> type[TaskOptions]:

@@ -27,7 +27,14 @@ from bertjax.tasks.metrics import (
     regression_metrics,
 )
 from bertjax.tasks.sources import held_out
-from bertjax.tasks.sources.columns import plain
+from bertjax.tasks.sources.columns import (
+    COMPARED_WORDS,
+    RETRIEVED,
+    TEXTS,
+    TOGETHER,
+    TableKind,
+    plain,
+)
 from bertjax.tasks.sources.own_files import OwnDataset, own_tables
 from bertjax.tasks.sources.tables import shorten
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task, feature_of
@@ -48,6 +55,16 @@ MATCHES = frozenset(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RerankOptions(RetrievalOptions):
     """Options of --task=rerank: queries with labelled passages, or with positives and negatives."""
+
+    table = TableKind(
+        "rerank",
+        labels=("label", "score", "grade", "rating", *TOGETHER, "target", "y"),
+        texts=("query", "question", "anchor", *TEXTS),
+        pairs=(*RETRIEVED, ("query", "text"), ("query", "candidate")),
+        label="score",
+        ranks=True,
+        words={**COMPARED_WORDS, "text": "query", "pair": "passage", "label": "label"},
+    )
 
     loss: Literal["binary", "listwise", "margin", "kl"] | None = None
     """Training loss (docs/embeddings.md): binary of each passage, listwise over the passages of a
@@ -247,7 +264,7 @@ def _passages(example: Example) -> tuple[str, ...]:
 
 def make_reranking(options: RerankOptions, fold: Fold | None) -> RerankTask:
     """Makes the task of the user's queries and passages."""
-    data = held_out.divide(own_tables("rerank", options), options, fold, _BY_QUERY)
+    data = held_out.divide(own_tables(options), options, fold, _BY_QUERY)
     first = next(data.examples("train"), None)
     count, scores = (len(first.choices), first.scores) if first else (0, ())
     loss = options.loss or ("listwise" if count else "binary")

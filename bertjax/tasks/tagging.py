@@ -23,6 +23,7 @@ from bertjax.tasks.definition import (
 )
 from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
 from bertjax.tasks.sources import held_out, labels
+from bertjax.tasks.sources.columns import TEXTS, TableKind
 from bertjax.tasks.sources.conll import CONLL_LABELS, read_conll2003, read_dataset_row, score_files
 from bertjax.tasks.sources.official import official_dataset
 from bertjax.tasks.sources.own_files import own_tables
@@ -67,6 +68,15 @@ class TagOptions(WindowOptions, ClassOptions, TableOptions):
     """Options of --task=tag: texts with a tag per word, or with entities."""
 
     recipes = ("lora", "teacher", "tagger")
+    table = TableKind(
+        "tag",
+        labels=tuple(
+            "tags labels nertags ner postags label tag entities spans annotations".split()
+        ),
+        texts=("words", "tokens", *TEXTS),
+        pairs=(),
+        label="tags",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -304,9 +314,8 @@ def _entity_types(example: Example) -> tuple[str, ...]:
 def make_tagging(options: TagOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with tags or entities."""
     by = held_out.BY_RAREST._replace(key=_entity_types)
-    data = held_out.divide(own_tables("tag", options), options, fold, by)
+    data = held_out.divide(own_tables(options), options, fold, by)
     tags = labels.learn_labels(data, fold)
-    labels.warn_of_alike(tags)
     return TagTask.of_labels(tags, name="tag", source=data, doc_stride=options.doc_stride)
 
 

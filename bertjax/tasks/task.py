@@ -189,6 +189,10 @@ class Task(abc.ABC):
         """Returns the part of a prediction that the metric compares with the label."""
         return prediction["label"]
 
+    def objective(self, usual: Any) -> Any:
+        """Returns the `Objective` of the training; `usual` is that of the model's head."""
+        return usual
+
     @property
     def data(self) -> Dataset:
         """The examples of a task that has some."""

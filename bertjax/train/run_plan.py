@@ -524,7 +524,8 @@ def _objective(
     config: FinetuneConfig, facts: FinetuningFacts, weights: tuple[float, ...] | None
 ) -> Objective:
     task = facts.task
-    objective = facts.loaded.model.objective(task.label_kind, getattr(task, "options", None))
+    usual = facts.loaded.model.objective(task.label_kind, getattr(task, "options", None))
+    objective = task.objective(usual)
     options: dict[str, Any] = {}
     smoothing = getattr(config.options, "label_smoothing", 0.0)
     if smoothing:

@@ -22,12 +22,11 @@ from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.sentences import sentences_of
 from bertjax.inference.saved_task import with_task
 from bertjax.tasks.sources import squad
-from bertjax.tasks.sources.columns import OwnKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
 from bertjax.tasks.sources.labels import learn_labels
 from bertjax.tasks.sources.official import ParquetRows
-from bertjax.tasks.sources.own_files import count_choices, read_tables, with_indices
+from bertjax.tasks.sources.own_files import count_choices, with_indices
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.swag import read_swag
 from bertjax.tokenization import load_tokenizer
@@ -40,6 +39,7 @@ from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_files import open_bin
 from tests.programs import seeds
 from tests.programs.mutations import mutate_bytes, mutate_json
+from tests.tables import read_tables
 
 # The codecs are code, which is not to be imported while readers are watched.
 from_bytes("Привет, мир".encode("cp1251"))
@@ -206,7 +206,7 @@ def _read_metadata(path: Path) -> None:
 
 
 def _table(
-    name: str, kind: OwnKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
+    name: str, kind: str, suffix: str, files: Callable[[], list[bytes]], **fields: Any
 ) -> Reader:
     def read(path: Path) -> None:
         source = read_tables(kind, train=path)

@@ -1,18 +1,27 @@
 """Every task states its own facts: metrics, columns, flags, and how its model is restored."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from bertjax.inference.saved_task import KINDS, saved_task
+from bertjax.model.losses import REGRESSION
 from bertjax.tasks import make_task
-from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
+from bertjax.tasks.classification import (
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    RegressOptions,
+    make_regression,
+)
 from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
 from bertjax.tasks.registry import options_class
 from bertjax.tasks.reranking import RerankTask
-from bertjax.tasks.sources.columns import Columns, flag_of
+from bertjax.tasks.sources.columns import Columns, TableKind, flag_of
 from bertjax.tasks.sources.glue import GLUE
 from bertjax.tasks.tagging import TagTask
+from bertjax.train.run_plan import _objective
 
 
 def test_the_metric_that_selects_the_best_checkpoint_is_computed():
@@ -76,6 +85,31 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
         for field in dataclasses.fields(Columns):
             flag = flag_of(field.name)
             assert flag not in note or flag in own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HuberOptions(RegressOptions):
+    table = TableKind("huber", labels=("severity",), label="number")
+    delta: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HuberTask(RegressionTask):
+    options: HuberOptions
+
+    def objective(self, usual):
+        return usual._replace(loss_weights={"loss": self.options.delta})
+
+
+def test_a_new_kind_of_task_says_what_it_reads_and_its_own_loss(tmp_path):
+    (tmp_path / "a.csv").write_text("text,severity,rank\na bad film,2.5,1\na good film,1,2\n")
+    options = HuberOptions(train=str(tmp_path / "a.csv"), dev_fraction=0, delta=0.5)
+    task = HuberTask(**vars(make_regression(options, None)), options=options)
+    assert task.source.columns.label == "severity" and task.source.name == "--task=huber"
+    loaded = SimpleNamespace(model=SimpleNamespace(objective=lambda *_: REGRESSION))
+    config = SimpleNamespace(options=options, teacher=None)
+    objective = _objective(config, SimpleNamespace(task=task, loaded=loaded), None)
+    assert objective.loss_weights == {"loss": 0.5}
 
 
 class OtherRegression(RegressionTask):

@@ -12,10 +12,10 @@ import pytest
 
 from bertjax.inference.texts import from_text
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import WordPieceTokenizer, train_bpe
+from tests.tables import read_tables
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # Composed and decomposed accents, vowel signs, Chinese characters, letters outside of the BMP.

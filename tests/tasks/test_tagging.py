@@ -11,9 +11,9 @@ from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import entities, entity_f1, word_accuracy
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.conll import read_conll2003
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagOptions, TagTask
 from bertjax.tasks.tags import order_tags, tag_scheme
+from tests.tables import read_tables
 
 WORDS = ("Anna", "Maria", "Lopez", "met", "Bo", "at", "Rio", "Bar", "Bo")
 IOB2 = ("B-PER", "I-PER", "I-PER", "O", "B-PER", "O", "B-LOC", "I-LOC", "B-PER")

@@ -13,10 +13,10 @@ from bertjax.record.predictions import ClassReport
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.sources.conll import has_columns, read_conll
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.tags import split_words
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
+from tests.tables import read_tables
 
 ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
 

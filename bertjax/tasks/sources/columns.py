@@ -4,14 +4,12 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
+from bertjax.tasks.sources.advice import holds_dates
 from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.tables import Table, read_number
-
-OwnKind = Literal["classify", "regress", "tag", "choice", "embed", "rerank"]
 
 
 def _pairs(names: str) -> tuple[tuple[str, str], ...]:
@@ -30,82 +28,74 @@ TEXTS = tuple(
     "document description question question1 query context passage title headline abstract input "
     "utterance".split()
 )
+CLASSES = tuple(
+    "label labels goldlabel class classes category categories target sentiment intent "
+    "emotion topic isduplicate isparaphrase entailment stars rating score tag y".split()
+)
 
 
-class KindColumns(NamedTuple):
-    """The fields of `Columns` that a kind of task reads, and usual names of these columns.
+class TableKind(NamedTuple):
+    """What a kind of task reads from the user's tables; by default, a text or pair and its class.
 
-    The names are in order of preference. With `by_place`, columns without usual names are guessed
-    by their positions.
+    Usual names of columns are as by `plain`, in order of preference.
+
+    Attributes:
+        task: the value of --task.
+        labels: usual names of the column of labels.
+        texts: those of the column of the text.
+        pairs: those of the two columns of a pair.
+        label: what a label is: the name of a "class", or a list of them; a "number"; a "score",
+            which may be true or false as well; the right "choice"; or the "tags" of words.
+        ranks: whether there may be lists of candidates to rank, and a positive has the label 1.
+        words: {field of `Columns`: what messages call it}.
     """
 
-    fields: tuple[str, ...]
-    labels: tuple[str, ...]
+    task: str
+    labels: tuple[str, ...] = CLASSES
     texts: tuple[str, ...] = TEXTS
     pairs: tuple[tuple[str, str], ...] = PAIRS
-    by_place: bool = True
+    label: Literal["class", "number", "score", "choice", "tags"] = "class"
+    ranks: bool = False
+    words: Mapping[str, str] = {}
+
+    @property
+    def compares(self) -> bool:
+        """Whether a row says which texts belong together; its splits may have other columns."""
+        return self.label == "score"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether each of the texts that are compared becomes a vector."""
+        return self.compares and not self.ranks
 
 
-_RETRIEVED = (
+# Of kinds that compare texts.
+RETRIEVED = (
     *_pairs(
         "anchor positive  query positive  question positive  text positive  anchor pos  query pos  "
         "query answer  title body  title abstract  title text  anchor candidate"
     ),
     *PAIRS,
 )
-# Of columns that say whether the texts of a pair belong together.
-_TOGETHER = (
-    "relevance relevant isrelevant isduplicate duplicate isparaphrase paraphrase ismatch match "
-    "issimilar similar goldlabel"
-)
-_OF_PAIRS = ("text", "pair", "label", "id", "negatives", "scores")
-KINDS: dict[OwnKind, KindColumns] = {
-    "classify": KindColumns(
-        fields=("text", "pair", "label", "id"),
-        labels=tuple(
-            "label labels goldlabel class classes category categories target sentiment intent "
-            "emotion topic isduplicate isparaphrase entailment stars rating score tag y".split()
-        ),
-    ),
-    "regress": KindColumns(
-        fields=("text", "pair", "label", "id"),
-        labels=tuple("score label target rating stars similarity value y".split()),
-    ),
-    "tag": KindColumns(
-        fields=("text", "label", "id"),
-        labels=tuple(
-            "tags labels nertags ner postags label tag entities spans annotations".split()
-        ),
-        texts=("words", "tokens", *TEXTS),
-        pairs=(),
-        by_place=False,
-    ),
-    "choice": KindColumns(
-        fields=("text", "pair", "label", "id", "choices"),
-        labels=tuple("label answer gold goldlabel correct target".split()),
-        pairs=PAIRS[1:2],
-    ),
-    "embed": KindColumns(
-        fields=_OF_PAIRS,
-        labels=tuple(
-            "score similarity similarityscore sim relatedness relatednessscore rating "
-            f"{_TOGETHER} label y".split()
-        ),
-        pairs=_RETRIEVED,
-    ),
-    "rerank": KindColumns(
-        fields=_OF_PAIRS,
-        labels=tuple(f"label score grade rating {_TOGETHER} target y".split()),
-        texts=("query", "question", "anchor", *TEXTS),
-        pairs=(*_RETRIEVED, ("query", "text"), ("query", "candidate")),
-    ),
+COMPARED_WORDS = {
+    "text": "first text (anchor)",
+    "pair": "second text (positive)",
+    "label": "score",
+    "negatives": "hard negatives",
+    "scores": "scores of a teacher",
 }
+# Of columns that say whether the texts of a pair belong together.
+TOGETHER = tuple(
+    "relevance relevant isrelevant isduplicate duplicate isparaphrase paraphrase ismatch match "
+    "issimilar similar goldlabel".split()
+)
 # pandas names its index column "", and in Parquet "__index_level_0__".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "", "indexlevel0")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 CANDIDATE_LISTS = tuple(
     "candidates passages documents docs texts contexts paragraphs hits responses replies".split()
 )
+_NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.
 SCORES = "scores"
@@ -162,7 +152,7 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 
 
 def find_columns(
-    table: Table, kind: OwnKind, named: Columns, *, labelled: bool, pairs: bool = True
+    table: Table, kind: TableKind, named: Columns, *, labelled: bool, pairs: bool = True
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
@@ -187,32 +177,152 @@ def find_columns(
             f"--label_column {named.label} and --negative_columns {' '.join(named.negatives)}: a "
             "pair has either a score or hard negatives; leave one of them out."
         )
-    if kind == "embed":
-        return _find_pair_columns(table, named, labelled=labelled)
-    check_columns(table, named.named())
-    by_name = columns = _by_usual_names(table.columns, kind, named)
-    if kind == "rerank":
-        columns = _with_lists(table, named, columns)
-    has_label = labelled and not columns.negatives
-    if KINDS[kind].by_place:
-        columns = _by_place(table, columns, labelled=has_label)
-    words = _RERANK_WORDS if kind == "rerank" else {}
-    lacking = []
-    if not columns.text:
-        lacking.append("text")
-    if not columns.label and has_label:
-        lacking.append("label")
-    if not columns.choices and kind == "choice":
-        lacking.append("choices")
-    if not columns.pair and kind == "rerank" and labelled:
-        lacking.append("pair")
-    if lacking:
-        raise _which(table, lacking, words)
-    if named.text is None and kind != "tag" and (labelled or columns.pair is None):
-        _refuse_unused_text(table, kind, columns, labelled=labelled, pairs=pairs)
-    if not table.is_typed and not named.named() and None in (by_name.text, by_name.label):
-        _refuse_headerless(table, columns, KINDS[kind].labels)
-    return columns, _describe(table, named, columns, words)
+    search = _Search(table, kind, named)
+    if kind.embeds:
+        search.find_two_texts()
+    else:
+        search.find_text_and_label(labelled=labelled)
+    columns = search.columns
+    doubtful = labelled or columns.pair is None
+    if named.text is None and kind.label != "tags" and doubtful:
+        _refuse_unused_text(search, labelled=labelled, pairs=pairs)
+    return columns, _describe(table, named, columns, kind.words)
+
+
+class _Search:
+    """The search for the columns of a table, of which `columns` are named or found so far."""
+
+    def __init__(self, table: Table, kind: TableKind, named: Columns):
+        check_columns(table, named.named())
+        self.table, self.kind, self.named = table, kind, named
+        self.columns = dataclasses.replace(named, label=named.label or None)
+        if named.id is None:
+            self._set(id=self._usual(IDS))
+        if kind.compares:
+            self._find_negatives()
+
+    def _set(self, **columns: Any) -> None:
+        self.columns = dataclasses.replace(self.columns, **columns)
+
+    def left(self) -> list[str]:
+        """Returns the columns that are neither used nor ignored."""
+        taken = {*self.columns.named(), *self.columns.ignored}
+        return [name for name in self.table.columns if name not in taken]
+
+    def _usual(self, names: Iterable[str]) -> str | None:
+        """Returns the column left that has the first possible one of usual `names`, or None."""
+        left = {plain(name): name for name in reversed(self.left())}
+        return next((left[name] for name in names if name in left), None)
+
+    def _usual_pair(self) -> bool:
+        """Finds two texts by their usual names, if the user names neither."""
+        if self.named.text is not None or self.named.pair is not None:
+            return False
+        for names in self.kind.pairs:
+            text, pair = (self._usual([name]) for name in names)
+            if text is not None and pair is not None:
+                self._set(text=text, pair=pair)
+                return True
+        return False
+
+    def _find_negatives(self) -> None:
+        """Finds the columns of hard negatives, and of a teacher's scores of their rows."""
+        if self.named.label is None and not self.named.negatives:
+            numbered = []
+            for name in self.left():
+                if match := _NEGATIVE.fullmatch(plain(name)):
+                    numbered.append((match[1], name))
+            self._set(negatives=_by_number(numbered))
+        if self.columns.negatives and not self.columns.scores:
+            scores = self._usual([SCORES])
+            self._set(scores=(scores,) if scores else ())
+
+    def find_two_texts(self) -> None:
+        """Finds the texts that embeddings compare, and the score of a pair."""
+        table = self.table
+        if table.is_text:
+            raise ValueError(
+                f"{table.path} has one text per line, but the examples are pairs of texts: give a "
+                "file with two columns, such as CSV or JSON lines (embed and --loss simcse take "
+                "single texts)."
+            )
+        wanted = [field for field in ("text", "pair") if getattr(self.columns, field) is None]
+        if wanted and not self._usual_pair():
+            left = [name for name in self.left() if name]
+            texts = [name for name in left if _holds_texts(table, name)]
+            if len(texts) < 2:  # short texts, such as the words of queries
+                texts = [name for name in left if not _holds_numbers(table, name)]
+            if len(texts) != len(wanted):
+                raise _which(table, wanted, self.kind.words)
+            self._set(**dict(zip(wanted, texts, strict=True)))
+            if not table.is_typed and len(wanted) == 2:
+                _refuse_headerless(table, None, ())
+        if self.named.label is None and not self.columns.negatives:
+            for name in self.kind.labels:
+                column = self._usual([name])
+                if column is not None and _holds_scores(table, column):
+                    self._set(label=column)
+                    break
+
+    def find_text_and_label(self, *, labelled: bool) -> None:
+        """Finds the text, perhaps a second one, the label, and lists of choices or candidates."""
+        kind, named = self.kind, self.named
+        if named.text is None and not self._usual_pair():
+            self._set(text=self._usual(kind.texts))
+        if named.label is None and not self.columns.negatives:
+            self._set(label=self._usual(kind.labels))
+        if kind.label == "choice" and not named.choices:
+            self._set(choices=self._choices())
+        if kind.ranks and not (self.columns.pair or self.columns.negatives or named.choices):
+            name = self._usual(CANDIDATE_LISTS)
+            self._set(choices=(name,) if name else ())
+        is_named = self.columns.text and self.columns.label
+        has_label = labelled and not self.columns.negatives
+        if kind.label != "tags":
+            self._find_by_place(labelled=has_label)
+        columns = self.columns
+        needed = {
+            "text": True,
+            "label": has_label,
+            "choices": kind.label == "choice",
+            "pair": kind.ranks and labelled,
+        }
+        lacking = [field for field in needed if needed[field] and not getattr(columns, field)]
+        if lacking:
+            raise _which(self.table, lacking, kind.words)
+        if not (self.table.is_typed or named.named() or is_named):
+            _refuse_headerless(self.table, columns.label, kind.labels)
+
+    def _choices(self) -> tuple[str, ...]:
+        """Guesses the choice columns: one like "choices", or several: "choice0", "choice1"."""
+        if listed := self._usual(CHOICE_LISTS):
+            return (listed,)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.left():
+            if match := _CHOICE.fullmatch(plain(name)):
+                groups.setdefault(match[1], []).append((match[2], name))
+        best = max(groups.values(), key=len, default=[])
+        return _by_number(best) if len(best) > 1 else ()
+
+    def _find_by_place(self, *, labelled: bool) -> None:
+        """Chooses the label and text that have no usual name by position, as in `find_columns`.
+
+        A column that is needed as the text is no label. Columns of dates are left out, unless there
+        are no others.
+        """
+        table = self.table
+        left = [name for name in self.left() if name]
+        if self.columns.label is None and labelled:
+            if len(left) > 1:
+                left = [x for x in left if not holds_dates(table.first_values(x))] or left
+            # If the text is not found either, a single remaining column is the text.
+            if len(left) > (self.columns.text is None):
+                self._set(label=left[-1])
+        if self.columns.text is None:
+            left = [name for name in self.left() if name]
+            texts = [name for name in left if _holds_texts(table, name)]
+            texts = texts or [name for name in left if not _holds_numbers(table, name)] or left
+            self._set(text=texts[0] if texts else None)
 
 
 def _which(table: Table, fields: Sequence[str], words: Mapping[str, str]) -> ValueError:
@@ -236,95 +346,15 @@ def is_usual_text(name: str) -> bool:
     return plain(name) in TEXTS
 
 
-def _free(columns: Sequence[str], used: Columns) -> dict[str, str]:
-    """Returns {plain name: name} of the columns that are neither used nor ignored."""
-    taken = (*used.named(), *used.ignored)
-    return {plain(name): name for name in reversed(columns) if name not in taken}
-
-
-def _left(table: Table, used: Columns) -> list[str]:
-    """Returns the columns with a name that are neither used nor ignored."""
-    taken = ("", *used.named(), *used.ignored)
-    return [name for name in table.columns if name not in taken]
-
-
-def _first(free: Mapping[str, str], names: Sequence[str]) -> str | None:
-    for name in names:
-        if name in free:
-            return free[name]
-    return None
-
-
-def _pair(free: Mapping[str, str], kind: OwnKind) -> tuple[str, str] | None:
-    for first, second in KINDS[kind].pairs:
-        if first in free and second in free:
-            return free[first], free[second]
-    return None
-
-
-def _by_usual_names(columns: Sequence[str], kind: OwnKind, named: Columns) -> Columns:
-    free = _free(columns, named)
-    found: dict[str, Any] = {"negatives": (), "scores": ()}
-    if named.text is None:
-        pair = _pair(free, kind) if named.pair is None else None
-        if pair is None:
-            found["text"] = _first(free, KINDS[kind].texts)
-        else:
-            found["text"], found["pair"] = pair
-    if named.label is None:
-        found["label"] = _first(free, KINDS[kind].labels)
-    elif not named.label:
-        found["label"] = None
-    if named.id is None:
-        found["id"] = _first(free, IDS)
-    if not named.choices and kind == "choice":
-        found["choices"] = _choices(free)
-    return dataclasses.replace(named, **found)
-
-
-def _choices(free: Mapping[str, str]) -> tuple[str, ...]:
-    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1"."""
-    if listed := _first(free, CHOICE_LISTS):
-        return (listed,)
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for key, name in free.items():
-        if match := _CHOICE.fullmatch(key):
-            groups.setdefault(match[1], []).append((match[2], name))
-    best = max(groups.values(), key=len, default=[])
-    return _by_number(best) if len(best) > 1 else ()
-
-
 def _by_number(columns: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the names in the order of their numbers or letters; `columns` are (number, name)."""
     ordered = sorted(columns, key=lambda column: (len(column[0]), column[0]))
     return tuple(name for _, name in ordered)
 
 
-def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Chooses the label and text columns that are None by position, as in `find_columns`.
-
-    A column that is needed as the text is no label. Columns of dates are left out, unless there
-    are no others.
-    """
-    if columns.label is None and labelled:
-        free = _left(table, columns)
-        if len(free) > 1:
-            free = [x for x in free if not holds_dates(table.first_values(x))] or free
-        # If the text is not found either, a single remaining column is the text.
-        if len(free) > (columns.text is None):
-            columns = dataclasses.replace(columns, label=free[-1])
-    if columns.text is None:
-        free = _left(table, columns)
-        texts = [name for name in free if _holds_texts(table, name)]
-        texts = texts or [name for name in free if not _holds_numbers(table, name)] or free
-        if texts:
-            columns = dataclasses.replace(columns, text=texts[0])
-    return columns
-
-
-def _refuse_headerless(table: Table, columns: Columns, labels: Sequence[str] = ()) -> None:
+def _refuse_headerless(table: Table, label: str | None, labels: Sequence[str]) -> None:
     """Raises ValueError if the first row looks like an example, or the second like the names."""
-    if _looks_like_data(table, columns.label, labels):
+    if _looks_like_data(table, label, labels):
         raise ValueError(
             f"{row_name(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
             "names of the columns: put a first row with the column names, such as text,label."
@@ -346,17 +376,17 @@ def _looks_like_data(table: Table, label: str | None, labels: Sequence[str]) -> 
     return False
 
 
-def _refuse_unused_text(
-    table: Table, kind: OwnKind, columns: Columns, *, labelled: bool, pairs: bool = True
-) -> None:
+def _refuse_unused_text(search: _Search, *, labelled: bool, pairs: bool) -> None:
     """Raises ValueError if a column that is not used holds texts, perhaps the second of `pairs`.
 
     Beside a pair of texts, only columns with usual names of texts are refused, and ids of words.
     """
-    for name in (*_left(table, columns), columns.id):
+    table, columns = search.table, search.columns
+    only_usual = columns.pair and search.kind.label != "choice"
+    for name in (*search.left(), columns.id):
         if not name or not _holds_texts(table, name):
             continue
-        if columns.pair and kind != "choice" and not is_usual_text(name) and name != columns.id:
+        if only_usual and not is_usual_text(name) and name != columns.id:
             continue
         remedy = "name one with --text_column."
         if pairs:
@@ -392,22 +422,14 @@ def _holds_numbers(table: Table, column: str) -> bool:
     return _all_known(table.first_values(column), lambda x: read_number(str(x)) is not None)
 
 
+def _holds_scores(table: Table, column: str) -> bool:
+    return _all_known(table.first_values(column), lambda x: score_of(x) is not None)
+
+
 def score_of(value: Any) -> float | None:
     """Converts a number, or true or false as 1 or 0, to a float; None: it is neither."""
     text = str(value).strip().lower()
     return read_number({"true": "1", "false": "0"}.get(text, text))
-
-
-def holds_dates(values: Sequence[Any]) -> bool:
-    """Returns whether all are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
-    return _all_known(values, _is_date)
-
-
-def _is_date(value: Any) -> bool:
-    try:
-        return not str(value).isdecimal() and bool(datetime.fromisoformat(str(value)))
-    except ValueError:
-        return False
 
 
 def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str, str]) -> str:
@@ -435,65 +457,6 @@ def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str
     )
 
 
-_NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
-_WORDS = {
-    "text": "first text (anchor)",
-    "pair": "second text (positive)",
-    "label": "score",
-    "negatives": "hard negatives",
-    "scores": "scores of a teacher",
-}
-_RERANK_WORDS = {**_WORDS, "text": "query", "pair": "passage", "label": "label"}
-
-
-def _find_pair_columns(table: Table, named: Columns, *, labelled: bool) -> tuple[Columns, str]:
-    if table.is_text:
-        raise ValueError(
-            f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
-            "with two columns, such as CSV or JSON lines (embed and --loss simcse take single "
-            "texts)."
-        )
-    check_columns(table, named.named())
-    free = _free(table.columns, named)
-    columns = dataclasses.replace(named, id=named.id or _first(free, IDS))
-    columns = _with_negatives(columns, free)
-    columns = _with_texts(table, columns, free)
-    if labelled and named.text is None:
-        _refuse_unused_text(table, "embed", columns, labelled=labelled)
-    if columns.label is None and not columns.negatives:
-        scores = {}
-        for key, name in _free(table.columns, columns).items():
-            if _all_known(table.first_values(name), lambda x: score_of(x) is not None):
-                scores[key] = name
-        columns = dataclasses.replace(columns, label=_first(scores, KINDS["embed"].labels))
-    return columns, _describe(table, named, columns, _WORDS)
-
-
-def _with_negatives(columns: Columns, free: Mapping[str, str]) -> Columns:
-    """Adds the guessed columns of hard negatives and of a teacher's scores of their rows."""
-    if columns.label is None and not columns.negatives:
-        numbered = []
-        for key, name in free.items():
-            if match := _NEGATIVE.fullmatch(key):
-                numbered.append((match[1], name))
-        columns = dataclasses.replace(columns, negatives=_by_number(numbered))
-    if columns.negatives and not columns.scores and SCORES in free:
-        columns = dataclasses.replace(columns, scores=(free[SCORES],))
-    return columns
-
-
-def _with_lists(table: Table, named: Columns, columns: Columns) -> Columns:
-    """Adds negatives and scores to the columns for reranking or, without pairs, candidates."""
-    found = _with_negatives(named, _free(table.columns, named))
-    columns = dataclasses.replace(columns, negatives=found.negatives, scores=found.scores)
-    if found.negatives:
-        return dataclasses.replace(columns, label=None)
-    if columns.pair is None and not named.choices:
-        name = _first(_free(table.columns, columns), CANDIDATE_LISTS)
-        columns = dataclasses.replace(columns, choices=(name,) if name else ())
-    return columns
-
-
 def candidates(table: Table, named: Columns) -> str | None:
     """Returns the column of lists of candidates to rank; None if the user names the text alone."""
     if table.is_typed and named.text is None:
@@ -502,21 +465,3 @@ def candidates(table: Table, named: Columns) -> str | None:
                 if any(isinstance(value, list) for value in table.first_values(name)):
                     return name
     return None
-
-
-def _with_texts(table: Table, columns: Columns, free: Mapping[str, str]) -> Columns:
-    wanted = [field for field in ("text", "pair") if getattr(columns, field) is None]
-    if not wanted:
-        return columns
-    if len(wanted) == 2 and (pair := _pair(free, "embed")):
-        return dataclasses.replace(columns, text=pair[0], pair=pair[1])
-    left = _left(table, columns)
-    texts = [name for name in left if _holds_texts(table, name)]
-    if len(texts) < 2:  # short texts, such as the words of queries
-        texts = [name for name in left if not _holds_numbers(table, name)]
-    if len(texts) != len(wanted):
-        raise _which(table, wanted, _WORDS)
-    columns = dataclasses.replace(columns, **dict(zip(wanted, texts, strict=True)))
-    if not table.is_typed and len(wanted) == 2:
-        _refuse_headerless(table, columns)
-    return columns

@@ -1,14 +1,12 @@
 """The labels of the user's tables: the classes that they are, and labels that are none."""
 
 import itertools
-import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from bertjax.base.files import brief
-from bertjax.tasks.dataset import MULTI_HOT, PLACEHOLDERS, Dataset, Example, Fold, whole_or_truth
-from bertjax.tasks.sources.columns import holds_dates
+from bertjax.tasks.dataset import MULTI_HOT, PLACEHOLDERS, Dataset, Example, Fold
+from bertjax.tasks.sources.advice import holds_dates
 from bertjax.tasks.sources.own_files import OwnDataset
 from bertjax.tasks.sources.tables import read_number, shorten
 from bertjax.tasks.tags import UNLABELLED, order_tags
@@ -17,7 +15,6 @@ from bertjax.tasks.tags import UNLABELLED, order_tags
 FEWEST_COUNTED = 50
 # Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
 MOST_DECIMALS = 20
-SEPARATORS = "|;,"
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 
@@ -115,32 +112,3 @@ def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
 def _labels(example: Example) -> Sequence[str]:
     label: Any = example.label
     return label if isinstance(label, tuple) else (label,)
-
-
-def warn_of_alike(labels: Sequence[str]) -> None:
-    """Prints a warning if two labels differ only in how they are written."""
-    if alike := _alike(labels):
-        print(f"warning: the labels {' and '.join(map(repr, alike))} are read as different classes")
-
-
-def _alike(labels: Sequence[str]) -> list[str]:
-    """Returns classes that are written in several ways, such as ["1", "1.0"], or [].
-
-    Other ways are other cases, spaces, hyphens, underscores, and forms of Unicode.
-    """
-    spelt: dict[str, list[str]] = {}
-    for name in sorted(labels):
-        letters = unicodedata.normalize("NFKC", name).casefold()
-        key = whole_or_truth(name) or re.sub(r"[\s_\u200b-\u200f\ufeff-]", "", letters)
-        spelt.setdefault(key, []).append(name)
-    return next((names for names in spelt.values() if len(names) > 1), [])
-
-
-def separator_in(labels: Sequence[str]) -> str:
-    """Returns the character at which most labels fall into parts that labels share, or ""."""
-    for separator in SEPARATORS:
-        parts = [part.strip() for label in labels for part in label.split(separator)]
-        composed = sum(separator in label for label in labels)
-        if composed >= 3 and 2 * len(set(parts)) <= len(parts):
-            return separator
-    return ""

@@ -15,7 +15,7 @@ from bertjax.tasks.definition import TableOptions, files_of
 from bertjax.tasks.sources.advice import escape_note
 from bertjax.tasks.sources.columns import (
     Columns,
-    OwnKind,
+    TableKind,
     check_columns,
     find_columns,
     score_of,
@@ -36,8 +36,6 @@ from bertjax.tasks.sources.unused import UnusedColumns
 
 # Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
 CONLL_SUFFIXES = (".conll", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
-# Kinds whose splits may have different columns, such as scored pairs for evaluation alone.
-PER_SPLIT = ("embed", "rerank")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class OwnDataset(Dataset):
             text in which a label separator stands between the labels.
     """
 
-    kind: OwnKind
+    kind: TableKind
     columns_of: Mapping[str, Columns]
     multi_label: bool = False
 
@@ -72,7 +70,7 @@ class OwnDataset(Dataset):
 
 
 def read_tables(
-    kind: OwnKind,
+    kind: TableKind,
     *,
     train: Path | str | None = None,
     dev: Path | str | None = None,
@@ -94,8 +92,8 @@ def read_tables(
         train: the file of the train split, or a folder of files with the same columns; the same
             holds for `dev` and `test`.
         columns: the column names; a name that is not set is guessed from the file of train, or else
-            of dev, or else of test; of `PER_SPLIT`, from the file of each split, so that a model
-            that is trained on pairs can be evaluated on scored pairs.
+            of dev, or else of test; if the kind compares texts, from the file of each split, so
+            that a model that is trained on pairs can be evaluated on scored pairs.
         conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
             Parquet files, which never have; None: as True. Other tasks ignore this argument.
         label_separator: the string between the labels of an example with several labels; None: a
@@ -115,12 +113,12 @@ def read_tables(
         if path is not None:
             files[split] = Path(path).expanduser()
     if not files:
-        raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
+        raise ValueError(f"--task={kind.task} reads your own files: give --train, --dev or --test.")
     named = columns or Columns()
-    can_be_conll = kind == "tag" and conll is not False
+    can_be_conll = kind.label == "tags" and conll is not False
     parts, tables, notes = {}, {}, []
     for split, path in files.items():
-        parts[split] = data_files(path, kind)
+        parts[split] = data_files(path, tags=kind.label == "tags")
         tables[split] = []
         for part in parts[split]:
             if not can_be_conll or suffix_of(part) in NAMED_COLUMNS:
@@ -129,7 +127,7 @@ def read_tables(
     notes.append(next(filter(None, map(escape_note, itertools.chain(*tables.values()))), ""))
     notes += [unread_files(path, parts[split]) for split, path in files.items()]
     first = next(iter(files))
-    several = kind == "classify" and (
+    several = kind.label == "class" and (
         bool(label_separator) or _holds_lists(tables[first][:1], columns_of[first].label)
     )
 
@@ -151,14 +149,14 @@ def read_tables(
             single_texts=single_texts and split == "train",
             counts=counts,
         ).examples()
-        if kind == "tag" and columns_of[split].label is not None:
+        if kind.label == "tags" and columns_of[split].label is not None:
             examples = in_iob2(examples, counts)  # all tags tell their scheme
         yield from examples
 
     described = dataclasses.asdict(columns_of[first])
     del described["ignored"]
     return OwnDataset.read(
-        f"--task={kind}",
+        f"--task={kind.task}",
         files,
         parse,
         keep=keep,
@@ -172,15 +170,15 @@ def read_tables(
     )
 
 
-def own_tables(kind: OwnKind, options: TableOptions, **settings: Any) -> OwnDataset:
+def own_tables(options: TableOptions, **settings: Any) -> OwnDataset:
     """Reads the tables of the user's `options`; `settings` are further arguments of `read_tables`.
 
     Raises:
         ValueError: the kind of task needs a train split, but there is none.
     """
-    files = files_of(options)
-    if kind in PER_SPLIT and "train" not in files:
-        raise ValueError(f"--task={kind} trains on your own files: give --train.")
+    files, kind = files_of(options), options.table
+    if kind.compares and "train" not in files:
+        raise ValueError(f"--task={kind.task} trains on your own files: give --train.")
     return read_tables(
         kind,
         **files,
@@ -199,24 +197,24 @@ def _holds_lists(tables: Sequence[Table], label: str | None) -> bool:
     return False
 
 
-def data_files(path: Path, kind: OwnKind) -> list[Path]:
-    """Returns [`path`] or, if it is a folder, its files that tasks of a kind read.
+def data_files(path: Path, *, tags: bool = False) -> list[Path]:
+    """Returns [`path`] or, if it is a folder, its files that hold examples.
 
     In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet and similar or, if there are no
-    such files, .txt and, for tagging, .conll, .iob and similar.
+    such files, .txt and, if `tags`, .conll, .iob and similar.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
     """
     tables = (*NAMED_COLUMNS, *TSV_SUFFIXES)
-    others = (*TEXT_SUFFIXES, *CONLL_SUFFIXES) if kind == "tag" else TEXT_SUFFIXES
+    others = (*TEXT_SUFFIXES, *CONLL_SUFFIXES) if tags else TEXT_SUFFIXES
     files = files_in(path, (*tables, *others))
     # A text beside tables is a README rather than a table without a header.
     return [file for file in files if suffix_of(file) in tables] or files
 
 
 def _find_columns(
-    kind: OwnKind,
+    kind: TableKind,
     tables: Mapping[str, list[Table]],
     named: Columns,
     notes: list[str],
@@ -238,20 +236,20 @@ def _find_columns(
             else:
                 columns, note = find_columns(table, kind, own, labelled=labelled)
             notes.append(note)
-            for same in [split] if kind in PER_SPLIT else tables:
+            for same in [split] if kind.compares else tables:
                 columns_of[same] = columns
     return {split: columns_of.get(split, named) for split in tables}
 
 
 def _named_in(
-    kind: OwnKind, split: str, tables: Mapping[str, list[Table]], named: Columns
+    kind: TableKind, split: str, tables: Mapping[str, list[Table]], named: Columns
 ) -> Columns:
     """Returns the named columns that the file of `split` must have.
 
-    Of `PER_SPLIT`, a train file may lack a score that another file has; a dev or test file may lack
-    more, but has both texts or neither of them.
+    If texts are compared, a train file may lack a score that another file has; a dev or test file
+    may lack more, but has both texts or neither of them.
     """
-    if kind not in PER_SPLIT or "train" not in tables:
+    if not kind.compares or "train" not in tables:
         return named
     names = {split: set(tables[0].columns) for split, tables in tables.items()}
     own = names[split]
@@ -272,7 +270,7 @@ def _named_in(
 
 def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:
     """Finds the one column of texts, as that of a classifier, and that of ids."""
-    found, note = find_columns(table, "classify", named, labelled=False, pairs=False)
+    found, note = find_columns(table, TableKind("embed"), named, labelled=False, pairs=False)
     if others := {*found.named()} - {found.text, found.id, found.label}:
         raise ValueError(
             f"{table.path}: --loss simcse takes one text per row: leave out {', '.join(others)}."
@@ -284,7 +282,7 @@ def _find_text(table: Table, named: Columns) -> tuple[Columns, str]:
 class _Reader:
     """Converts the rows of a split to examples, and counts what it changes or leaves out."""
 
-    kind: OwnKind
+    kind: TableKind
     split: str
     path: Path
     tables: Sequence[Table]
@@ -306,7 +304,7 @@ class _Reader:
 
         Without a column of ids, the id is the index of the row.
         """
-        kind = "" if self.single_texts else self.kind
+        kind = None if self.single_texts else self.kind
         unused = UnusedColumns(self.path, kind, self.columns, self.named)
         index = -1
         for table in self.tables:
@@ -352,16 +350,16 @@ class _Reader:
         """
         columns = self.columns
         assert columns.text is not None
-        if self.kind == "tag":
+        if self.kind.label == "tags":
             example = tagged_example(id, row, columns.text, columns.label, labelled=self.labelled)
             if example.cut:
                 self._count_cut(example, row)
             return dataclasses.replace(example, row=row.values)
         pair = None if columns.pair is None else row.text(columns.pair)
-        if self.kind == "embed" and pair is None:
+        if self.single_texts:
             pair = row.text(columns.text)
         choices: tuple[str, ...] = ()
-        if self.kind == "choice":
+        if self.kind.label == "choice":
             choices = row.texts(columns.choices)
             if pair is not None:
                 choices = tuple(f"{pair} {choice}" for choice in choices)
@@ -397,7 +395,7 @@ class _Reader:
     def _label(self, row: Row) -> str | float | tuple[str, ...] | None:
         column = self.columns.label
         value = None if column is None else row.values.get(column)
-        if self.kind == "rerank" and self.columns.negatives:
+        if self.kind.ranks and self.columns.negatives:
             return 1.0  # of the positive
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self.separator and column in row.values:
@@ -409,11 +407,11 @@ class _Reader:
                 f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
                 "the row."
             )
-        if self.kind == "choice":
+        if self.kind.label == "choice":
             choice_keys(row, value, self.columns.choices)  # refuses what names no choice
             return row.name(value)
-        if self.kind != "classify":
-            score = score_of(value) if self.kind in PER_SPLIT else None
+        if self.kind.label != "class":
+            score = score_of(value) if self.kind.compares else None
             return _number(row, value) if score is None else score
         row.refuse_written_list(value)
         if not self.multi_label:

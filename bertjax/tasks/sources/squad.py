@@ -316,7 +316,7 @@ class _Reader:
             )
         else:
             questions = _json_questions(path)
-        unused = UnusedColumns(path, "qa", Columns(ignored=(*_READ, *self._ignored)), Columns())
+        unused = UnusedColumns(path, None, Columns(ignored=(*_READ, *self._ignored)), Columns())
         for number, asked in enumerate(questions):
             unused.add(asked.row)
             if reason := unused.says_to_leave_out(asked.row):

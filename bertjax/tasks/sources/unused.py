@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief
-from bertjax.tasks.sources.columns import IDS, KINDS, Columns, holds_dates, plain
+from bertjax.tasks.sources.advice import holds_dates
+from bertjax.tasks.sources.columns import IDS, Columns, TableKind, plain
 from bertjax.tasks.sources.tables import read_number
 
 # Words of names of columns that describe a row and do not change what it means, by their reason.
@@ -60,7 +61,14 @@ WEIGHTS = frozenset(
     "weight weights sampleweight exampleweight instanceweight rowweight importance "
     "confidence".split()
 )
-_LABELS = frozenset(x for kind in KINDS.values() for x in kind.labels) - {"answer", "postags"}
+# Usual names of columns of labels, of any kind of task.
+_LABELS = frozenset(
+    "label labels goldlabel class classes category categories target sentiment intent emotion "
+    "topic isduplicate isparaphrase entailment stars rating score tag y similarity value tags "
+    "nertags ner entities spans annotations gold correct similarityscore sim relatedness "
+    "relatednessscore relevance relevant isrelevant duplicate paraphrase ismatch match issimilar "
+    "similar grade".split()
+)
 _STRONG = ("label", "labels", "goldlabel")
 # In plain names of columns: may say whether the texts of a pair belong together.
 _PAIR_LABEL = re.compile(
@@ -142,13 +150,13 @@ class UnusedColumns:
 
     Args:
         path: the file or folder, for messages.
-        kind: the kind of task, such as "classify"; of others, only columns that select rows or
-            weigh them stop the command.
+        kind: what the task reads from tables; None: only columns that select rows or weigh them
+            stop the command.
         columns: the columns that are read, and those that the user lets be ignored.
         named: the columns that the user names.
     """
 
-    def __init__(self, path: Path, kind: str, columns: Columns, named: Columns):
+    def __init__(self, path: Path, kind: TableKind | None, columns: Columns, named: Columns):
         self._path, self._kind, self._columns = path, kind, columns
         self._label = columns.label or ""
         self._is_named = self._label == named.label
@@ -208,15 +216,16 @@ class UnusedColumns:
             return _ROWS
         if values.vary and key in WEIGHTS:
             return _WEIGHTS
-        if self._is_named or self._kind not in KINDS:
+        if self._is_named or self._kind is None:
             return ""
-        of_kind = self._of_pair if self._kind in ("embed", "rerank") else self._of_second_label
-        return of_kind(key, values, is_harmless(name))
+        if self._kind.compares:
+            return self._of_pair(key, values, is_harmless(name))
+        return self._of_second_label(self._kind, key, values, is_harmless(name))
 
     def _of_label(self, key: str, values: _Values) -> str:
         """Returns why the scores of pairs may be the numbers of classes, as 0, 1, 2 of NLI."""
         numbers = values.vary and values.sort in ("number", "binary")
-        if self._kind != "embed" or not numbers or "." in "".join(values):
+        if not (self._kind and self._kind.embeds) or not numbers or "." in "".join(values):
             return ""
         two = values.within(BINARY) or set(values.known) == {"-1", "1"}
         if plain(self._columns.text or "") == "premise":
@@ -236,7 +245,7 @@ class UnusedColumns:
         long = [value for value in values.known if value == _TEXTS or len(value.split()) > 2]
         return _NEGATIVES if 2 * len(long) > len(values.known) and not harmless else ""
 
-    def _of_second_label(self, key: str, values: _Values, harmless: bool) -> str:
+    def _of_second_label(self, kind: TableKind, key: str, values: _Values, harmless: bool) -> str:
         """Returns why another column may be the label of a task with one label column, or ""."""
         label, chosen = self._values.get(self._label), plain(self._label)
         if label is None or not values.vary or values.sort == "free":
@@ -244,14 +253,14 @@ class UnusedColumns:
         alike = values.sort == label.sort
         if alike and values.sort == "binary" and not harmless:
             return _SEVERAL
-        usual: Collection[str] = KINDS[self._kind].labels  # type: ignore[index]
+        usual = kind.labels
         if chosen not in usual:
             return _LABEL if (alike or key in _STRONG) and not harmless else ""
-        is_choice = self._kind == "choice"
-        rivals: Collection[str] = usual if is_choice else _LABELS - {"postags"}  # beside entities
-        if chosen not in _STRONG and self._kind != "tag":
+        is_choice = kind.label == "choice"
+        rivals: Collection[str] = usual if is_choice else _LABELS  # beside entities
+        if chosen not in _STRONG and kind.label != "tags":
             alike |= key in (usual if is_choice else _STRONG)
-        elif is_choice or self._kind == "classify":
+        elif is_choice or kind.label == "class":
             rivals = _STRONG
         return _LABEL if key in rivals and (alike or values.sort == _LISTS) else ""
 

@@ -7,10 +7,10 @@ import pytest
 from bertjax.tasks import dataset, make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.question_answering import QaOptions
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.training_data import check_splits, write_training_data
 from bertjax.tokenization import WordPieceTokenizer
+from tests.tables import read_tables
 
 GOOD = [f"text {i},{'yes' if i % 2 else 'no'}" for i in range(40)]
 BAD = [",yes", "text,", "a,b,c", "  ,no"]

@@ -8,9 +8,9 @@ from bertjax.tasks.dataset import ChangeCounts
 from bertjax.tasks.registry import make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.conll import CONLL_LABELS, has_columns, read_conll, read_conll2003
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagOptions, TagTask
 from bertjax.tasks.tags import order_tags, tag_scheme
+from tests.tables import read_tables
 
 IOB1 = """-DOCSTART- -X- O O
 

@@ -18,11 +18,12 @@ import pytest
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.registry import make_task, options_class
+from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.sources.glue import GlueRegressionOptions
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import read_number
 from bertjax.tasks.sources.typed_rows import read_parquet, rows_as_files
+from tests.tables import read_tables
 
 TEXTS = (
     'One, "two"\nthree.',
@@ -462,11 +463,12 @@ def test_placeholders_among_several_labels_and_in_folds_are_no_classes(tmp_path)
 @pytest.mark.parametrize(
     "labels", [("TRUE", "true"), ("1", "1.0"), ("False", "FALSE"), ("0", "0.0")]
 )
-def test_classes_that_are_written_in_two_ways_are_said(tmp_path, capsys, labels):
+def test_classes_that_are_written_in_two_ways_are_said(tmp_path, labels):
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"a,{x}\n" for x in labels))
-    make(tmp_path / "a.csv")
-    said = " and ".join(map(repr, sorted(labels)))
-    assert f"warning: the labels {said} are read as different classes" in capsys.readouterr().out
+    classes = make(tmp_path / "a.csv").labels
+    assert set(classes) == {*labels}
+    (warning,) = similar_classes(classes, np.ones(2, int))
+    assert f"the classes {', '.join(map(repr, classes))} differ only in how" in warning
 
 
 def test_dates_are_no_classes(tmp_path):

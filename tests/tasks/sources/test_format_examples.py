@@ -9,8 +9,8 @@ import pytest
 from bertjax import finetune
 from bertjax.tasks.definition import FORMATS, format_help
 from bertjax.tasks.registry import TASKS
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
+from tests.tables import read_tables
 
 DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"
 

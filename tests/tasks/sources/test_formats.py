@@ -18,11 +18,12 @@ from bertjax.inference.evaluation import from_file
 from bertjax.tasks import make_task
 from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import data_files, read_tables
+from bertjax.tasks.sources.own_files import data_files
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.sources.typed_rows import as_file, rows_as_files
 from bertjax.tasks.tagging import TagOptions, TagTask
+from tests.tables import read_tables
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -421,7 +422,7 @@ def table(datasets, features):
 
 
 def rows_in(path):
-    return [row for file in data_files(path, "tag") for _, row in Table(file).rows()]
+    return [row for file in data_files(path, tags=True) for _, row in Table(file).rows()]
 
 
 def test_datasets_in_memory_and_on_disk_equal_the_same_data_in_parquet(datasets, table, tmp_path):
@@ -473,7 +474,7 @@ def test_of_a_saved_dataset_dict_each_flag_takes_its_own_split(datasets, table, 
     with pytest.raises(ValueError, match="e holds the splits a, but none named train"):
         make_task("tag", TagOptions(train=str(tmp_path / "e")))
     with pytest.raises(ValueError, match="splits or files of Arrow"):
-        data_files(tmp_path / "d", "embed")
+        data_files(tmp_path / "d")
 
 
 def test_the_training_split_of_a_saved_dataset_dict_is_compared(tmp_path, monkeypatch):
@@ -502,7 +503,7 @@ def test_arrow_files_in_both_formats_are_read_and_damaged_ones_refused(tmp_path)
             list(Table(path).rows())
     path.write_bytes(content)
     with pytest.raises(ValueError, match="splits or files of Arrow, which are not read together"):
-        data_files(tmp_path, "classify")
+        data_files(tmp_path)
 
 
 def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):

@@ -10,7 +10,7 @@ from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.held_out import BY_CLASS, BY_RAREST, grouped, spread, stratified
-from bertjax.tasks.sources.own_files import read_tables
+from tests.tables import read_tables
 
 
 def test_every_class_is_held_out_in_its_proportion_and_never_whole():

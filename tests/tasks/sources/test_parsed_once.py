@@ -14,10 +14,10 @@ from bertjax.tasks.dataset import Example, KeptExamples
 from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources import tables
 from bertjax.tasks.sources.held_out import BY_PASSAGE
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.tagging import TagOptions
 from bertjax.tasks.training_data import check_splits, write_training_data
+from tests.tables import read_tables
 
 SPLITS = {"train": 60, "dev": 20, "test": 10}
 

@@ -7,7 +7,7 @@ import pytest
 from bertjax.tasks import make_task
 from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import read_tables
+from tests.tables import read_tables
 
 QUERIES = [f"who is {name}" for name in "anna bert carla dora emil fritz".split()]
 PAIRS = [

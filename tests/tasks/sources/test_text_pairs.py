@@ -8,7 +8,7 @@ import pytest
 from bertjax.tasks import make_task
 from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, EmbedOptions, SimilarityTask
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import read_tables
+from tests.tables import read_tables
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 TEXTS = [f"the {a} of {b}" for a in WORDS for b in WORDS[:3]]

@@ -12,8 +12,8 @@ from bertjax.tasks.embedding import EmbedOptions
 from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources import unused
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.own_files import read_tables
 from bertjax.tasks.tagging import TagOptions
+from tests.tables import read_tables
 
 TEXTS = [f"the {word} is here today" for word in "cat dog cow hen owl fox bee ant elk yak".split()]
 LABELS = {
