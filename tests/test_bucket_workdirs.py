@@ -19,10 +19,9 @@ from flax.traverse_util import flatten_dict
 import bertjax
 from bertjax import pretrain, report
 from bertjax.base import addresses
-from bertjax.base.lock import Locked
+from bertjax.base import lock as locks
+from bertjax.base.lock import BucketLock, Locked
 from bertjax.base.signals import Interrupted
-from bertjax.cloud import bucket_lock
-from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import host_watch
@@ -38,10 +37,10 @@ from tests.steps import run_until
 def cache(tmp_path, monkeypatch):
     """An empty cache of the user, and locks that are taken and found stale within a second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(bucket_lock, "SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(bucket_lock, "STALE_SECONDS", 1.0)
-    monkeypatch.setattr(bucket_lock, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "BUCKET_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "BUCKET_BEAT_SECONDS", 0.2)
     return tmp_path / "cache"
 
 
@@ -138,11 +137,11 @@ def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
 PROGRAM = """
 import sys, time
 from bertjax import pretrain
-from bertjax.cloud import bucket_lock
+from bertjax.base import lock as locks
 import bertjax.data.batches.pretraining_batches as batches
 
-bucket_lock.STALE_SECONDS, bucket_lock.SETTLE_SECONDS, bucket_lock.POLL_SECONDS = 1, 0.05, 0.1
-bucket_lock.BEAT_SECONDS = 0.2
+locks.STALE_SECONDS, locks.SETTLE_SECONDS, locks.BUCKET_POLL_SECONDS = 1, 0.05, 0.1
+locks.BUCKET_BEAT_SECONDS = 0.2
 read = batches._HostBatches.__getitem__
 batches._HostBatches.__getitem__ = lambda self, i: (time.sleep(0.1), read(self, i))[1]
 sys.exit(pretrain.main(sys.argv[1:]))
@@ -329,7 +328,7 @@ def test_a_lock_is_gone_if_a_signal_comes_while_it_is_taken(bucket, monkeypatch)
         raise Interrupted("stopped by SIGTERM")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bucket_lock.time, "sleep", stop)
+        patch.setattr(locks.time, "sleep", stop)
         with pytest.raises(Interrupted):
             lock.take()
     assert names_in(bucket) == set() and not lock.held
@@ -488,8 +487,8 @@ def test_folders_of_the_cache(cache):
 
 
 def test_a_lock_is_gone_after_its_release_even_during_a_beat(bucket, monkeypatch):
-    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.01)
-    monkeypatch.setattr(bucket_lock, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "BUCKET_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.0)
     lock = BucketLock(f"{bucket}/run.lock", place="run", what="run", remedy="wait")
     lock.take()
     write, begun = lock._write, threading.Event()

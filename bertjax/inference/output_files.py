@@ -32,11 +32,10 @@ import numpy as np
 
 import bertjax
 from bertjax.base.files import json_lines, naming_write_errors, writing
-from bertjax.base.lock import Lock
+from bertjax.base.lock import Lock, scratch_folder
 from bertjax.base.printable import unfiltered
 from bertjax.base.process import need_output
 from bertjax.base.progress import waiting
-from bertjax.base.scratch import scratch_folder
 from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.base.files import brief
+from bertjax.base.lock import scratch_folder
 from bertjax.base.progress import progress
-from bertjax.base.scratch import scratch_folder
 from bertjax.inference.embedder import ROLES, Embedder, windows
 from bertjax.inference.passages import (
     PASSAGE_IDS,

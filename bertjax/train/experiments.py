@@ -24,8 +24,8 @@ import jax
 import numpy as np
 
 from bertjax.base.files import is_remote, listed, read_json, write_json, writing
+from bertjax.base.lock import scratch_folder
 from bertjax.base.outputs import replacing_folder
-from bertjax.base.scratch import scratch_folder
 from bertjax.base.workdir_files import CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
 from bertjax.cloud.hub import push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences

@@ -13,7 +13,7 @@ from rich.table import Table
 from bertjax.base import printable
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote, listed, refuse_links_outside, write_bytes
-from bertjax.base.scratch import scratch_folder
+from bertjax.base.lock import scratch_folder
 from bertjax.base.workdir_files import METRICS, PREDICTIONS, REPORT, SCORES
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import GLUE_TASK

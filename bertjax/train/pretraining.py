@@ -12,7 +12,7 @@ from typing import Any
 
 from bertjax.base.addresses import place
 from bertjax.base.files import is_remote
-from bertjax.base.scratch import scratch_folder
+from bertjax.base.lock import scratch_folder
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub import create_repository, push_folder
 from bertjax.cloud.mirror import upload

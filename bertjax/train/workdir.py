@@ -24,7 +24,7 @@ from bertjax.base.files import (
     naming_write_errors,
     set_aside,
 )
-from bertjax.base.lock import Lock, Locked
+from bertjax.base.lock import BucketLock, Lock, Locked
 from bertjax.base.outputs import others_in
 from bertjax.base.run_file import (
     checked_run_id,
@@ -53,7 +53,6 @@ from bertjax.base.workdir_files import (
     TOKENIZER,
     TRACKERS_FOLDER,
 )
-from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.cloud.mirror import LIST_FILE, Mirror, mirror_folder
 from bertjax.config import differences
 from bertjax.devices import hosts

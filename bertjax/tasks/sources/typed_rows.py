@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.base.files import brief, read_json_or_empty
-from bertjax.base.scratch import scratch_folder
+from bertjax.base.lock import scratch_folder
 from bertjax.data.text.tables import open_parquet, parquet_batches
 from bertjax.tasks.sources.data_files import (
     DATASET_INFO,
