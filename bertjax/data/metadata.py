@@ -49,6 +49,12 @@ def _built(kind: Any, value: Any) -> Any:
     return value
 
 
+def _stored(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of a dataclass without those that data of older versions lack."""
+    newer = ("size", "sha256", "sources")
+    return {name: value for name, value in fields if value is not None or name not in newer}
+
+
 METADATA_FILE = "metadata.json"
 
 
@@ -206,17 +212,7 @@ class Metadata(Checked):
         Checksums and sources that are None are omitted: a run identifies its data by a hash of this
         text, which must not change for data of older versions.
         """
-        fields = dataclasses.asdict(self)
-        if self.sources is None:
-            del fields["sources"]
-        for part in (fields, *fields.get("sources", ())):
-            for summary in part["splits"].values():
-                for content in summary["lengths"].values():
-                    for shard in content["shards"]:
-                        for key in ("size", "sha256"):
-                            if shard[key] is None:
-                                del shard[key]
-        text = json.dumps(fields, indent=1)
+        text = json.dumps(dataclasses.asdict(self, dict_factory=_stored), indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
     @classmethod
@@ -364,11 +360,11 @@ def row_sources(directory: str | Path, split: str, max_length: int) -> list[RowS
     out. Raises ValueError if there is no such split or length.
     """
     paths = shard_paths(directory, split, max_length)
-    sources = read_metadata(directory).sources
-    if sources is None:
+    metadata = read_metadata(directory)
+    if metadata.sources is None:
         return [RowSource("", 1, paths)]
     with_rows = []
-    for source in sources:
+    for source in metadata.sources:
         content = _content(source.splits, split, str(max_length))
         if content is not None and content.records:
             paths = _paths(directory, content)

@@ -7,11 +7,13 @@ capabilities in the CUDA programming guide; the memory is what the driver report
 taken from `devices.flops`.
 """
 
+import ast
 import contextlib
 import functools
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,41 +79,29 @@ class Gpu(NamedTuple):
     watts: int
 
 
-_GPU_TABLE = """
-          CC  SMs  GHz    L2  GiB    GB/s  link  network  watts  kind
-h200      90  132  1.98   50  139.7  4800  450   400      700    NVIDIA H200
-h100      90  132  1.98   50  79.1   3350  450   400      700    NVIDIA H100
-a100      80  108  1.41   40  79.1   2039  300   200      400    NVIDIA A100
-a100-40   80  108  1.41   40  39.4   1555  300   200      400    NVIDIA A100
-l40s      89  142  2.52   96  44.5   864   32    12.5     350    NVIDIA L40S
-l4        89  58   2.04   48  22.0   300   32    12.5     72     NVIDIA L4
-a10       86  72   1.695  6   22.0   600   32    12.5     150    NVIDIA A10
-rtx4090   89  128  2.52   72  23.6   1008  32    12.5     450    NVIDIA GeForce RTX 4090
-"""
+def _table(text: str, row: Any) -> dict[str, Any]:
+    """Returns {name: `row`} of a table with the fields of `row`, of which texts are quoted."""
+    rows = {}
+    for line in text.strip().splitlines()[1:]:
+        name, *values = re.split(r" {2,}", line)
+        rows[name] = row(*map(ast.literal_eval, values))
+    return rows
 
 
-def _gpus() -> dict[str, Gpu]:
-    gpus = {}
-    for line in _GPU_TABLE.strip().splitlines()[1:]:
-        name, capability, sms, ghz, l2, gib, gb_per_s, link, network, watts, kind = line.split(
-            maxsplit=10
-        )
-        gpus[name] = Gpu(
-            kind=kind,
-            capability=(int(capability[0]), int(capability[1])),
-            processors=int(sms),
-            clock_ghz=float(ghz),
-            l2_mib=int(l2),
-            memory_gib=float(gib),
-            memory_gb_per_s=int(gb_per_s),
-            link_gb_per_s=float(link),
-            network_gb_per_s=float(network),
-            watts=int(watts),
-        )
-    return gpus
-
-
-GPUS = _gpus()
+GPUS: dict[str, Gpu] = _table(
+    """
+name     kind                       CC      SMs  GHz    L2  GiB    GB/s  link  network  watts
+h200     "NVIDIA H200"              (9, 0)  132  1.98   50  139.7  4800  450   400      700
+h100     "NVIDIA H100"              (9, 0)  132  1.98   50  79.1   3350  450   400      700
+a100     "NVIDIA A100"              (8, 0)  108  1.41   40  79.1   2039  300   200      400
+a100-40  "NVIDIA A100"              (8, 0)  108  1.41   40  39.4   1555  300   200      400
+l40s     "NVIDIA L40S"              (8, 9)  142  2.52   96  44.5   864   32    12.5     350
+l4       "NVIDIA L4"                (8, 9)  58   2.04   48  22.0   300   32    12.5     72
+a10      "NVIDIA A10"               (8, 6)  72   1.695  6   22.0   600   32    12.5     150
+rtx4090  "NVIDIA GeForce RTX 4090"  (8, 9)  128  2.52   72  23.6   1008  32    12.5     450
+""",
+    Gpu,
+)
 EXAMPLES = ("h200:8", "h100:8", "a100:8", "a100-40:8", "l40s:1", "l4:1", "a10:1", "rtx4090:1")
 
 
@@ -249,8 +239,8 @@ class Chip(NamedTuple):
         memory_gib: the memory per device that libtpu 0.0.42 leaves to a program.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
-        examples: shapes of slices that exist, as the number of chips along each dimension.
         watts: the highest power that Google measured, of those versions whose page states it.
+        examples: shapes of slices that exist, as the number of chips along each dimension.
     """
 
     kind: str
@@ -259,45 +249,30 @@ class Chip(NamedTuple):
     hbm_gb_per_s: int
     ici_gb_per_s: float
     megacore: bool
-    examples: tuple[str, ...]
-    watts: int | None = None
+    watts: int | None
+    examples: str
 
 
-_CHIP_TABLE = """
-       devices  GiB    HBM   ICI  megacore  watts  kind     examples
-v2     2        7.48   700   248  no        -      TPU_v2   2x2 4x4 8x8 16x16
-v3     2        15.48  900   280  no        262    TPU_v3   2x2 4x4 8x8 16x16 32x32
-v4     1        30.75  1200  300  yes       192    TPU_v4   2x2x1 2x2x2 2x2x4 4x4x4 4x4x8
-v5e    1        15.75  819   200  no        -      TPU_v5e  2x2 2x4 4x4 8x8 16x16
-v5p    1        95.74  2765  600  yes       -      TPU_v5p  2x2x1 2x2x2 2x2x4 4x4x4 4x4x8
-v6e    1        31.25  1638  400  no        -      TPU_v6e  2x2 2x4 4x4 8x8 16x16
-tpu7x  2        94.75  7380  600  no        -      TPU7x    2x2x1 2x2x2 2x2x4 4x4x4
-"""
-
-
-def _chips() -> dict[str, Chip]:
-    chips = {}
-    for line in _CHIP_TABLE.strip().splitlines()[1:]:
-        name, devices, gib, hbm, ici, megacore, watts, kind, *examples = line.split()
-        chips[name] = Chip(
-            kind=kind.replace("_", " "),
-            devices=int(devices),
-            memory_gib=float(gib),
-            hbm_gb_per_s=int(hbm),
-            ici_gb_per_s=float(ici),
-            megacore=megacore == "yes",
-            examples=tuple(examples),
-            watts=None if watts == "-" else int(watts),
-        )
-    return chips
-
-
-CHIPS = _chips()
+CHIPS: dict[str, Chip] = _table(
+    """
+name   kind       devices  GiB    HBM   ICI  megacore  watts  examples
+v2     "TPU v2"   2        7.48   700   248  False     None   "2x2 4x4 8x8 16x16"
+v3     "TPU v3"   2        15.48  900   280  False     262    "2x2 4x4 8x8 16x16 32x32"
+v4     "TPU v4"   1        30.75  1200  300  True      192    "2x2x1 2x2x2 2x2x4 4x4x4 4x4x8"
+v5e    "TPU v5e"  1        15.75  819   200  False     None   "2x2 2x4 4x4 8x8 16x16"
+v5p    "TPU v5p"  1        95.74  2765  600  True      None   "2x2x1 2x2x2 2x2x4 4x4x4 4x4x8"
+v6e    "TPU v6e"  1        31.25  1638  400  False     None   "2x2 2x4 4x4 8x8 16x16"
+tpu7x  "TPU7x"    2        94.75  7380  600  False     None   "2x2x1 2x2x2 2x2x4 4x4x4"
+""",
+    Chip,
+)
 
 
 def known_slices() -> list[str]:
     """Returns the names of common TPU slices, such as v3:4x4, which `tpu_slice` accepts."""
-    return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
+    return [
+        f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples.split()
+    ]
 
 
 def tpu_slice(name: str) -> Topology:
@@ -322,7 +297,7 @@ def tpu_slice(name: str) -> Topology:
     except Exception as error:  # jaxlib raises no more specific type
         if "divisible" not in str(error) and "INVALID_ARGUMENT" not in str(error):
             raise
-        shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples)
+        shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples.split())
         raise ValueError(
             f"There is no TPU slice {name!r} ({str(error).splitlines()[0]}). "
             f"Use one such as {shapes}."

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import regex
+
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
 _COMMENT = re.compile(r"/\*.*?\*/")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
@@ -27,6 +29,8 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OPERAND = re.compile(r"%([\w.\-]+)")
+# What stands before the parenthesis that ends the operands.
+_OPERANDS = regex.compile(r"([^()\[\]{}]|[(\[{](?1)*[)\]}])*+")
 
 
 class Instruction(NamedTuple):
@@ -53,15 +57,7 @@ class Instruction(NamedTuple):
     @property
     def operands(self) -> list[str]:
         """The names of the operands."""
-        depth = 1
-        for end, character in enumerate(self.rest):
-            if character in "([{":
-                depth += 1
-            elif character in ")]}":
-                depth -= 1
-            if depth == 0:
-                return _OPERAND.findall(self.rest[:end])
-        return []
+        return _OPERAND.findall(_OPERANDS.match(self.rest)[0])  # type: ignore[index]
 
 
 Computations = Mapping[str, list[Instruction]]

@@ -51,23 +51,23 @@ _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 
 
 class SentenceEncoder:
-    """Encodes each sentence as the bytes of its token ids.
+    """Encodes each sentence as an array of its token ids.
 
-    `typecode` is the type of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
-    65536 entries, else "I" (uint32).
+    `typecode` is their type: "H" (uint16) if the vocabulary has at most 65536 entries, else "I"
+    (uint32).
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         is_usual = isinstance(tokenizer, WordPieceTokenizer) and tokenizer.is_usual
         self._splits_words = is_usual and not tokenizer.added_tokens
-        self._words: dict[str, bytes] = {}
+        self._words: dict[str, array] = {}
         self.typecode = "H" if tokenizer.vocab_size - 1 <= LARGEST_UINT16 else "I"
 
     def encode(
         self, sentences: Sequence[str], following: Sequence[bool] | None = None
-    ) -> list[bytes]:
-        """Returns the token ids of each sentence as bytes; b"" for a sentence without tokens.
+    ) -> list[array]:
+        """Returns the token ids of each sentence.
 
         The words of a sentence are separated by single spaces. `following` says of each sentence if
         it follows another one and a space, which byte-level BPE encodes with its first word.
@@ -82,9 +82,9 @@ class SentenceEncoder:
         words = set(chain.from_iterable(split))
         self._learn(words - self._words.keys())
         get = self._words.__getitem__
-        return [b"".join(map(get, words)) for words in split]
+        return [array(self.typecode, b"".join(map(get, words))) for words in split]
 
-    def _encode_whole(self, sentences: Sequence[str], following: Sequence[bool]) -> list[bytes]:
+    def _encode_whole(self, sentences: Sequence[str], following: Sequence[bool]) -> list[array]:
         after_space = list(compress(sentences, following))
         others = list(compress(sentences, map(operator.not_, following)))
         ids_after_space = iter(self._tokenizer.encode_after_space(after_space))
@@ -92,13 +92,13 @@ class SentenceEncoder:
         encoded = []
         for follows in following:
             ids = next(ids_after_space if follows else ids_of_others)
-            encoded.append(array(self.typecode, ids).tobytes())
+            encoded.append(array(self.typecode, ids))
         return encoded
 
     def _learn(self, new_words: Iterable[str]) -> None:
         new_words = list(new_words)
         for word, ids in zip(new_words, self._tokenizer.encode(new_words), strict=True):
-            self._words[word] = array(self.typecode, ids).tobytes()
+            self._words[word] = array(self.typecode, ids)
 
     def forget_if_full(self) -> None:
         """Clears the cache of words if it has more than MOST_WORDS words."""
@@ -172,7 +172,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: token ids as bytes, and length, a_length and label as in `records.Row`."""
+    """A sequence: the bytes of its token ids; length, a_length and label as in `records.Row`."""
 
     ids: bytes
     length: int
@@ -182,9 +182,9 @@ class _Sequence(NamedTuple):
 
 @dataclass
 class _Tokens:
-    """Token ids of a chunk's documents as bytes, positions of sentences, and text statistics."""
+    """Token ids of a chunk's documents, positions of sentences, and text statistics."""
 
-    ids: bytes
+    ids: array
     documents: list[list[int]]  # boundaries of sentences in `ids`, see `segments.py`
     text_bytes: list[int]
     counts: Counter = field(default_factory=Counter)
@@ -197,12 +197,10 @@ class ChunkPreparer:
         self._settings = settings
         self._objective = OBJECTIVES[settings.objective]
         self._encoder = SentenceEncoder(tokenizer)
-        self._typecode = self._encoder.typecode
-        self._width = array(self._typecode).itemsize
-        self._layout = tokenizer.layout
         self._tokenizer = tokenizer
-        self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
-        self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
+        self._typecode = self._encoder.typecode
+        self._cls = array(self._typecode, [tokenizer.cls_token_id])
+        self._sep = array(self._typecode, [tokenizer.sep_token_id])
 
     def prepare(self, chunk: Chunk) -> None:
         """Writes the shards of a chunk, then its summary, which marks the chunk as finished."""
@@ -246,8 +244,7 @@ class ChunkPreparer:
         }
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
-        ids: list[bytes] = []
-        tokens = _Tokens(b"", [], [])
+        tokens = _Tokens(array(self._typecode), [], [])
         seen: set[str] = set()
         position = 0
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
@@ -270,14 +267,14 @@ class ChunkPreparer:
             for sentences in split:
                 following += [number > 0 for number in range(len(sentences))]
             encoded = self._encoder.encode(flat, following)
-            ids += encoded
+            tokens.ids.frombytes(b"".join(encoded))
             self._count_unknown(tokens.counts, flat, encoded)
             sizes = iter(encoded)
             for (text, layout), sentences in zip(batch, split, strict=True):
                 if layout != "lines":
                     ends = sum(map(ends_like_sentence, sentences))
                     tokens.counts["sentences_without_end_mark"] += len(sentences) - ends
-                lengths = [len(next(sizes)) // self._width for _ in sentences]
+                lengths = [len(next(sizes)) for _ in sentences]
                 if not any(lengths):
                     tokens.counts["documents_without_text"] += 1
                     continue
@@ -288,15 +285,13 @@ class ChunkPreparer:
                 position = bounds[-1]
                 tokens.documents.append(bounds)
                 tokens.text_bytes.append(len(text))
-        tokens.ids = b"".join(ids)
         return tokens
 
-    def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[bytes]) -> None:
+    def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[array]) -> None:
         unknown = self._tokenizer.unk_token_id
-        ids_of_all = np.frombuffer(b"".join(encoded), f"=u{self._width}")
-        if unknown not in ids_of_all:
+        if unknown not in np.frombuffer(b"".join(encoded), self._typecode):
             return
-        numbers = [array(self._typecode, ids).count(unknown) for ids in encoded]
+        numbers = [ids.count(unknown) for ids in encoded]
         with_unknown = list(compress(sentences, numbers))
         sizes = list(map(len, self._tokenizer.unknown_parts(with_unknown)))
         counts["unknown_tokens"] += sum(numbers)
@@ -305,7 +300,7 @@ class ChunkPreparer:
         counts["characters_of_long_words"] += sum(of_long_words)
 
     def _write(
-        self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
+        self, number: int, split: str, length: int, documents: list[list[int]], ids: array
     ) -> dict[str, Any]:
         """Writes one shard, if there are rows; returns its part of the chunk's summary."""
         lengths: list[int] = []
@@ -318,7 +313,7 @@ class ChunkPreparer:
                     ids_of_row, lengths_of_row, _, labels_of_row = zip(*row, strict=True)
                     lengths.extend(lengths_of_row)
                     labels.update(labels_of_row)
-                    head = row_head(self._width, [sequence[1:] for sequence in row])
+                    head = row_head(ids.itemsize, [sequence[1:] for sequence in row])
                     yield b"".join([head, *ids_of_row])
 
         name = f"{split}-{length}-{number:05d}.array_record"
@@ -358,49 +353,44 @@ class ChunkPreparer:
         length: int,
         duplicate: int,
         documents: list[list[int]],
-        ids: bytes,
+        ids: array,
     ) -> Iterator[_Sequence]:
         settings = self._settings
         objective = self._objective
         seeds = (settings.seed, number, duplicate, length, split == EVAL)
         rng = np.random.default_rng(seeds)
-        special = self._layout.num_special_tokens(pair=objective.has_sentence_pairs)
+        layout = self._tokenizer.layout
+        special = layout.num_special_tokens(pair=objective.has_sentence_pairs)
         options = ExampleOptions(length - special, settings.short_seq_prob, shift=duplicate > 0)
         build = self._pair if objective.has_sentence_pairs else self._single
         for example in objective.make_examples(documents, options, rng):
             yield build(example, ids)
 
-    def _single(self, segments: Segments, ids: bytes) -> _Sequence:
+    def _single(self, segments: Segments, ids: array) -> _Sequence:
         """Builds `[CLS] segment [SEP] segment [SEP] ...`, in which all tokens have token type 0."""
-        width = self._width
         parts = [self._cls]
         size = 1
         for start, end in segments:
-            parts += [ids[start * width : end * width], self._sep]
+            parts += [ids[start:end], self._sep]
             size += end - start + 1
         return _Sequence(b"".join(parts), size, size, NO_LABEL)
 
-    def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
+    def _pair(self, pair: Pair, ids: array) -> _Sequence:
         """Builds `[CLS] A [SEP] B [SEP]`, with two [SEP] tokens after A in some model families."""
         a_start, a_end, b_start, b_end, label = pair
-        width = self._width
-        layout = self._layout
-        a_length = a_end - a_start + 1 + layout.separators
+        between = self._sep * self._tokenizer.layout.separators
+        a_length = a_end - a_start + 1 + len(between)
         size = a_length + b_end - b_start + 1
-        a = ids[a_start * width : a_end * width]
-        b = ids[b_start * width : b_end * width]
-        between = self._sep * layout.separators
-        text = b"".join((self._cls, a, between, b, self._sep))
+        parts = (self._cls, ids[a_start:a_end], between, ids[b_start:b_end], self._sep)
         if not self._tokenizer.second_type:
             a_length = size
-        return _Sequence(text, size, a_length, label)
+        return _Sequence(b"".join(parts), size, a_length, label)
 
     def _unigrams(self, tokens: _Tokens, chosen: list[int]) -> dict[str, int]:
-        ids = array(self._typecode, tokens.ids)
         counts: Counter = Counter()
         for n in chosen:
             bounds = tokens.documents[n]
-            counts.update(ids[bounds[0] : bounds[-1]])
+            counts.update(tokens.ids[bounds[0] : bounds[-1]])
         return {str(token): counts[token] for token in sorted(counts)}
 
 

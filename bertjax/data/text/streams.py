@@ -41,9 +41,9 @@ MAX_GROWTH = 1000
 FREE_BYTES = 1 << 26
 # Limit of the memory for decompressing xz, in bytes: files of `xz -9` need 65 MiB.
 MAX_XZ_BYTES = 1 << 28
-# Number of bytes of zst decompressed at once: a block has at least 4 bytes and decompresses to at
-# most 128 KiB, so this number of bytes decompresses to at most 32 MiB.
-_ZST_PIECE = 1 << 10
+# Number of bytes of gz or zst decompressed at once: a block of zst has at least 4 bytes and
+# decompresses to at most 128 KiB, so this number of bytes decompresses to at most 32 MiB.
+_PIECE = 1 << 10
 # Size of an extended header of tar in bytes (GNU tar writes one per long name), and the number of
 # extended headers that may precede a member.
 MAX_EXTENDED_BYTES = 1 << 20
@@ -232,7 +232,7 @@ def decompressed(name: str, file: BinaryIO) -> Stream:
     """
     counter = ByteCounter()
     stream = Stream(counter.blocks(file))
-    start = _decompressor_of(stream.peek(8))
+    start = _by_beginning(_DECOMPRESSORS, stream.peek(8))
     if start is None:
         return stream
     return Stream(_decompressed(name, stream, start, lambda: counter.count))
@@ -252,7 +252,7 @@ def _unwrap(
     """Yields (name, stream) of each text in `stream`, with up to `depth` layers of compression."""
     name = file.name_of(member)
     head = stream.peek(tarfile.BLOCKSIZE)
-    start = _decompressor_of(head)
+    start = _by_beginning(_DECOMPRESSORS, head)
     if not start and not _is_tar(head):
         if head.count(b"\0" * ZEROS_OF_BINARY):
             raise ValueError(
@@ -288,79 +288,66 @@ def _named(
     name: str, items: Iterator[Any], errors: tuple[type[Exception], ...] = (ValueError, OSError)
 ) -> Iterator[Any]:
     """Yields blocks or members of the file or archive `name`, whose `errors` then name it."""
-    while True:
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        except DamagedInput:
-            raise
-        except errors as error:
-            raise DamagedInput(
-                f"{name} is damaged or truncated ({type(error).__name__}: {error}): copy it again."
-            ) from error
-        yield item
+    try:
+        yield from items
+    except DamagedInput:
+        raise
+    except errors as error:
+        raise DamagedInput(
+            f"{name} is damaged or truncated ({type(error).__name__}: {error}): copy it again."
+        ) from error
 
 
-class _Gzip:
-    """A decompressor of gz with the interface of `bz2.BZ2Decompressor`."""
+class _InPieces:
+    """A decompressor of gz or zst with the interface of `bz2.BZ2Decompressor`.
 
-    def __init__(self):
-        self._zlib = zlib.decompressobj(wbits=31)
-        self.eof = False
-        self.needs_input = True
-        self.unused_data = b""
+    It decompresses a small piece at a time, because these decompressors limit no output.
+    """
 
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
-        self.eof = self._zlib.eof
-        self.unused_data = self._zlib.unused_data
-        # If as much as allowed comes out, zlib may hold more.
-        self.needs_input = not self._zlib.unconsumed_tail and len(out) < max_length
-        return out
-
-
-class _Zst:
-    """A decompressor of zst with the interface of `bz2.BZ2Decompressor`."""
-
-    def __init__(self):
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+    def __init__(self, decompressor: Any):
+        self._decompressor = decompressor
         self._input = memoryview(b"")
-        self.eof = False
-        self.needs_input = True
-        self.unused_data = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._input
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decompressor.unused_data + bytes(self._input)
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         if data:
             self._input = memoryview(bytes(self._input) + data)
         blocks = []
         size = 0
-        while self._input and not self._frame.eof and size < max_length:
-            block = self._frame.decompress(self._input[:_ZST_PIECE])
-            self._input = self._input[_ZST_PIECE:]
+        while self._input and not self.eof and size < max_length:
+            block = self._decompressor.decompress(self._input[:_PIECE])
+            self._input = self._input[_PIECE:]
             blocks.append(block)
             size += len(block)
-        self.eof = self._frame.eof
-        self.needs_input = not self._input
-        if self.eof:
-            self.unused_data = self._frame.unused_data + bytes(self._input)
         return b"".join(blocks)
 
 
 _DECOMPRESSORS: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": _Gzip,
+    b"\x1f\x8b": lambda: _InPieces(zlib.decompressobj(wbits=31)),
     b"BZh": bz2.BZ2Decompressor,
     b"\xfd7zXZ\x00": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES),
-    b"\x28\xb5\x2f\xfd": _Zst,
+    b"\x28\xb5\x2f\xfd": lambda: _InPieces(zstandard.ZstdDecompressor().decompressobj()),
 }
 # What the decompressors raise; bz2 raises OSError: "Invalid data stream".
 _DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
-def _decompressor_of(head: bytes) -> Callable[[], Any] | None:
-    for magic, start in _DECOMPRESSORS.items():
-        if head.startswith(magic):
-            return start
+def _by_beginning(table: dict[bytes, Any], head: bytes) -> Any:
+    """Returns the value of the first key with which `head` begins; None: it begins with none."""
+    for beginning, value in table.items():
+        if head.startswith(beginning):
+            return value
     return None
 
 
@@ -541,40 +528,28 @@ def read_lines(
             its characters had to be replaced; or `limit` is None and a line is longer than
             MAX_JSON_CHARACTERS.
     """
-    cut = limit is not None
-    limit = limit or MAX_JSON_CHARACTERS
-    parts: list[str] = []  # pieces of the current, incomplete line
-    size = 0
+    longest = limit or MAX_JSON_CHARACTERS
+    line = ""  # the current one, incomplete
     was_cut = False
     for text in _decoded_blocks(name, stream, errors, counts):
-        first, *rest = text.split("\n")
-        parts.append(first)
-        size += len(first)
-        if size > limit:
-            if not cut:
-                raise ValueError(
-                    f"{name} has a line of more than {limit:,} characters: JSON lines contain one "
-                    "document per line, not one array. Split longer documents."
-                )
-            counts["long_lines_cut"] += not was_cut
-            *pieces, last = cut_at_spaces("".join(parts), limit)
-            yield from pieces
-            parts = [last]
-            size = len(last)
-            was_cut = True
-        if rest:
-            yield "".join(parts)
-            for line in rest[:-1]:
-                if len(line) > limit and cut:
-                    counts["long_lines_cut"] += 1
-                    yield from cut_at_spaces(line, limit)
-                else:
-                    yield line
-            parts = [rest[-1]]
-            size = len(rest[-1])
-            was_cut = False
-    if size:
-        yield "".join(parts)
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                yield line
+                line = ""
+                was_cut = False
+            line += part
+            if len(line) > longest:
+                if limit is None:
+                    raise ValueError(
+                        f"{name} has a line of more than {longest:,} characters: JSON lines "
+                        "contain one document per line, not one array. Split longer documents."
+                    )
+                counts["long_lines_cut"] += not was_cut
+                was_cut = True
+                *pieces, line = cut_at_spaces(line, limit)
+                yield from pieces
+    if line:
+        yield line
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
@@ -607,11 +582,7 @@ def as_utf8(name: str, stream: Stream, *, encoding: str, errors: str, counts: Co
     For UTF-8, this is `stream` itself, unchecked. Reading raises the errors of `read_lines`.
     """
     head = stream.peek(BLOCK_BYTES)
-    marked = None
-    for mark, known in _MARKS.items():
-        if head.startswith(mark):
-            marked = known
-            break
+    marked = _by_beginning(_MARKS, head)
     encoding = codecs.lookup(marked or encoding).name
     if marked is None:
         controls = len(head) - len(head.translate(None, _CONTROLS))
