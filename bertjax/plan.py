@@ -7,11 +7,10 @@ for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDIA GPUs, which
 `pip install 'bertjax[gpu-plan]'` installs.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, printable, signals
@@ -71,20 +70,30 @@ class PlanFlags(command_line.ConfigFlags):
         """{kind of device, such as v5e: price of an hour of a chip or GPU}; empty if not set."""
         if self.price_per_hour is None:
             return {}
-        kinds = sorted({name.partition(":")[0] for name in self.topologies})
         text = self.price_per_hour
-        entries = text.split(",") if "=" in text else [f"{kind}={text}" for kind in kinds]
+        kinds = sorted({_kind_of(name) for name in self.topologies})
+        entries = text.split(",")
+        if "=" not in text:
+            entries = [f"{kind}={text}" for kind in kinds]
         prices = {}
-        with contextlib.suppress(ValueError):
-            pairs = [entry.split("=") for entry in entries]
-            prices = {kind.strip(): float(number) for kind, number in pairs}
-        if sorted(prices) != kinds or not all(0 < price < math.inf for price in prices.values()):
-            raise ValueError(
-                f"price_per_hour={text!r} does not give one price above 0 to each of "
-                f"{', '.join(kinds)}: give a number for all, such as 1.2, or one for each, such as "
-                f"{','.join(f'{kind}=1.2' for kind in kinds)}."
-            )
-        return prices
+        for entry in entries:
+            kind, _, number = entry.partition("=")
+            try:
+                prices[kind.strip()] = float(number)
+            except ValueError:
+                prices[kind.strip()] = math.nan
+        if sorted(prices) == kinds and all(0 < price < math.inf for price in prices.values()):
+            return prices
+        example = ",".join(f"{kind}=1.2" for kind in kinds)
+        raise ValueError(
+            f"price_per_hour={text!r} does not give one price above 0 to each of "
+            f"{', '.join(kinds)}: give a number for all, such as 1.2, or one for each, such as "
+            f"{example}."
+        )
+
+
+def _kind_of(topology: str) -> str:
+    return topology.partition(":")[0]
 
 
 def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
@@ -114,16 +123,23 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
             f"num_nodes={flags.num_nodes} counts nodes of GPUs, but "
             f"{', '.join(flags.topologies)} has none: name a slice with more chips."
         )
-    plans, wholes, json = [], [], []
+    plans = []
+    wholes = []
+    json = []
     console = printable.console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
     for name in flags.topologies:
         topology = get_topology(name, flags.num_nodes)
         phases = []
         for index in range(len(config.phases)):
-            phases.append(plan_phase(config, index, topology, advise=flags.advice))
-            console.print(describe(phases[-1]), highlight=False, soft_wrap=True)
-        whole = whole_config(phases, flags.prices.get(name.partition(":")[0]))
-        console.print(describe_whole_config(whole), highlight=False, soft_wrap=True)
+            plan = plan_phase(config, index, topology, advise=flags.advice)
+            phases.append(plan)
+            say(describe(plan))
+        whole = whole_config(phases, flags.prices.get(_kind_of(name)))
+        say(describe_whole_config(whole))
         wholes.append(whole)
         plans += phases
         json += [as_json(plan) | {"whole_config": whole} for plan in phases]
@@ -142,22 +158,30 @@ def whole_config(plans: "Sequence[Plan]", price: float | None) -> dict[str, Any]
     `price` is the price of an hour of a chip or GPU. Bounds are None if they are not known, and if
     a phase does not fit.
     """
-    chips, watts = plans[0].chips, plans[0].watts_per_chip
-    hours = sum(plan.hours for plan in plans) if all(plan.fits for plan in plans) else None
+    first = plans[0]
+    chips = first.chips
+    watts = first.watts_per_chip
+    bounds: dict[str, float | None] = dict.fromkeys(("hours", "chip_hours", "kwh", "price"))
+    unfit = [plan.phase for plan in plans if not plan.fits]
+    if not unfit:
+        hours = sum(plan.hours for plan in plans)
+        bounds["hours"] = hours
+        bounds["chip_hours"] = hours * chips
+        if watts is not None:
+            bounds["kwh"] = hours * (chips * watts / 1000)
+        if price is not None:
+            bounds["price"] = hours * (chips * price)
     whole = {
-        "topology": plans[0].topology,
+        "topology": first.topology,
         "chips": chips,
-        "unit": "GPU" if plans[0].device.startswith("NVIDIA") else "chip",
+        "unit": "GPU" if first.device.startswith("NVIDIA") else "chip",
         "steps": sum(plan.num_steps for plan in plans),
         "tokens": sum(plan.num_rows * plan.max_length for plan in plans),
-        "phases_that_do_not_fit": [plan.phase for plan in plans if not plan.fits],
+        "phases_that_do_not_fit": unfit,
         "watts_per_chip": watts,
         "price_per_chip_hour": price,
     }
-    per_hour = {"hours": 1, "chip_hours": chips}
-    per_hour |= {"kwh": watts and chips * watts / 1000, "price": price and chips * price}
-    for name, amount in per_hour.items():
-        bound = hours and amount and hours * amount
+    for name, bound in bounds.items():
         whole[f"{name}_at_bound"] = bound
         whole[f"{name}_at_half_of_bound"] = bound and 2 * bound
     return whole
@@ -165,7 +189,8 @@ def whole_config(plans: "Sequence[Plan]", price: float | None) -> dict[str, Any]
 
 def describe_whole_config(whole: dict[str, Any]) -> str:
     """Returns the lines of text that describe a value of `whole_config`, joined by newlines."""
-    tokens, unit = _rounded(whole["tokens"] / 1e9), whole["unit"]
+    tokens = _rounded(whole["tokens"] / 1e9)
+    unit = whole["unit"]
     line = f"{whole['topology']}, whole config: {whole['steps']:,} steps, {tokens} billion tokens; "
     if unfit := whole["phases_that_do_not_fit"]:
         return f"{line}no hours, because phase {', '.join(map(str, unfit))} does not fit"
@@ -175,16 +200,16 @@ def describe_whole_config(whole: dict[str, Any]) -> str:
         "kwh": f"kWh at the maximum power of {whole['watts_per_chip']} W per {unit}",
         "price": f"to pay at {whole['price_per_chip_hour']} per {unit}-hour",
     }
-    bounds = {name: whole[f"{name}_at_bound"] for name in words}
-    known = [
-        f"{_rounded(bounds[name])} and {_rounded(2 * bounds[name])} {text}"
-        for name, text in words.items()
-        if bounds[name] is not None
-    ]
-    unknown = "" if bounds["kwh"] else "; energy unknown, because no maximum power is published"
+    known = []
+    for name, text in words.items():
+        bound = whole[f"{name}_at_bound"]
+        if bound is not None:
+            known.append(f"{_rounded(bound)} and {_rounded(2 * bound)} {text}")
+    if whole["kwh_at_bound"] is None:
+        known[-1] += "; energy unknown, because no maximum power is published"
     return (
         f"{line}at the lower bound of the step time and at half of that speed, without "
-        f"evaluations, checkpoints and start-up:\n  {'; '.join(known)}{unknown}"
+        f"evaluations, checkpoints and start-up:\n  {'; '.join(known)}"
     )
 
 
@@ -196,7 +221,6 @@ def _rounded(value: float | None) -> str:
 
 def describe(plan: "Plan") -> str:
     """Returns the lines of text that describe a plan, joined by newlines."""
-    memory = {key: value / 1e9 for key, value in plan.memory.items()}
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     chips = "" if plan.chips == plan.devices else f" on {plan.chips} chips"
     lines = [
@@ -205,40 +229,46 @@ def describe(plan: "Plan") -> str:
         f"accumulation_steps {plan.accumulation_steps}, remat {plan.remat}, attention by "
         f"{plan.attention}"
     ]
-    if not plan.fits:
-        excess = memory["peak"] - memory["available"]
+    peak = plan.memory["peak"]
+    available = plan.memory["available"]
+    gb = {name: f"{size / 1e9:.2f}" for name, size in plan.memory.items()}
+    if plan.fits:
         lines.append(
-            f"  does not fit: {memory['peak']:.2f} GB per device, {excess:.2f} GB more than the "
-            f"memory of {memory['available']:.2f} GB"
+            f"fits: {gb['peak']} of {gb['available']} GB per device ({peak / available:.0%}): "
+            f"arguments {gb['arguments']}, temporaries {gb['temporaries']}, outputs "
+            f"{gb['outputs']}, of which {gb['aliased']} reuse donated arguments"
         )
-        lines += [f"  advice: {advice}" for advice in plan.advice]
-        return "\n".join(lines)
-    share = plan.memory["peak"] / plan.memory["available"]
-    lines.append(
-        f"  fits: {memory['peak']:.2f} of {memory['available']:.2f} GB per device ({share:.0%}): "
-        f"arguments {memory['arguments']:.2f}, temporaries {memory['temporaries']:.2f}, outputs "
-        f"{memory['outputs']:.2f}, of which {memory['aliased']:.2f} reuse donated arguments"
-    )
-    lines.append(f"  computation: {plan.flops / 1e12:.3f} TFLOP per device and step")
+        lines += _lines_of_step(plan)
+    else:
+        lines.append(
+            f"does not fit: {gb['peak']} GB per device, {(peak - available) / 1e9:.2f} GB more "
+            f"than the memory of {gb['available']} GB"
+        )
+        lines += [f"advice: {advice}" for advice in plan.advice]
+    return "\n  ".join(lines)
+
+
+def _lines_of_step(plan: "Plan") -> Iterator[str]:
+    yield f"computation: {plan.flops / 1e12:.3f} TFLOP per device and step"
     kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
-    lines.append(
-        f"  memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
+    yield (
+        f"memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
         f"counted from the kernels of the program: {kinds}"
     )
-    for c in plan.collectives:
-        lines.append(
-            f"  {c.kind} over {c.group} devices: {c.times} per step, which process "
-            f"{c.payload / 1e6:,.2f} MB"
+    for moved in plan.collectives:
+        yield (
+            f"{moved.kind} over {moved.group} devices: {moved.times} per step, which process "
+            f"{moved.payload / 1e6:,.2f} MB"
         )
-    low, high = (1e3 * seconds for seconds in plan.step_seconds)
-    lines.append(
-        f"  step: at least {low:.1f} ms if communication and computation overlap, {high:.1f} ms if "
-        f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
+    low, high = plan.step_seconds
+    yield (
+        f"step: at least {1e3 * low:.1f} ms if communication and computation overlap, "
+        f"{1e3 * high:.1f} ms if not "
+        f"({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
         f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
         f"{1e3 * plan.communication_seconds:.1f} ms of communication at the links' peak bandwidth)"
     )
-    lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
-    return "\n".join(lines)
+    yield f"compiled in {plan.compile_seconds:.0f} s"
 
 
 def comparison(plans: "Sequence[Plan]") -> "Table":
@@ -247,16 +277,21 @@ def comparison(plans: "Sequence[Plan]") -> "Table":
 
     table = Table("devices", "phase", "GB/device", "of", "fits", "TFLOP", "MB sent", "step ms >=")
     for plan in plans:
-        sent = sum(c.sent for c in plan.collectives) / 1e6
-        step = f"{1e3 * plan.step_seconds[0]:.1f}" if plan.fits else ""
+        fits = "no"
+        sent = ""
+        step = ""
+        if plan.fits:
+            fits = "yes"
+            sent = f"{sum(moved.sent for moved in plan.collectives) / 1e6:,.1f}"
+            step = f"{1e3 * plan.step_seconds[0]:.1f}"
         table.add_row(
             plan.topology,
             str(plan.phase),
             f"{plan.memory['peak'] / 1e9:.2f}",
             f"{plan.memory['available'] / 1e9:.2f}",
-            "yes" if plan.fits else "no",
+            fits,
             f"{plan.flops / 1e12:.3f}",
-            f"{sent:,.1f}" if plan.fits else "",
+            sent,
             step,
         )
     return table
@@ -267,13 +302,28 @@ def whole_config_table(wholes: Sequence[dict[str, Any]]) -> "Table":
     from rich.table import Table
 
     table = Table("whole config", "chips", "hours >=", "kWh", "price >=", "")
-    best = {"fastest": "hours_at_bound", "cheapest": "price_at_bound"}
-    keys = ("hours_at_bound", "kwh_at_bound", "price_at_bound")
-    least = {key: min((w[key] for w in wholes if w[key] is not None), default=None) for key in keys}
+
+    def least(key: str) -> float | None:
+        return min((whole[key] for whole in wholes if whole[key] is not None), default=None)
+
+    fastest = least("hours_at_bound")
+    cheapest = least("price_at_bound")
     for whole in wholes:
-        is_best = (w for w, key in best.items() if whole[key] == least[key] is not None)
-        values = (_rounded(whole[key]) for key in keys)
-        table.add_row(whole["topology"], str(whole["chips"]), *values, ", ".join(is_best))
+        hours = whole["hours_at_bound"]
+        price = whole["price_at_bound"]
+        best = []
+        if hours is not None and hours == fastest:
+            best.append("fastest")
+        if price is not None and price == cheapest:
+            best.append("cheapest")
+        table.add_row(
+            whole["topology"],
+            str(whole["chips"]),
+            _rounded(hours),
+            _rounded(whole["kwh_at_bound"]),
+            _rounded(price),
+            ", ".join(best),
+        )
     return table
 
 

@@ -56,7 +56,8 @@ def move_folder(source: Path, target: Path) -> None:
         # All files are copied before the first one is removed, so that one of the two folders is
         # always complete. The `mv` of some clients moves the files one by one.
         system, path = file_system(os.fspath(source))
-        new_path, files = file_system(os.fspath(target))[1], system.find(path)
+        new_path = file_system(os.fspath(target))[1]
+        files = system.find(path)
         copies = [f"{new_path}{file.removeprefix(path)}" for file in files]
         system.copy(files, copies, on_error="raise")
         system.rm(files)

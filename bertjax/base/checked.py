@@ -84,7 +84,8 @@ def dataclass_in(kind: Any) -> Any:
 
 def check(name: str, value: Any, kind: Any) -> None:
     """Raises ValueError, which says `name`, unless `value` has the type and range of `kind`."""
-    literals, types = [], []
+    literals = []
+    types = []
     for base, arguments, interval in _alternatives(kind):
         if _is_of(value, base, arguments):
             _check_content(name, value, base, arguments, interval)

@@ -33,8 +33,10 @@ from bertjax.base.progress import waiting
 
 # Leases and locks in buckets that are not written for STALE_SECONDS are those of dead processes.
 STALE_SECONDS = 60.0
-HEARTBEAT_SECONDS, POLL_SECONDS = 5.0, 0.5
-BUCKET_BEAT_SECONDS, BUCKET_POLL_SECONDS = 10.0, 2.0
+HEARTBEAT_SECONDS = 5.0
+POLL_SECONDS = 0.5
+BUCKET_BEAT_SECONDS = 10.0
+BUCKET_POLL_SECONDS = 2.0
 # Two processes that take a lock in a bucket at the same moment read the file again after this time;
 # the one that has written it last has the lock.
 SETTLE_SECONDS = 2.0
@@ -142,15 +144,18 @@ class Lock(_NamedLock):
                 path.write_text(f"pid={os.getpid()}\nhost={socket.gethostname()}\n")
 
     def _acquire(self, lock: BaseFileLock, wait: bool) -> None:
-        path, seen = Path(lock.lock_file), None
+        path = Path(lock.lock_file)
+        seen = None
         while True:
             path.parent.stat()  # filelock would create it
             with contextlib.suppress(Timeout):
                 lock.acquire()
-                self._lock, self._file = lock, path.stat()
+                self._file = path.stat()
+                self._lock = lock
                 return
             try:
-                touched, content = path.stat().st_mtime_ns, path.read_text(errors="replace")
+                touched = path.stat().st_mtime_ns
+                content = path.read_text(errors="replace")
             except FileNotFoundError:
                 continue  # it has just been released
             if not wait or seen not in (None, touched):
@@ -173,7 +178,8 @@ class Lock(_NamedLock):
 
     def release(self) -> None:
         """Releases the lock and deletes the lock file; does nothing if the lock is not held."""
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         if isinstance(lock, FileLock):
             # If the own lock file was removed, `path` may belong to another process. It is removed
             # while it is locked; a process that locks the removed file tries again.

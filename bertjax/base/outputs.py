@@ -112,7 +112,8 @@ def keep_apart(flag: str, output: str | Path, other: str, value: str | Path) -> 
     Raises:
         ValueError: so it is; the message names both.
     """
-    target, sources = _real(output), _named_by(os.fspath(value))
+    target = _real(output)
+    sources = _named_by(os.fspath(value))
     around: set[Path] = set()
     for source in sources:
         around.update((source, *source.parents))

@@ -86,7 +86,9 @@ class _Output:
     """
 
     def __init__(self, stream: Any):
-        self._stream, self.lost, self.is_needed = stream, None, False
+        self._stream = stream
+        self.lost = None
+        self.is_needed = False
 
     def write(self, text: str) -> int:
         self._try(self._stream.write, text)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 1.0
 UPDATES_PER_SECOND = 8
 # A log file gets the first line after FIRST_LINE_SECONDS, and further ones after LINE_SECONDS each.
-FIRST_LINE_SECONDS, LINE_SECONDS = 10.0, 30.0
+FIRST_LINE_SECONDS = 10.0
+LINE_SECONDS = 30.0
 BYTES = "bytes"
 
 # A terminal shows one live display at a time: this lock is held by the one that is shown.
@@ -65,8 +66,11 @@ class Progress:
     """
 
     def __init__(self, what: str, total: float | None = None, unit: str = ""):
-        self.what, self.total, self.unit = what, total, unit
-        self.done, self.note = 0.0, ""
+        self.what = what
+        self.total = total
+        self.unit = unit
+        self.done = 0.0
+        self.note = ""
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
@@ -77,7 +81,8 @@ class Progress:
 
     def update(self, done: float, note: str = "") -> None:
         """Sets the amount of work that is done, and `note`."""
-        self.done, self.note = done, note
+        self.done = done
+        self.note = note
 
     @property
     def seconds(self) -> float:
@@ -178,7 +183,8 @@ class _Display(threading.Thread):
 
     def __init__(self, state: Progress):
         super().__init__(daemon=True, name="progress")
-        self._state, self._ended = state, threading.Event()
+        self._state = state
+        self._ended = threading.Event()
         self._has_shown = False
 
     def finish(self) -> bool:
@@ -232,7 +238,9 @@ class _Display(threading.Thread):
             task = bar.add_task(state.line(), total=state.total)
             self._has_shown = True
             while True:
-                done, total, line = state.done, state.total, state.line()
+                done = state.done
+                total = state.total
+                line = state.line()
                 bar.update(task, completed=done, total=total, description=line, refresh=True)
                 if self._ended.wait(1 / UPDATES_PER_SECOND):
                     return

@@ -67,7 +67,8 @@ def read_run_file(path: Path) -> dict[str, Any]:
             f"{path} is damaged, because its content does not match its checksum: restore it from "
             "a copy."
         )
-    config, fingerprint = content.get("config"), content.get("data_fingerprint")
+    config = content.get("config")
+    fingerprint = content.get("data_fingerprint")
     if not isinstance(config, dict) or not isinstance(fingerprint, str):
         raise ValueError(
             f"{path} cannot be read, because it has no config or no data_fingerprint: restore it "

@@ -25,7 +25,8 @@ from bertjax.base.printable import printable_output
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
 # When a signal that was dropped is sent again, and when a process that handles none is ended.
-AGAIN_SECONDS, END_SECONDS = 0.1, 6.0
+AGAIN_SECONDS = 0.1
+END_SECONDS = 6.0
 # The run looks at a signal within this time, unless it starts or compiles, and Python handles one.
 GRACE_SECONDS = 2.0
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
@@ -68,6 +69,28 @@ def _hold(number: int, frame: Any) -> None:
 
 
 @contextlib.contextmanager
+def _handled_by(receive: Callable[[int, Any], None]) -> Iterator[tuple[dict[Any, Any], int]]:
+    """Sets `receive` as the handler of the signals that stop a process.
+
+    Yields {number of a signal: its handler before}, and a pipe that tells the numbers of signals.
+    """
+    before = {number: signal.signal(number, receive) for number in stop_signals()}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    fd_before = -1
+    if before:
+        fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield before, reader
+    finally:
+        if before:
+            signal.set_wakeup_fd(fd_before)
+        os.close(writer)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def signals_raise(*, trains: bool = False) -> Iterator[None]:
     """A context in which SIGTERM, SIGHUP and SIGINT raise `Interrupted`, so that files are closed.
 
@@ -79,9 +102,11 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     whose main thread handles none within `END_SECONDS`, as it waits in C++ code, is ended. The
     context has no effect in a thread other than the main thread.
     """
-    process, received, hook = os.getpid(), list[int](), sys.unraisablehook
-    main, over = threading.main_thread().ident or 0, threading.Event()
-    reader, writer = os.pipe()
+    process = os.getpid()
+    received = list[int]()
+    hook = sys.unraisablehook
+    main = threading.main_thread().ident or 0
+    over = threading.Event()
 
     def stopped(number: int) -> KeyboardInterrupt:
         kind = Interrupted if trains or number != signal.SIGINT else KeyboardInterrupt
@@ -96,8 +121,8 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def watch() -> None:
-        number = os.read(reader, 1)
+    def watch(pipe: int) -> None:
+        number = os.read(pipe, 1)
         end = time.monotonic() + END_SECONDS
         while number and not over.wait(AGAIN_SECONDS):
             if signal.getsignal(number[0]) is not receive or _handles_interrupt(main):
@@ -107,34 +132,27 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
                 os._exit(_status(stopped(number[0])))
             if received:
                 signal.pthread_kill(main, number[0])
-        os.close(reader)
+        os.close(pipe)
 
     def report(dropped: Any) -> None:
         if not isinstance(dropped.exc_value, KeyboardInterrupt):
             hook(dropped)
 
-    before = {number: signal.signal(number, receive) for number in stop_signals()}
-    if before:
-        sys.unraisablehook = report
-    os.set_blocking(writer, False)
-    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if before else -1
-    threading.Thread(target=watch, daemon=True).start()
     error = None
-    try:
-        yield
-    except Exception as raised:
-        if not received:
-            raise
-        error = raised
-    finally:
-        over.set()
-        if sys.unraisablehook is report:  # a context of another thread has not changed it
-            sys.unraisablehook = hook
+    with _handled_by(receive) as (before, pipe):
         if before:
-            signal.set_wakeup_fd(fd_before)
-        os.close(writer)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            sys.unraisablehook = report
+        threading.Thread(target=watch, args=(pipe,), daemon=True).start()
+        try:
+            yield
+        except Exception as raised:
+            if not received:
+                raise
+            error = raised
+        finally:
+            over.set()
+            if sys.unraisablehook is report:  # a context of another thread has not changed it
+                sys.unraisablehook = hook
     if received:
         raise stopped(received[-1]) from error
 
@@ -176,10 +194,14 @@ class StopSignal:
 
     def __init__(self, saved: Any, hosts: Any, clock: Any) -> None:
         self.received = self.agreed = False
-        self._saved, self._hosts, self._clock = saved, hosts, clock
+        self._saved = saved
+        self._hosts = hosts
+        self._clock = clock
         self._is_alone = not hosts.is_watching
         self._unread: list[Any] = []
-        self._over, self._is_overdue = threading.Event(), False
+        self._over = threading.Event()
+        self._is_overdue = False
+        self._handlers = contextlib.ExitStack()
 
     @property
     def nothing_to_lose(self) -> bool:
@@ -247,25 +269,13 @@ class StopSignal:
         os.close(pipe)
 
     def __enter__(self) -> "StopSignal":
-        self._before: dict[int, Any] = {
-            number: signal.signal(number, self._receive) for number in stop_signals()
-        }
-        if not self._before:
-            return self
-        reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._fd_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+        self._before, pipe = self._handlers.enter_context(_handled_by(self._receive))
+        threading.Thread(target=self._watch, args=(pipe,), daemon=True).start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        if not self._before:
-            return
-        signal.set_wakeup_fd(self._fd_before)
-        os.close(self._writer)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
 
 @contextlib.contextmanager
@@ -275,7 +285,8 @@ def signals_deferred() -> Iterator[None]:
     A second signal is handled at once. The context has no effect on signals without a handler in
     Python, or if a thread other than the main thread enters it.
     """
-    received, before = list[int](), dict[int, Any]()
+    received = list[int]()
+    before = dict[int, Any]()
 
     def receive(number: int, frame: Any) -> None:
         received.append(number)

@@ -21,8 +21,10 @@ from bertjax.base.progress import BYTES, progress
 from bertjax.cloud.copies import glob_matcher, local_copy
 
 HUB_PREFIX = "hf:"
-MAIN, CONVERTED = "main", "refs/convert/parquet"
-DEFAULT_CONFIG, DEFAULT_SPLIT = "default", "train"
+MAIN = "main"
+CONVERTED = "refs/convert/parquet"
+DEFAULT_CONFIG = "default"
+DEFAULT_SPLIT = "train"
 # Formats of files in the order in which they are looked for.
 PARQUET = re.compile(r"\.parquet$")
 TEXT = re.compile(r"\.(jsonl?|ndjson|txt)(\.(gz|bz2|xz|zst))?$")
@@ -179,13 +181,15 @@ def _by_split(
 
 def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
     """Yields (config, split, file) as the `configs` of a card say."""
-    work, paths = 0, [file.path for file in files]
+    work = 0
+    paths = [file.path for file in files]
     for config in configs:
         name = str(config.get("config_name", DEFAULT_CONFIG))
         for split, patterns in _patterns(config.get("data_files") or ()):
             chosen: set[HubFile] = set()
             for pattern in patterns:
-                start, matches = re.split(r"[*?[]", pattern)[0], glob_matcher(pattern)
+                start = re.split(r"[*?[]", pattern)[0]
+                matches = glob_matcher(pattern)
                 first = bisect.bisect_left(paths, start)
                 end = bisect.bisect_left(paths, f"{start}\U0010ffff")
                 work += (end - first + 10) * (20 + len(pattern))

@@ -55,8 +55,10 @@ class Mirror:
         without: Sequence[str] = (),
         check: Callable[[], None] = lambda: None,
     ):
-        self.folder, self.address = folder, address.rstrip("/")
-        self._without, self._check = without, check
+        self.folder = folder
+        self.address = address.rstrip("/")
+        self._without = without
+        self._check = check
         # {name of a file in the bucket: [size, modification time] of the local file}
         self._sent: dict[str, list[int]] = {}
         self._busy = threading.Lock()

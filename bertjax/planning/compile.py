@@ -88,7 +88,8 @@ class Plan:
     @property
     def step_seconds(self) -> tuple[float, float]:
         """Lower bounds of the seconds per step, with and without overlap of communication."""
-        compute, communication = self.compute_seconds, self.communication_seconds
+        compute = self.compute_seconds
+        communication = self.communication_seconds
         compute = max(compute, self.memory_seconds)
         return max(compute, communication), compute + communication
 
@@ -103,7 +104,8 @@ class DoesNotFit(Exception):
 
     def __init__(self, used: float, available: float):
         super().__init__(f"needs {used / GB:.2f} GB, but has {available / GB:.2f} GB")
-        self.used, self.available = used, available
+        self.used = used
+        self.available = available
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
@@ -207,8 +209,10 @@ def _compile(program: PretrainingProgram, phase: Phase, teacher: Any) -> Any:
 def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
     """Returns `Plan.memory` of a program; raises DoesNotFit if it exceeds a device's memory."""
     stats = compiled.memory_analysis()
-    arguments, temporaries = stats.argument_size_in_bytes, stats.temp_size_in_bytes
-    outputs, aliased = stats.output_size_in_bytes, stats.alias_size_in_bytes
+    arguments = stats.argument_size_in_bytes
+    temporaries = stats.temp_size_in_bytes
+    outputs = stats.output_size_in_bytes
+    aliased = stats.alias_size_in_bytes
     peak = arguments + temporaries + outputs - aliased + stats.generated_code_size_in_bytes
     # Programs for GPUs are compiled even if they do not fit.
     if peak > topology.memory_bytes:
@@ -254,7 +258,8 @@ def _kinds_of_change(
     # Memory grows at most linearly with the rows of a microbatch, so dividing the rows by less than
     # peak / available memory cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
-    finer, smaller = [], []
+    finer = []
+    smaller = []
     for cut in (1 << n for n in range(1, 20)):
         if cut < least:
             continue

@@ -350,7 +350,8 @@ def _payload(kind: str, opcode: str, result: str, group: int) -> int:
         # payload is the size of the operands or of the results, whichever are larger.
         arrays = sizes(_SCALAR.sub("", result))
         half = len(arrays) // 2
-        operands, results = arrays[:half], arrays[half:]
+        operands = arrays[:half]
+        results = arrays[half:]
         return max(sum(operands), sum(results))
     if kind == "reduce-scatter":
         return group * sum(sizes(result))

@@ -234,7 +234,8 @@ class Tokenizer(abc.ABC):
         return f"\uffff{token}" if token in self.layout.special_tokens else token
 
     def _post_processor(self) -> processors.PostProcessor:
-        cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
+        cls = self.layout.special_tokens.cls
+        sep = self.layout.special_tokens.sep
         between = f"{sep}:0 " * self.layout.separators
         second = self.layout.second_type
         return processors.TemplateProcessing(
@@ -348,7 +349,8 @@ class Tokenizer(abc.ABC):
 
         The words are normalised, for example lower-cased, and written as in the vocabulary.
         """
-        text, pre_tokenizer = self.normalise(text), self._text_backend.pre_tokenizer
+        text = self.normalise(text)
+        pre_tokenizer = self._text_backend.pre_tokenizer
         if pre_tokenizer is None:
             return [text] if text else []
         return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
@@ -385,7 +387,8 @@ class Tokenizer(abc.ABC):
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        starts, ends = offsets[:, 0], offsets[:, 1]
+        starts = offsets[:, 0]
+        ends = offsets[:, 1]
         # The space before a word is left out: pieces such as "▁a" contain it.
         visible = _next_visible(text)[starts]
         offsets[:, 0] = np.where(visible < ends, visible, starts)
@@ -521,7 +524,8 @@ def state(component: Any) -> Any:
 
 def steps(component: Any) -> list[dict[str, Any]]:
     """Returns the steps of a normalizer or pre-tokenizer in JSON, with sequences flattened."""
-    flat, left = [], [component]
+    flat = []
+    left = [component]
     while left:
         step = left.pop()
         if isinstance(step, list):
@@ -617,7 +621,8 @@ def count_words(
             kept = Counter({word: n for word, n in counts.items() if n > threshold})
             dropped += len(counts) - len(kept)
             highest = max(highest, threshold)
-            counts, checked = kept, len(kept)
+            counts = kept
+            checked = len(kept)
         counts.update(words)
         if len(counts) > checked:
             # The new words are at the end of the Counter.

@@ -121,7 +121,8 @@ class BPETokenizer(Tokenizer):
 
         These are added tokens, and those that begin with a space, or with punctuation.
         """
-        added, prefix = {*self.layout.special_tokens, *self.added_tokens}, self.prefix
+        added = {*self.layout.special_tokens, *self.added_tokens}
+        prefix = self.prefix
 
         def continues(token: str) -> bool:
             if prefix:
@@ -256,7 +257,8 @@ class ByteLevelBPETokenizer(BPETokenizer):
         return ["bpe", self.tokens, self.merges, self.add_prefix_space]
 
     def settings(self) -> dict[str, Any]:
-        special, names = self.layout.special_tokens, {}
+        special = self.layout.special_tokens
+        names = {}
         if self.layout_of_class is ROBERTA:
             names = {"bos_token": special.cls, "eos_token": special.sep}
         return super().settings() | {"add_prefix_space": self.add_prefix_space, **names}

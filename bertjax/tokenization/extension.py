@@ -56,7 +56,8 @@ class WordChoice:
     """
 
     def __init__(self, counts: Mapping[str, int], splits: Mapping[str, Split], resplit: Resplit):
-        self._counts, self._resplit = counts, resplit
+        self._counts = counts
+        self._resplit = resplit
         self._splits = dict(splits)
         self._sorted = sorted(counts)
 
@@ -100,7 +101,8 @@ class WordChoice:
 
     def _effect(self, word: str) -> tuple[int, list[str]]:
         """Returns the tokens that `word` saves as an entry, and the words that it would harm."""
-        saved, harmed = self._own(word), []
+        saved = self._own(word)
+        harmed = []
         for longer, before, after in self._changes(word):
             if after and len(after) < len(before):
                 saved += self._counts[longer] * (len(before) - len(after))
@@ -322,7 +324,8 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
 
     scored = []
     for entry in entries:
-        score, pieces = unknown, _pieces(tokenizer, entry)
+        score = unknown
+        pieces = _pieces(tokenizer, entry)
         if pieces:
             score = sum(scores[piece] for piece in pieces) + BONUS * (len(pieces) - 1)
         scored.append((entry, float(np.float32(score))))
@@ -343,7 +346,8 @@ def _extended(
 def _extended_wordpiece(
     tokenizer: WordPieceTokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
-    vocab, prefix = tokenizer.vocab, tokenizer.prefix
+    vocab = tokenizer.vocab
+    prefix = tokenizer.prefix
 
     def resplit(word: str, before: Split, new: str) -> Split:
         if len(new) <= len(before[0]):
@@ -363,7 +367,8 @@ def _extended_bpe(
 ) -> BPETokenizer:
     tokens = list(tokenizer.tokens)
     merges = list(tokenizer.merges)
-    known, known_merges = set(tokens), set(merges)
+    known = set(tokens)
+    known_merges = set(merges)
     for first, second in _new_merges(tokenizer, counts, add, min_frequency):
         if len(tokens) == tokenizer.vocab_size + add:
             break

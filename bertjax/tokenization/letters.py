@@ -16,12 +16,14 @@ MARKED_SHARE = 0.01
 """Lower-casing strips no marks if a larger share of the letters has marks outside of Latin, Greek
 and Cyrillic, whose marks are vowels or tell letters apart; syllables of Hangul count as well, which
 stripping takes apart."""
-_LETTER, _MARK = regex.compile(r"\p{L}"), regex.compile(r"\p{M}")
+_LETTER = regex.compile(r"\p{L}")
+_MARK = regex.compile(r"\p{M}")
 _MARKED = regex.compile(
     r"[\p{L}--[\p{Latin}\p{Greek}\p{Cyrillic}]]\p{M}+|[\u1100-\u115f][\u1160-\u11ff]+", regex.V1
 )
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
-_DECOMPOSED_SHARE, _SAMPLED = 0.01, 300_000
+_DECOMPOSED_SHARE = 0.01
+_SAMPLED = 300_000
 _RARE_SHARE = 0.0005
 """Texts in Latin script alone have fewer letters with marks of other scripts, in quotations."""
 
@@ -95,14 +97,16 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
         return "".join(tokenizer.normalise(word).split())
 
     def interest(word: str) -> tuple[bool, bool, bool, int]:
-        after, marks = normal(word), _marks(word)
+        after = normal(word)
+        marks = _marks(word)
         changes = _marks(after) < marks or (_is_composed(word) and not _is_composed(after))
         return changes, marks > 0, word.lower() != word, words[word]
 
     total = words.total()
     word = max(words, key=interest)
     strips = normal("\u00e9") == "e"
-    case, flags = "keep their case", []
+    case = "keep their case"
+    flags = []
     if normal("A") == "a":
         case = "are lower-cased"
         flags.append("--no_do_lower_case keeps case")

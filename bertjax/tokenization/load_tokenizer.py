@@ -134,7 +134,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
 
 def _say_settings(source: TokenizerFiles, actual: dict[str, Any]) -> None:
     """Warns of settings of tokenizer.json that the class of transformers would not take."""
-    name, defaults = source.tokenizer_class, {}
+    name = source.tokenizer_class
+    defaults = {}
     if source.kind == "WordPiece" and not (source.directory / CONFIG).is_file():
         name = name or "BertTokenizer"
     if source.json:
@@ -179,7 +180,8 @@ def _wordpiece(source: TokenizerFiles) -> Tokenizer:
 
 
 def _bpe(source: TokenizerFiles) -> Tokenizer:
-    vocab_file, merges_file = source.directory / "vocab.json", source.directory / "merges.txt"
+    vocab_file = source.directory / "vocab.json"
+    merges_file = source.directory / "merges.txt"
     missing = [file for file in (vocab_file, merges_file) if not file.is_file()]
     if not source.json:
         if missing:
@@ -230,7 +232,10 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
 
 def _unigram(source: TokenizerFiles) -> Tokenizer:
     name = _unigram_class(source)
-    pieces, charsmap, added, model_file = [], b"", [], None
+    pieces = []
+    charsmap = b""
+    added = []
+    model_file = None
     if source.bare:
         model_file = read_bytes(source.bare, MAX_JSON_BYTES)
         pieces, charsmap, added = read_sentencepiece(model_file, str(source.bare), name)
@@ -457,7 +462,8 @@ def _unread(written: Any, read: Any, name: str) -> Iterator[str]:
 def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Layout) -> Layout:
     """Returns the layout that transformers makes: of the class or, if it keeps it, of the file."""
     with explaining_the_library():
-        one, two = backend.encode("a"), backend.encode("a", "b")
+        one = backend.encode("a")
+        two = backend.encode("a", "b")
         a = backend.encode("a", add_special_tokens=False).ids
         b = backend.encode("b", add_special_tokens=False).ids
     is_named = bool(source.config.get("tokenizer_class"))
@@ -470,7 +476,8 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
         backend.post_processor = None
         return layout
     special = layout.special_tokens
-    cls, sep = backend.token_to_id(special.cls), backend.token_to_id(special.sep)
+    cls = backend.token_to_id(special.cls)
+    sep = backend.token_to_id(special.sep)
     separators = max(len(two.ids) - len(a) - len(b) - 2, 1)
     head = [cls, *a, *[sep] * separators]
     tail = [*b, sep]

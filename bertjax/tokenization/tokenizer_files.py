@@ -34,7 +34,9 @@ _KIND_OF_FILE = {
 }
 VOCABULARY_FILES = ("tokenizer.json", *_KIND_OF_FILE)
 """The names of all files that hold a vocabulary."""
-CONFIG, ADDED, _SPECIAL = "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"
+CONFIG = "tokenizer_config.json"
+ADDED = "added_tokens.json"
+_SPECIAL = "special_tokens_map.json"
 TOKENIZER_FILES = (*VOCABULARY_FILES, CONFIG, ADDED, _SPECIAL)
 """The names of all files from which tokenizers are loaded."""
 ALBERT_CLASS = "AlbertTokenizer"
@@ -129,10 +131,12 @@ def find_tokenizer(path: Path, do_lower_case: bool | None) -> TokenizerFiles:
         FileNotFoundError: there is no vocabulary.
         ValueError: the files are damaged, not supported, or contradict each other.
     """
-    directory, names = path.parent, [path.name]
+    directory = path.parent
+    names = [path.name]
     if path.is_dir():
         refuse_links_outside(path)
-        directory, names = path, list(VOCABULARY_FILES)
+        directory = path
+        names = list(VOCABULARY_FILES)
     names = [name for name in names if (directory / name).is_file()]
     if not names:
         raise FileNotFoundError(
@@ -140,9 +144,11 @@ def find_tokenizer(path: Path, do_lower_case: bool | None) -> TokenizerFiles:
             "merges.txt, spiece.model, sentencepiece.bpe.model or spm.model, or a directory that "
             "contains one of these."
         )
-    config, model = _read_config(directory / CONFIG), read_optional(directory / "config.json")
+    config = _read_config(directory / CONFIG)
+    model = read_optional(directory / "config.json")
     kinds = {name: _kind_of_file(name) for name in names}
-    file, content = directory / names[0], {}
+    file = directory / names[0]
+    content = {}
     if file.suffix == ".json" and file.name not in _KIND_OF_FILE:
         content = _read_tokenizer_json(file)
         kinds[file.name] = content["model"]["type"]

@@ -265,7 +265,8 @@ def check_charsmap(charsmap: bytes) -> None:
 
     The `tokenizers` library would allocate as much memory as it says, or end the process.
     """
-    size, found = int.from_bytes(charsmap[:4], "little"), len(charsmap) - 4
+    size = int.from_bytes(charsmap[:4], "little")
+    found = len(charsmap) - 4
     if charsmap and (found < 0 or size % 4 or size > found):
         raise ValueError(
             f"The table precompiled_charsmap is damaged: by its first 4 bytes, its trie has "
@@ -434,7 +435,8 @@ def train_unigram(
             f"No unigram vocabulary of {vocab_size} entries can be learned from these texts "
             f"({error}): check that --input names files with text."
         ) from error
-    name, model_file = "AlbertTokenizer", written.getvalue()
+    name = "AlbertTokenizer"
+    model_file = written.getvalue()
     pieces, charsmap, _ = read_sentencepiece(model_file, "The trained model", name)
     tokenizer = UnigramTokenizer(
         pieces,

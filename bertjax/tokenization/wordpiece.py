@@ -86,7 +86,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def _text_model(self) -> models.Model:
         # Reading the fields of the model as JSON would take as long as all else.
-        backend, model = self._prompt_backend, self._prompt_backend.model
+        backend = self._prompt_backend
+        model = self._prompt_backend.model
         has_more = backend.get_vocab_size(with_added_tokens=False) < len(self.vocab)
         vocab = backend.get_vocab(with_added_tokens=False) if has_more else dict(self.vocab)
         for token in vocab.keys() & {*self.layout.special_tokens}:
@@ -123,7 +124,8 @@ class WordPieceTokenizer(Tokenizer):
     def settings(self) -> dict[str, Any]:
         steps = [step for step in self._normalizers if step["type"] == "BertNormalizer"]
         step = steps[0] if steps else {"handle_chinese_chars": False, "strip_accents": None}
-        chinese, accents = step["handle_chinese_chars"], step["strip_accents"]
+        chinese = step["handle_chinese_chars"]
+        accents = step["strip_accents"]
         return super().settings() | {"tokenize_chinese_chars": chinese, "strip_accents": accents}
 
     def _vocabulary_files(self) -> dict[str, str]:
@@ -136,7 +138,8 @@ def longest_matches(rest: str, vocab: Container[str], prefix: str) -> tuple[str,
 
     The entries begin with `prefix`. Returns () if there are none.
     """
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     while start < len(rest):
         ends = range(len(rest), start, -1)
         end = next((end for end in ends if prefix + rest[start:end] in vocab), None)

@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax.base.addresses import place, read_locally, written_locally
 from bertjax.base.files import (
     is_remote,
@@ -85,6 +87,10 @@ def claim(
     # The plan as it would be read back from JSON, where tuples are lists.
     plan = json.loads(json.dumps(plan))
     path = directory / SETTINGS_FILE
+
+    def write_plan() -> None:  # other parts may write the same file at the same time
+        write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
+
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory.")
     old_plan = None
@@ -97,7 +103,7 @@ def claim(
     if old_plan is not None and old_plan != plan:
         if _have_same_rows(old_plan, plan, part):
             with contextlib.suppress(OSError):  # a complete directory may be read-only
-                write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
+                write_plan()
         elif _is_begun(directory):
             raise ValueError(
                 f"--output {directory} was begun with other settings: "
@@ -110,8 +116,8 @@ def claim(
         return _with_weights(directory, metadata, plan)
     with naming_write_errors(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
-    if old_plan is None:  # other parts may write the same file at the same time
-        write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
+    if old_plan is None:
+        write_plan()
     return None
 
 
@@ -248,18 +254,16 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
     index, parts = part
     names = [path.name for path in directory.glob("*") if _FILES.fullmatch(path.name)]
     names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
-    files = []
-    for name in sorted(names):
-        chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
+
+    def is_other(name: str) -> bool:
         if name.startswith("metadata"):
-            is_other = not name.startswith(_PART_FILE.format(index, parts))
-        elif "-of-" in name or chunk is None:
-            is_other = "-of-" in name
-        else:
-            is_other = int(chunk[1]) % parts != index
-        if is_other:
-            files.append(name)
-    return files
+            return not name.startswith(_PART_FILE.format(index, parts))
+        if "-of-" in name:
+            return True
+        chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
+        return chunk is not None and int(chunk[1]) % parts != index
+
+    return sorted(filter(is_other, names))
 
 
 def _have_same_rows(old: Any, plan: dict[str, Any], part: tuple[int, int]) -> bool:
@@ -399,9 +403,8 @@ def finish(
     for split, summary in splits.items():
         for length, content in summary.lengths.items():
             name = f"{split}-{length}"
-            if sources is None:
-                parts = [content]
-            else:
+            parts = [content]
+            if sources is not None:
                 parts = [s.splits[split].lengths[length] for s in sources if split in s.splits]
             of_chunks = [part.shards for part in parts]
             joined = join_shards(directory, name, of_chunks, several=several)
@@ -433,8 +436,7 @@ def add_up(
     splits = {}
     for split in (TRAIN, EVAL):
         contents = [summary["splits"][split] for summary in summaries]
-        documents = _total(contents, "documents")
-        if not documents:
+        if not _total(contents, "documents"):
             continue
         entropy = None
         if split == EVAL:
@@ -446,11 +448,9 @@ def add_up(
         for length in sorted(settings["max_length"]):
             of_length = [content["lengths"][str(length)] for content in contents]
             lengths[str(length)] = _add_up_length(length, of_length)
+        totals = ("documents", "sentences", "text_bytes", "text_tokens")
         splits[split] = SplitSummary(
-            documents=documents,
-            sentences=_total(contents, "sentences"),
-            text_bytes=_total(contents, "text_bytes"),
-            text_tokens=_total(contents, "text_tokens"),
+            **{name: _total(contents, name) for name in totals},
             unigram_entropy_nats=entropy,
             lengths=lengths,
         )
@@ -459,23 +459,22 @@ def add_up(
 
 def _add_up_length(length: int, contents: list[dict[str, Any]]) -> LengthSummary:
     labels: Counter = Counter()
-    length_counts = [0] * (length + 1)
+    length_counts = np.zeros(length + 1, int)
     shards = []
     for content in contents:
         labels.update(content["labels"])
-        for size, count in enumerate(content["length_counts"]):
-            length_counts[size] += count
         shard = shard_of(content)
         if shard is not None:
             shards.append(shard)
+            length_counts += content["length_counts"]
     return LengthSummary(
         shards=shards,
         records=_total(contents, "records"),
-        sequences=sum(labels.values()),
+        sequences=labels.total(),
         tokens=_total(contents, "tokens"),
         labels=dict(sorted(labels.items())),
         random_from_same_document=_total(contents, "random_from_same_document"),
-        length_counts=length_counts,
+        length_counts=length_counts.tolist(),
     )
 
 
@@ -566,14 +565,13 @@ def join_shards(
     least = _least(itertools.chain.from_iterable(sources))
     groups_of_sources = [list(_groups(shards, least)) for shards in sources]
     total = sum(map(len, groups_of_sources))
-    number = 0
+    numbers = itertools.count()
     joined_of_sources = []
     for groups in groups_of_sources:
         joined = []
         for group in groups:
-            full_name = f"{name}-{number:05d}-of-{total:05d}"
+            full_name = f"{name}-{next(numbers):05d}-of-{total:05d}"
             joined.append(_join(directory, full_name, group, several))
-            number += 1
         joined_of_sources.append(joined)
     return joined_of_sources
 
@@ -616,12 +614,13 @@ def _least(shards: Iterable[Shard]) -> int:
 
 def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
     """Yields groups of consecutive shards, which begin within the same multiple of `least`."""
-    group: list[Shard] = []
     before = 0
-    end = least
+    end = 0  # of the multiple in which the group began
+    group: list[Shard] = []
     for shard in shards:
         if before >= end:
-            yield group
+            if group:
+                yield group
             group = []
             end = (before // least + 1) * least
         group.append(shard)

@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise, takewhile
 from typing import Any, NamedTuple
 
@@ -64,12 +65,16 @@ class TooLittleText(ValueError):
 
 
 class _Opened(NamedTuple):
-    """An input: its entry in `pinned_inputs`, its part of `identity`, its size, and its readers."""
+    """An input: its entry in `pinned_inputs`, its part of `identity`, its size and its documents.
+
+    `documents` reads them; `files` are the paths of local files.
+    """
 
     pinned: str
     identity: list[list]
     size: int | None
-    readers: list[tuple[str, Any]]
+    documents: Callable[[], Iterator[Document]]
+    files: Sequence[str] = ()
 
 
 class Corpus:
@@ -121,15 +126,13 @@ class Corpus:
 
     def _name_sources(self, mixture: Mixture) -> None:
         total = sum(source.weight for source in mixture.sources)
-        sources = []
-        pinned = []
+        self.sources = sources = []
+        self.pinned_inputs = pinned = []
         shares = []
         for (name, weight), opened in zip(mixture.sources, self._opened, strict=True):
             sources.append({"name": name, "weight": weight, "inputs": len(opened.identity)})
             pinned.append(f"{opened.pinned}={weight}")
             shares.append(f"{name} {weight / total:.2%}")
-        self.sources = sources
-        self.pinned_inputs = pinned
         if abs(mixture.total - 1) > 1e-9:
             self.note = (
                 f"note: the weights of --input add up to {mixture.total:g}, not to 1; the shares "
@@ -155,38 +158,33 @@ class Corpus:
         if name == PYDOCS:
             roots = pydocs.package_roots()
             identity = [[package, None] for package, _ in roots]
-            return _Opened(name, identity, None, [(PYDOCS, roots)])
+            return _Opened(name, identity, None, partial(_pydocs, roots))
         if name.startswith(tables.TFDS_PREFIX):
-            tfds_name = name.removeprefix(tables.TFDS_PREFIX)
-            full_name, splits = tables.open_tfds_splits(
-                tfds_name, self.options.tfds_data_dir, ("train",)
-            )
-            source = splits["train"]
-            return _Opened(name, [[full_name, len(source)]], None, [(full_name, source)])
+            return self._open_tfds(name)
         if is_hub_dataset(name):
             dataset = open_dataset(name)
             identity = [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
             size = sum(file.size for file in dataset.files)
-            return _Opened(dataset.pinned, identity, size, [("hub", dataset)])
-        identity = []
-        readers = []
-        size = 0
-        for path in streams.find_files(str(local_copy(name))):
-            size_of_file = os.path.getsize(path)
-            size += size_of_file
-            identity.append([path, size_of_file, streams.fingerprint(path)])
-            readers.append(("file", path))
-        return _Opened(name, identity, size, readers)
+            return _Opened(dataset.pinned, identity, size, partial(self._hub, dataset))
+        paths = streams.find_files(str(local_copy(name)))
+        sizes = list(map(os.path.getsize, paths))
+        marks = map(streams.fingerprint, paths)
+        identity = list(map(list, zip(paths, sizes, marks, strict=True)))
+        return _Opened(name, identity, sum(sizes), partial(self._files, paths), paths)
+
+    def _open_tfds(self, name: str) -> _Opened:
+        full_name, splits = tables.open_tfds_splits(
+            name.removeprefix(tables.TFDS_PREFIX), self.options.tfds_data_dir, ("train",)
+        )
+        source = splits["train"]
+        identity = [[full_name, len(source)]]
+        return _Opened(name, identity, None, partial(self._tfds, full_name, source))
 
     @property
     def files(self) -> list[str]:
         """The paths of the files that are read, without pipes."""
-        paths = []
-        for opened in self._opened:
-            for kind, path in opened.readers:
-                if kind == "file" and os.path.isfile(path):
-                    paths.append(path)
-        return paths
+        paths = chain.from_iterable(opened.files for opened in self._opened)
+        return list(filter(os.path.isfile, paths))
 
     @property
     def bytes_read(self) -> int:
@@ -208,17 +206,16 @@ class Corpus:
 
     def _documents(self, number: int | None) -> Iterator[Document]:
         inputs = self._opened if number is None else [self._opened[number]]
-        for kind, reader in chain.from_iterable(opened.readers for opened in inputs):
-            if kind == "file":
-                yield from self._file(reader, self.options.text_field)
-            elif kind == "hub":
-                yield from self._hub(reader)
-            elif kind == PYDOCS:
-                for text in pydocs.read_pydocs(reader):
-                    yield from bounded_documents(text.split("\n"), "paragraphs")
-            else:
-                for text in tables.read_tfds(kind, reader, self.options.text_field):
-                    yield from self._from_text(text)
+        for opened in inputs:
+            yield from opened.documents()
+
+    def _files(self, paths: Iterable[str]) -> Iterator[Document]:
+        for path in paths:
+            yield from self._file(path, self.options.text_field)
+
+    def _tfds(self, name: str, source: Any) -> Iterator[Document]:
+        for text in tables.read_tfds(name, source, self.options.text_field):
+            yield from self._from_text(text)
 
     def _hub(self, dataset: HubDataset) -> Iterator[Document]:
         field = self.options.text_field
@@ -277,9 +274,8 @@ class Corpus:
             yield from bounded_documents(lines, "prose")
 
     def _warn_of_markup(self, name: str, head: bytes) -> None:
-        markup_and_command = markup.unread_markup(head)
-        if markup_and_command is not None:
-            kind, command = markup_and_command
+        if unread := markup.unread_markup(head):
+            kind, command = unread
             self._say(
                 kind,
                 f"warning: {name} looks like {kind}, and is read as text; to extract its text: "
@@ -367,6 +363,11 @@ class Corpus:
         yield from bounded_documents(text.split("\n"), layout)
 
 
+def _pydocs(roots: list[tuple[str, str]]) -> Iterator[Document]:
+    for text in pydocs.read_pydocs(roots):
+        yield from bounded_documents(text.split("\n"), "paragraphs")
+
+
 def _is_pipe(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path)
 
@@ -429,22 +430,21 @@ def looks_like_documents(lines: Sequence[str]) -> bool:
         lines = lines[:-1]
     filled = [line for line in lines if line.strip()]
     has_blank = not all(line.strip() for line in lines[:-1])
+    shortest = LONG_LINE
+    least = max(0.9 * len(filled), 5)
     if has_blank:
         shortest = VERY_LONG_LINE
         least = len(filled)
-    else:
-        shortest = LONG_LINE
-        least = max(0.9 * len(filled), 5)
-    long = [line for line in filled if len(line.encode()) >= shortest]
-    if len(filled) < 5 or len(long) < least:
-        return False
 
     def is_document(line: str) -> bool:
-        if not has_blank and len(line.encode()) >= VERY_LONG_LINE:
+        size = len(line.encode())
+        if size < shortest:
+            return False
+        if not has_blank and size >= VERY_LONG_LINE:
             return True
         return sum(map(ends_like_sentence, split_sentences(line))) > 2
 
-    return sum(map(is_document, long)) >= least
+    return len(filled) >= 5 and sum(map(is_document, filled)) >= least
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:
