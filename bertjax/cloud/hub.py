@@ -126,19 +126,15 @@ def _splits(
     repository: str, revision: str | None
 ) -> tuple[Any, dict[str, dict[str, list[HubFile]]]]:
     """Returns (information about the repository, {config: {split: files}})."""
-    for branch in (revision or MAIN, CONVERTED):
-        try:
-            info = _info(repository, branch)
-        except FileNotFoundError:
-            if branch != CONVERTED:
-                raise
-            break
-        if splits := _by_split(info, repository, PARQUET):
-            return info, splits
-        if revision is not None:
-            break
     info = _info(repository, revision or MAIN)
-    if splits := _by_split(info, repository, TEXT):
+    splits = _by_split(info, repository, PARQUET)
+    if not splits and revision is None:
+        with contextlib.suppress(FileNotFoundError):
+            converted = _info(repository, CONVERTED)
+            if splits := _by_split(converted, repository, PARQUET):
+                return converted, splits
+    splits = splits or _by_split(info, repository, TEXT)
+    if splits:
         return info, splits
     names = [file.rfilename for file in info.siblings or ()]
     raise ValueError(
@@ -195,7 +191,7 @@ def _by_card(configs: Any, files: list[HubFile]) -> Iterator[tuple[str, str, Hub
                 work += (end - first + 10) * (20 + len(pattern))
                 if work > MOST_WORK:
                     raise ValueError("it has too many globs for its number of files")
-                chosen |= {file for file in files[first:end] if matches(file.path)}
+                chosen.update(file for file in files[first:end] if matches(file.path))
             for file in sorted(chosen):
                 yield name, split, file
         folder = str(config.get("data_dir") or "").strip("/")
@@ -220,10 +216,10 @@ def _by_name(files: list[HubFile]) -> Iterator[tuple[str, str, HubFile]]:
     """Yields (config, split, file) by names; files that name no split are of the split "train"."""
     converted = [_CONVERTED_FILE.fullmatch(file.path) for file in files]
     for file, match in zip(files, converted, strict=True):
-        if match is not None and None not in converted:
-            yield match["config"], match["split"], file
-        else:
+        if None in converted:
             yield *_config_and_split(file.path), file
+        else:
+            yield match["config"], match["split"], file  # type: ignore[index]
 
 
 def _config_and_split(path: str) -> tuple[str, str]:
@@ -467,14 +463,13 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
             if branch != MAIN:
                 api.create_branch(repository, branch=branch, exist_ok=True)
             operations: dict[str, Any] = {}
+            for name in api.list_repo_files(repository, revision=branch):
+                if any(fnmatch.fnmatch(name, glob) for glob in FILES_OF_MODELS):
+                    operations[name] = CommitOperationDelete(name)
             for path in sorted(folder.rglob("*")):
                 name = path.relative_to(folder).as_posix()
                 if path.is_file() and not name.startswith("."):
                     operations[name] = CommitOperationAdd(name, path)
-            for name in api.list_repo_files(repository, revision=branch):
-                is_of_model = any(fnmatch.fnmatch(name, glob) for glob in FILES_OF_MODELS)
-                if name not in operations and is_of_model:
-                    operations[name] = CommitOperationDelete(name)
             # Not `upload_folder`, which may make several commits.
             api.create_commit(
                 repository,
@@ -553,14 +548,16 @@ def fetch(
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
+        problem = (
+            f"the hub gave no {kind} of that name, or could not be reached "
+            f"({type(error.__cause__ or error).__name__}). Check name and network; {kind}s "
+            "downloaded before are read from the cache."
+        )
         if huggingface_hub.is_offline_mode():
-            raise FileNotFoundError(
-                f"{name!r} is not a local directory, and is not in the cache of downloaded "
-                f"{kind}s; the hub was not asked, because HF_HUB_OFFLINE is set. Check the name, "
-                f"or unset HF_HUB_OFFLINE to download it.{remedy}"
-            ) from error
+            problem = (
+                f"is not in the cache of downloaded {kind}s; the hub was not asked, because "
+                "HF_HUB_OFFLINE is set. Check the name, or unset HF_HUB_OFFLINE to download it."
+            )
         raise FileNotFoundError(
-            f"{name!r} is not a local directory, and the hub gave no {kind} of that name, or could "
-            f"not be reached ({type(error.__cause__ or error).__name__}). Check name and network; "
-            f"{kind}s downloaded before are read from the cache.{remedy}"
+            f"{name!r} is not a local directory, and {problem}{remedy}"
         ) from error

@@ -80,10 +80,7 @@ class BPETokenizer(Tokenizer):
 
     def _text_model(self) -> models.Model:
         special = {*self.layout.special_tokens}
-        merges = []
-        for first, second in self.merges:
-            if special.isdisjoint((first, second, self.joined([first, second]))):
-                merges.append((first, second))
+        merges = [pair for pair in self.merges if special.isdisjoint((*pair, self.joined(pair)))]
         return self._model(
             vocab={self._hidden(token): i for token, i in self._fields["vocab"].items()},
             merges=merges,
@@ -105,7 +102,8 @@ class BPETokenizer(Tokenizer):
             content = json.loads(self._prompt_backend.to_str())
             for part in ("pre_tokenizer", "post_processor"):
                 for step in steps(content[part]):
-                    step |= {"add_prefix_space": True} if "add_prefix_space" in step else {}
+                    if "add_prefix_space" in step:
+                        step["add_prefix_space"] = True
             copied = copy.copy(self)
             copied._read(tokenizers.Tokenizer.from_str(json.dumps(content)))
             return copied
@@ -174,10 +172,7 @@ class ByteLevelBPETokenizer(BPETokenizer):
         add_prefix_space: bool = False,
         **options: Any,
     ):
-        unknown = []
-        for first, second in merges:
-            if first not in vocab or second not in vocab or first + second not in vocab:
-                unknown.append((first, second))
+        unknown = [pair for pair in merges if not {*pair, "".join(pair)} <= vocab.keys()]
         if unknown:
             raise ValueError(
                 f"{len(unknown)} of {len(merges)} merges have pieces that the vocabulary "

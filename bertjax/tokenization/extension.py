@@ -67,10 +67,9 @@ class WordChoice:
         All of them occur at least `min_frequency` times, except longer words that another choice
         would change. Of words that save equally many tokens, the alphabetically first is chosen.
         """
-        heap = []
-        for word in self._sorted:
-            if self._counts[word] >= min_frequency and len(self._splits[word]) > 1:
-                heap.append((-self._saved_per_entry(word), word))
+        frequent = [word for word in self._sorted if self._counts[word] >= min_frequency]
+        several = [word for word in frequent if len(self._splits[word]) > 1]
+        heap = [(-self._saved_per_entry(word), word) for word in several]
         heapq.heapify(heap)
         chosen: list[str] = []
         while heap and len(chosen) < add:
@@ -321,13 +320,11 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
         return tokenizer.with_model(vocab=numbered([*tokenizer.tokens, *entries]))
     scores = dict(tokenizer.pieces)
     unknown = min(scores.values()) - _UNKNOWN_PENALTY
-
     scored = []
     for entry in entries:
         score = unknown
-        pieces = _pieces(tokenizer, entry)
-        if pieces:
-            score = sum(scores[piece] for piece in pieces) + BONUS * (len(pieces) - 1)
+        if pieces := _pieces(tokenizer, entry):
+            score = sum(map(scores.__getitem__, pieces)) + BONUS * (len(pieces) - 1)
         scored.append((entry, float(np.float32(score))))
     return with_pieces(tokenizer, scored)
 
@@ -365,22 +362,15 @@ def _extended_wordpiece(
 def _extended_bpe(
     tokenizer: BPETokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> BPETokenizer:
-    tokens = list(tokenizer.tokens)
-    merges = list(tokenizer.merges)
-    known = set(tokens)
-    known_merges = set(merges)
-    for first, second in _new_merges(tokenizer, counts, add, min_frequency):
-        if len(tokens) == tokenizer.vocab_size + add:
+    vocab = numbered(tokenizer.tokens)
+    merges = dict.fromkeys(tokenizer.merges)
+    for pair in _new_merges(tokenizer, counts, add, min_frequency):
+        if len(vocab) == tokenizer.vocab_size + add:
             break
-        # Several merges may lead to the same entry.
-        if first in known and second in known and (first, second) not in known_merges:
-            merges.append((first, second))
-            known_merges.add((first, second))
-            whole = tokenizer.joined([first, second])
-            if whole not in known:
-                tokens.append(whole)
-                known.add(whole)
-    return tokenizer.with_model(vocab=numbered(tokens), merges=merges)
+        if vocab.keys() >= {*pair} and pair not in merges:
+            merges[pair] = None
+            vocab.setdefault(tokenizer.joined(pair), len(vocab))  # other merges may lead to it, too
+    return tokenizer.with_model(vocab=vocab, merges=list(merges))
 
 
 def _new_merges(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, models
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from bertjax.base.files import MAX_JSON_BYTES, brief, naming_read_errors, read_bytes, read_json
 from bertjax.cloud.copies import local_copy
@@ -23,6 +23,7 @@ from bertjax.tokenization.base import (
     GENERIC_CLASS,
     SPECIAL_TOKENS,
     Layout,
+    SpecialTokens,
     Tokenizer,
     explaining_the_library,
     state,
@@ -135,11 +136,9 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
 def _say_settings(source: TokenizerFiles, actual: dict[str, Any]) -> None:
     """Warns of settings of tokenizer.json that the class of transformers would not take."""
     name = source.tokenizer_class
-    defaults = {}
     if source.kind == "WordPiece" and not (source.directory / CONFIG).is_file():
         name = name or "BertTokenizer"
-    if source.json:
-        defaults = _DEFAULTS.get(name, {})
+    defaults = _DEFAULTS.get(name, {}) if source.json else {}
     for flag, value in (defaults | source.config).items():
         if flag in FLAGS and value not in (actual.get(flag, value), None):
             by = "" if flag in source.config else f", as transformers' {name} has by default"
@@ -151,9 +150,8 @@ def _say_types(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
     model_type = source.model.get("model_type")
     if model_type not in ("bert", "electra", "ernie", "albert"):
         return
-    if source.model.get("type_vocab_size", 2) == 1 or not tokenizer.layout.second_type:
-        return
-    if source.config.get("model_input_names"):
+    has_types = source.model.get("type_vocab_size", 2) > 1 and tokenizer.layout.second_type
+    if source.config.get("model_input_names") or not has_types:
         return
     does = "as in transformers 5"
     if tokenizer.second_type:
@@ -172,10 +170,9 @@ def _wordpiece(source: TokenizerFiles) -> Tokenizer:
         layout = Layout(special_tokens=SPECIAL_TOKENS)
         return _wrapped(source, WordPieceTokenizer, layout, source.json["model"].get("unk_token"))
     vocab = read_vocab_txt(source.file)
-    flags = {"do_lower_case": not looks_cased(vocab)}
-    for name in ("do_lower_case", "tokenize_chinese_chars", "strip_accents"):
-        if name in source.flags:
-            flags[name] = source.flags[name]
+    flags = {"do_lower_case": not looks_cased(vocab), **source.flags}
+    known = ("do_lower_case", "tokenize_chinese_chars", "strip_accents")
+    flags = {name: flags[name] for name in known if name in flags}
     return WordPieceTokenizer(vocab, **flags, **source.common)
 
 
@@ -196,12 +193,10 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
             **source.common,
         )
     model = source.json["model"]
-    merges = []
-    for merge in model["merges"]:
-        if isinstance(merge, str):
-            merges.append(pair_of(merge, source.file))
-        else:
-            merges.append(tuple(merge))
+    merges = model["merges"]
+    if isinstance(next(iter(merges), None), str):  # as older files have them
+        merges = [pair_of(merge, source.file) for merge in merges]
+    merges = list(map(tuple, merges))
     if source.bare and not missing:
         if (read_json(vocab_file), read_merges(merges_file)) != (model["vocab"], merges):
             _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
@@ -217,17 +212,15 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
             f"{source.file} has merges whose second piece lacks the continuing_subword_prefix="
             f"{brief(prefix)!r}: download it again."
         )
-    known = {*model["vocab"]}
-    for token in source.json.get("added_tokens") or []:
-        known.add(token["content"])
+    added = source.json.get("added_tokens") or []
+    known = {*model["vocab"], *(token["content"] for token in added)}
     splits = [step.get("type") for step in steps(source.json.get("pre_tokenizer"))]
     if "ByteLevel" in splits and not prefix:
         kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= known else ByteLevelBPETokenizer
         return _wrapped(source, kind, kind.layout_of_class)
-    for layout in (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA):
-        if {*layout.special_tokens} <= known:
-            return _wrapped(source, BPETokenizer, layout, model.get("unk_token"))
-    return _wrapped(source, BPETokenizer, GEMMA, model.get("unk_token"))
+    layouts = (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA)
+    fitting = [layout for layout in layouts if {*layout.special_tokens} <= known]
+    return _wrapped(source, BPETokenizer, [*fitting, GEMMA][0], model.get("unk_token"))
 
 
 def _unigram(source: TokenizerFiles) -> Tokenizer:
@@ -246,7 +239,7 @@ def _unigram(source: TokenizerFiles) -> Tokenizer:
     flags: dict[str, Any] = {"do_lower_case": False, "keep_accents": True}
     if name == ALBERT_CLASS:
         flags = {flag: value for flag, value in source.flags.items() if flag in flags}
-    if name == DEBERTA:
+    elif name == DEBERTA:
         charsmap = b""
         flags |= {**_flags_of_deberta(source), "added": added}
     return UnigramTokenizer(
@@ -269,8 +262,7 @@ def _unigram_of_json(source: TokenizerFiles, name: str, pieces: Pieces) -> Unigr
     check_pieces(model["vocab"])
     own_pieces = [piece for piece, _ in model["vocab"]]
     if pieces and [piece for piece, _ in pieces] != own_pieces:
-        other = f"the {len(pieces)} in {source.bare}"
-        _refuse_two(source, f"{len(own_pieces)} pieces", other)
+        _refuse_two(source, f"{len(own_pieces)} pieces", f"the {len(pieces)} in {source.bare}")
     if model.get("unk_id") is None and not model.get("byte_fallback"):
         raise ValueError(
             f"{source.file} has no unk_id, so that the library cannot encode a text with a "
@@ -283,8 +275,8 @@ def _unigram_of_json(source: TokenizerFiles, name: str, pieces: Pieces) -> Unigr
         if source.tokenizer_class:  # as in transformers, it keeps pieces alone
             normalizer, words = steps_of_deberta(**_flags_of_deberta(source))
             changes = {
-                "normalizer": _sequence("normalizers", map(state, normalizer)),
-                "pre_tokenizer": _sequence("pretokenizers", map(state, words)),
+                "normalizer": state(normalizers.Sequence(normalizer)),
+                "pre_tokenizer": state(pre_tokenizers.Sequence(words)),
             }
         flags = {x: y for x, y in source.flags.items() if x not in _FLAGS_OF_DEBERTA}
         source = dataclasses.replace(source, flags=flags)
@@ -304,13 +296,9 @@ def _steps_of_albert(source: TokenizerFiles) -> dict[str, Any]:
     wanted = {flag: source.flags.get(flag, value) for flag, value in actual.items()}
     if wanted == actual:
         return {}
-    table = [step for step in normalizer if "precompiled_charsmap" in step]
-    normalizers = [*map(state, steps_of_albert(**wanted)), *table]
-    return {"normalizer": _sequence("normalizers", normalizers)}
-
-
-def _sequence(member: str, members: Any) -> dict[str, Any]:
-    return {"type": "Sequence", member: list(members)}
+    changed = state(normalizers.Sequence(steps_of_albert(**wanted)))
+    changed["normalizers"] += [step for step in normalizer if "precompiled_charsmap" in step]
+    return {"normalizer": changed}
 
 
 def _refuse_two(source: TokenizerFiles, what: str, other: str) -> None:
@@ -408,8 +396,8 @@ def _with_named_tokens(
     source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Layout, unk: str | None
 ) -> Layout:
     """Returns `layout` with the special tokens that the configs name, and the model's `unk`."""
-    special = layout.special_tokens
-    for name in special._fields:
+    named = {}
+    for name in SpecialTokens._fields:
         token = _content(source.config.get(f"{name}_token"))
         if name == "unk":
             token = unk or token
@@ -420,8 +408,8 @@ def _with_named_tokens(
                 f"{source.directory} has {name}_token={brief(repr(token), 60)}, which the "
                 f"vocabulary in {source.file.name} lacks: correct the name, or add the token."
             )
-        special = special._replace(**{name: str(token)})
-    return dataclasses.replace(layout, special_tokens=special)
+        named[name] = str(token)
+    return dataclasses.replace(layout, special_tokens=layout.special_tokens._replace(**named))
 
 
 def _check_readable(file: Path, part: str, step: Any) -> None:
@@ -508,21 +496,15 @@ def _add_tokens(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Adds the tokens that the files beside the vocabulary declare, as transformers 5 does."""
     _check_special(source, tokenizer)
     named = _named_tokens(source.config)
-    ids = {}
-    for token in source.json.get("added_tokens") or []:
-        ids[token["content"]] = token["id"]
+    ids = {token["content"]: token["id"] for token in source.json.get("added_tokens") or []}
     declared = source.config.get("added_tokens_decoder")
     if declared is None:
         declared = {}
         contents = [_content(token) for token in named]
         for token, index in read_optional(source.directory / ADDED).items():
             if token not in ids:
-                is_named = token in contents
-                declared[index] = {
-                    "content": token,
-                    "special": is_named,
-                    "normalized": not is_named,
-                }
+                settings = {"special": token in contents, "normalized": token not in contents}
+                declared[index] = {"content": token, **settings}
     tokens = {int(index): _added_token(token) for index, token in declared.items()}
     tokenizer.add_tokens([tokens[index] for index in sorted(tokens)])
     for index, token in tokens.items():

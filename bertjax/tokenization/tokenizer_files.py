@@ -132,11 +132,11 @@ def find_tokenizer(path: Path, do_lower_case: bool | None) -> TokenizerFiles:
         ValueError: the files are damaged, not supported, or contradict each other.
     """
     directory = path.parent
-    names = [path.name]
+    names = (path.name,)
     if path.is_dir():
         refuse_links_outside(path)
         directory = path
-        names = list(VOCABULARY_FILES)
+        names = VOCABULARY_FILES
     names = [name for name in names if (directory / name).is_file()]
     if not names:
         raise FileNotFoundError(
@@ -252,10 +252,8 @@ def _read_config(file: Path) -> dict[str, Any]:
                 check(name, config[name], kind)
         if config.get("split_special_tokens"):
             raise ValueError("split_special_tokens=True: without it, a text can have a mask.")
-    unknown = []
-    for name in config:
-        if name not in _TYPES and name not in _HARMLESS and not name.endswith("_token"):
-            unknown.append(name)
+    known = {*_TYPES, *_HARMLESS}
+    unknown = [name for name in config if name not in known and not name.endswith("_token")]
     if unknown:
         warn(f"{file} has fields of unknown meaning: {brief(unknown, 120)}")
     if "added_tokens_decoder" not in config:
@@ -271,12 +269,10 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
     vocab = model.get("vocab")
     if not isinstance(vocab, dict | list):
         raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
-    kind = model.get("type")
-    if not kind:  # older files do not name it
-        kind = "BPE" if "merges" in model else "WordPiece"
-        if isinstance(vocab, list):
-            kind = "Unigram"
-    model["type"] = str(kind)
+    implied = "BPE" if "merges" in model else "WordPiece"  # older files do not name it
+    if isinstance(vocab, list):
+        implied = "Unigram"
+    model["type"] = str(model.get("type") or implied)
     return content
 
 
