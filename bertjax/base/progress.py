@@ -5,13 +5,14 @@ second; the work itself only sets numbers, so that it is not slowed down.
 """
 
 import contextlib
+import dataclasses
 import importlib.util
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertjax.base import printable
 
@@ -58,6 +59,7 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+@dataclasses.dataclass
 class Progress:
     """The state of a piece of work, which began when this object was created.
 
@@ -65,14 +67,13 @@ class Progress:
     `what` is being done, such as "counting words"; `note` replaces the amount if it is not empty.
     """
 
-    def __init__(self, what: str, total: float | None = None, unit: str = ""):
-        self.what = what
-        self.total = total
-        self.unit = unit
-        self.done = 0.0
-        self.note = ""
-        self._began = time.monotonic()
-        self._lock = threading.Lock()
+    what: str
+    total: float | None = None
+    unit: str = ""
+    done: float = 0.0
+    note: str = ""
+    _began: float = dataclasses.field(default_factory=time.monotonic)
+    _lock: Any = dataclasses.field(default_factory=threading.Lock)
 
     def advance(self, amount: float = 1) -> None:
         """Adds `amount` to the work that is done; several threads may call this at a time."""
@@ -124,14 +125,15 @@ class Progress:
 
     def summary(self) -> str:
         """Returns a line of text about the finished work."""
-        amount = self.note
-        if not amount and self.unit == BYTES and self.done:
-            amount = file_size(self.done)
-        elif not amount and self.unit not in ("", BYTES):
+        amount = ""
+        if self.unit:
             amount = f"{self.done:,.0f} {self.unit}"
+        if self.unit == BYTES:
+            amount = file_size(self.done) if self.done else ""
+        amount = self.note or amount
         if amount:
-            return f"{self.what}: {amount} in {duration(self.seconds)}"
-        return f"{self.what}: {duration(self.seconds)}"
+            amount += " in "
+        return f"{self.what}: {amount}{duration(self.seconds)}"
 
 
 def file_size(number: float) -> str:

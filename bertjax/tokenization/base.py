@@ -90,13 +90,10 @@ class Tokenizer(abc.ABC):
     """Wraps a tokenizer of the `tokenizers` library, and adds the special tokens of a model family.
 
     The constructor of a subclass builds the wrapped tokenizer from a vocabulary; `wrap` takes one
-    as it is. All settings are read from the wrapped tokenizer.
+    as it is. Ids without a token are "" in `tokens`.
 
     Args:
-        backend: the tokenizer to wrap; ids without a token are "" in `tokens`.
-        layout: the special tokens, and their positions in texts and pairs.
-        model_max_length: the maximum input length of the model, in tokens, which `save` stores;
-            nothing is truncated to it.
+        model_max_length: the longest input of the model, in tokens, which `save` only stores.
         model_input_names: names of the arrays that a model is given; without token_type_ids, all
             token types are 0. None: input_ids, attention_mask and, if the layout has two token
             types, token_type_ids.
@@ -148,8 +145,11 @@ class Tokenizer(abc.ABC):
         self._pre_tokenizers = steps(state(backend.pre_tokenizer))
         with explaining_the_library():
             self._prompt_backend = backend
-            settings = {token.content: token.__getstate__() for token in self.added()}
-            self.added_tokens = {t: x for t, x in settings.items() if t not in special}
+            self.added_tokens = {
+                token.content: token.__getstate__()
+                for token in self.added()
+                if token.content not in special
+            }
             if backend.post_processor is None:
                 backend.post_processor = self._post_processor()
             self._text_backend = self._make_text_backend()
@@ -176,17 +176,18 @@ class Tokenizer(abc.ABC):
 
     def with_model(self, **changes: Any) -> Self:
         """Returns a copy whose model has other fields, and all tokens in its vocabulary."""
-        copied = copy.copy(self)
-        vars(copied).pop("_fields", None)
-        copied._read(self._copied(self._model(**changes), self.added()))
-        return copied
+        return self._with_backend(self._copied(self._model(**changes), self.added()))
 
     def with_parts(self, **parts: Any) -> Self:
         """Returns a copy with another normalizer, pre_tokenizer or decoder of the library."""
         backend = self._copied(self._prompt_backend.model, self.added())
         for name, part in parts.items():
             setattr(backend, name, part)
+        return self._with_backend(backend)
+
+    def _with_backend(self, backend: tokenizers.Tokenizer) -> Self:
         copied = copy.copy(self)
+        vars(copied).pop("_fields", None)
         copied._read(backend)
         return copied
 
@@ -216,11 +217,12 @@ class Tokenizer(abc.ABC):
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, but other added tokens are found.
-        added = self.added()
-        for index, token in enumerate(added):
+        added = []
+        for token in self.added():
             token.special = token.content in self.layout.special_tokens
             if token.special:
-                added[index] = AddedToken(self._hidden(token.content), special=True)
+                token = AddedToken(self._hidden(token.content), special=True)
+            added.append(token)
         backend = self._copied(self._text_model(), added)
         backend.encode_special_tokens = True
         return backend
@@ -234,8 +236,7 @@ class Tokenizer(abc.ABC):
         return f"\uffff{token}" if token in self.layout.special_tokens else token
 
     def _post_processor(self) -> processors.PostProcessor:
-        cls = self.layout.special_tokens.cls
-        sep = self.layout.special_tokens.sep
+        _, _, cls, sep, _ = self.layout.special_tokens
         between = f"{sep}:0 " * self.layout.separators
         second = self.layout.second_type
         return processors.TemplateProcessing(
@@ -323,9 +324,8 @@ class Tokenizer(abc.ABC):
         """
         if type(self) is not type(old):
             return f"{type(old).__name__} and {type(self).__name__} are different kinds"
-        for index, (before, token) in enumerate(
-            itertools.zip_longest(old.tokens, self.tokens[: old.vocab_size])
-        ):
+        tokens = itertools.chain(self.tokens, itertools.repeat(None))
+        for index, (before, token) in enumerate(zip(old.tokens, tokens, strict=False)):
             if token != before:
                 now = "is missing" if token is None else f"is {brief(token, 40)!r}"
                 return f"id {index} was {brief(before, 40)!r} and {now}"
@@ -382,8 +382,7 @@ class Tokenizer(abc.ABC):
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids [n] of a text, and each token's characters, int32 [n, 2]: start and end.
 
-        Ends are exclusive. Several tokens that encode one character, such as a Korean syllable, all
-        have the start and end of that character.
+        Ends are exclusive. Several tokens of one character all have its start and end.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -447,8 +446,6 @@ class Tokenizer(abc.ABC):
         """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.
 
         `longest` is the largest number of tokens that the model reads; None: `model_max_length`.
-        Without `tokenizer_config.json`, transformers would lower-case text for a cased BERT, and
-        return no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -524,17 +521,14 @@ def state(component: Any) -> Any:
 
 def steps(component: Any) -> list[dict[str, Any]]:
     """Returns the steps of a normalizer or pre-tokenizer in JSON, with sequences flattened."""
+    members = component
+    if isinstance(component, dict):
+        members = [value for value in component.values() if isinstance(value, list)]
+        if not members:
+            return [component]
     flat = []
-    left = [component]
-    while left:
-        step = left.pop()
-        if isinstance(step, list):
-            left.extend(reversed(step))
-        elif isinstance(step, dict):
-            members = [value for value in step.values() if isinstance(value, list)]
-            left.extend(members)
-            if not members:
-                flat.append(step)
+    for member in members if isinstance(members, list) else ():
+        flat += steps(member)
     return flat
 
 
@@ -591,13 +585,10 @@ def _write_if_changed(path: Path, content: bytes) -> None:
 
 Report = Callable[[str], None]
 
+# The most characters of the distinct words that `count_words` keeps in memory: about 1.2 million
+# English words, for which counting and training take about 1 GB.
 MOST_CHARACTERS = 10_000_000
-"""Default limit on the total length, in characters, of the distinct words that `count_words` keeps
-in memory. The limit corresponds to about 1.2 million English words, for which counting and training
-take about 1 GB of memory, mostly for the index of token pairs in the tokenizers library."""
 SHARE_KEPT = 0.5
-"""`count_words` drops rare words until the total length of the remaining words is at most
-`SHARE_KEPT * most_characters`."""
 
 
 def count_words(
@@ -607,11 +598,10 @@ def count_words(
 ) -> Counter[str]:
     """Counts how often each word occurs in the texts; returns {word: count}.
 
-    When the distinct words have more than `most_characters` characters in total, words counted once
-    so far are dropped, then words counted twice, and so on until the remaining words have at most
-    half as many. A dropped word that occurs again is counted from 0. Only then do the counts depend
-    on the order of the texts; `report` is called with a message after all texts. The limit is
-    checked between texts, so the words of a single text may exceed it.
+    When the distinct words have more than `most_characters` characters in total, the rarest so far
+    are dropped until the others have at most half as many. A dropped word that occurs again is
+    counted from 0. Only then do the counts depend on the order of the texts; `report` is called
+    with a message after all texts.
     """
     counts: Counter[str] = Counter()
     checked = size = dropped = highest = 0

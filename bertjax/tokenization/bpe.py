@@ -7,7 +7,6 @@ and in tokens that are found in a text before it is split, such as runs of space
 characters and writes rare ones as pieces of one byte each (Marone et al. 2025).
 """
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -104,9 +103,7 @@ class BPETokenizer(Tokenizer):
                 for step in steps(content[part]):
                     if "add_prefix_space" in step:
                         step["add_prefix_space"] = True
-            copied = copy.copy(self)
-            copied._read(tokenizers.Tokenizer.from_str(json.dumps(content)))
-            return copied
+            return self._with_backend(tokenizers.Tokenizer.from_str(json.dumps(content)))
         one = normalizers.Replace(Regex(r"\A  "), " ")  # where the text begins with a space
         return self.normalised_first(normalizers.Sequence([normalizers.Prepend(" "), one]))
 
@@ -252,11 +249,11 @@ class ByteLevelBPETokenizer(BPETokenizer):
         return ["bpe", self.tokens, self.merges, self.add_prefix_space]
 
     def settings(self) -> dict[str, Any]:
-        special = self.layout.special_tokens
-        names = {}
+        settings = super().settings() | {"add_prefix_space": self.add_prefix_space}
         if self.layout_of_class is ROBERTA:
-            names = {"bos_token": special.cls, "eos_token": special.sep}
-        return super().settings() | {"add_prefix_space": self.add_prefix_space, **names}
+            _, _, cls, sep, _ = self.layout.special_tokens
+            settings |= {"bos_token": cls, "eos_token": sep}
+        return settings
 
     def _vocabulary_files(self) -> dict[str, str]:
         vocab = numbered(self.tokens[: len(self._fields["vocab"])])
@@ -278,11 +275,9 @@ def train_bpe(
     """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. The vocabulary
-    includes the 256 bytes. The tokens `<s>`, `<pad>`, `</s>` and `<unk>` have the ids 0 to 3, as in
-    RoBERTa. The vocabulary does not depend on the order of the texts, unless `count_words` drops
-    rare words to bound memory; `report` is then called with a message. `model_max_length` is only
-    stored in the tokenizer. Raises ValueError if `vocab_size` is too small for the special tokens
-    and the bytes, or the texts contain no word.
+    includes the 256 bytes, and does not depend on the order of the texts, unless `count_words`
+    drops rare words; `report` is then called with a message. Raises ValueError if `vocab_size` is
+    too small for the special tokens and the bytes, or the texts contain no word.
     """
     options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "report": report}
     vocab, merges = _learn(texts, ROBERTA_ORDER, **options)
@@ -345,11 +340,7 @@ def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class ModernBertTokenizer(ByteLevelBPETokenizer):
-    """The tokenizer of ModernBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
-
-    Texts are normalised to NFC. All token type ids are 0. The arguments are documented in
-    `ByteLevelBPETokenizer`.
-    """
+    """The tokenizer of ModernBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`, after NFC."""
 
     tokenizer_class = GENERIC_CLASS
     layout_of_class = Layout(special_tokens=SPECIAL_TOKENS, second_type=0)

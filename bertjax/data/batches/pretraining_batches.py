@@ -7,6 +7,7 @@ together) is the same for any number of hosts.
 """
 
 import bisect
+import dataclasses
 import functools
 import itertools
 import re
@@ -90,7 +91,7 @@ class Rows:
     def _explained(self, shard: int, row: int | None, error: Exception) -> Exception:
         reason = brief(error, 200)
         path = self._shards[shard]
-        has_failed = _FAILED_CALL.search(str(error)) is not None
+        has_failed = _FAILED_CALL.search(str(error))
         try:
             with addresses.naming_bucket_errors(path), addresses.place(path).open("rb") as file:
                 while file.read(1 << 22):
@@ -103,9 +104,7 @@ class Rows:
                 f"{path} cannot be read ({reason}): make it readable, then run the same command "
                 "again."
             )
-        where = path
-        if row is not None:
-            where = f"Row {row} of {path}"
+        where = path if row is None else f"Row {row} of {path}"
         return ValueError(
             f"{where} cannot be read, because it is damaged ({reason}): run the prepare command "
             "again, which writes it again."
@@ -129,8 +128,7 @@ def files_to_keep_open(wanted: int) -> int:
     if soft < needed:
         soft = needed if hard == unlimited else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    free = soft - _OTHER_FILES
-    return max(min(wanted, free), _LEAST_SHARDS)
+    return max(min(wanted, soft - _OTHER_FILES), _LEAST_SHARDS)
 
 
 class RowFormat(NamedTuple):
@@ -225,14 +223,14 @@ def _endless_rows(sources: Sequence[RowSource], seed: Sequence[int]) -> grain.Ma
     return grain.MapDataset.select_from_datasets(rows, _DrawByWeights(weights))
 
 
+@dataclasses.dataclass
 class _MaskedRows:
     """Rows of prepared data, masked; the masks of a row depend on `seed` and on its index."""
 
-    def __init__(self, rows: grain.MapDataset, masking, form, seed):
-        self.rows = rows
-        self._seed = tuple(seed)
-        self._masking = masking
-        self._form = form
+    rows: grain.MapDataset
+    masking: Masking
+    form: RowFormat
+    seed: Sequence[int]
 
     def read(self, indices: Sequence[int]) -> Any:
         return self.rows._getitems(indices)
@@ -241,9 +239,9 @@ class _MaskedRows:
         blocks = []
         for start in range(0, len(indices), ROWS_PER_BLOCK):
             block = indices[start : start + ROWS_PER_BLOCK]
-            bits = random_bits(self._seed, block, self._form.row_length)
+            bits = random_bits(self.seed, block, self.form.row_length)
             rows = self.read(block)
-            blocks.append(make_batch(rows, self._masking, self._form, bits))
+            blocks.append(make_batch(rows, self.masking, self.form, bits))
         return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
 
 
@@ -308,7 +306,6 @@ class HeldOutRows:
         shards: Any = Rows(paths)
         rows = grain.MapDataset.source(shards)
         self._rows = _MaskedRows(rows, masking, form, (seed,))
-        self._masking = masking
         count = len(self._rows.rows)
         self._sample = np.arange(count)
         if count > max_rows:
@@ -340,9 +337,10 @@ class HeldOutRows:
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
         """How often each maskable token occurs in all hosts' rows, int64 [maskable tokens]."""
-        counts = np.zeros(self._masking.vocab_size, np.int64)
+        masking = self._rows.masking
+        counts = np.zeros(masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):
             indices = self._sample[start : start + ROWS_PER_READ]
             for row in self._rows.read(indices.tolist()):
                 counts += np.bincount(row.input_ids, minlength=len(counts))
-        return counts[self._masking.maskable]
+        return counts[masking.maskable]
