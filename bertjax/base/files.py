@@ -67,7 +67,7 @@ def naming_write_errors(place: str | Path, consequence: str = "") -> Iterator[No
     """Re-raises an OSError of the `with` block with a message that names `place` and a remedy.
 
     `consequence`, such as "its old content is unchanged", is appended to the reason. An OSError
-    without an errno is raised unchanged, because its message already names the file and a remedy.
+    without an errno already names the file.
     """
     try:
         yield
@@ -99,10 +99,7 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
 
     If the `with` block raises an error or does not create the file, `path` is unchanged. `unique`
     gives the temporary file a random name, for a `path` that several processes or machines may
-    write at the same time.
-
-    Raises:
-        OSError: the disk is full or fails.
+    write at the same time. Raises OSError if the disk is full or fails.
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.tmp")
@@ -158,9 +155,8 @@ def naming_read_errors(
 ) -> Iterator[None]:
     """Converts errors that the content of `file` causes to a ValueError that names `file`.
 
-    Use this context to read files that other programs may have written: a missing entry, a value of
-    a wrong type and a number out of range all become a ValueError, which ends with `remedy`.
-    A ValueError of at most MAX_MESSAGE characters that already names `file` is raised unchanged.
+    A missing entry, a value of a wrong type and a number out of range all become a ValueError,
+    which ends with `remedy`. A short ValueError that already names `file` is raised unchanged.
     """
     try:
         yield
@@ -184,13 +180,8 @@ def read_json(
 ) -> Any:
     """Reads a UTF-8 JSON file, with or without a byte order mark, and returns its content.
 
-    Args:
-        max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
-        kind: the type of the content: `dict` for a JSON object, or `list` for a JSON array.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not JSON, is too large, or its content is not of the type `kind`.
+    Parsing needs up to 24 times the size of the file in memory. Raises OSError, or ValueError if
+    the file is not JSON, is too large, or its content is not of the type `kind`, dict or list.
     """
     try:
         content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
@@ -274,8 +265,7 @@ def refuse_links_outside(directory: str | Path) -> None:
 
     A stranger's files could otherwise make their user read, write or publish a private file, such
     as a token. `directory` itself may be a link. In the cache of the Hugging Face Hub, links to the
-    blobs of the repository are allowed, and BERTJAX_FOLLOW_LINKS=1 allows all links. What vanishes
-    meanwhile, as in the directory of a run, is left out.
+    blobs of the repository are allowed, and BERTJAX_FOLLOW_LINKS=1 allows all links.
     """
     if is_remote(directory) or os.environ.get("BERTJAX_FOLLOW_LINKS") == "1":
         return

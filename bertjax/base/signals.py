@@ -184,12 +184,9 @@ class StopSignal:
     same step. A request to stop is never lost, because every call after the signal sends it again.
 
     `saved.saved_step` is the step of the newest complete checkpoint (0: none, None: it changes
-    now). If it is the last step, a signal ends the run within seconds: by itself, or by
-    `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later. `hosts` is the
-    `HostWatch` of the run, and `clock.step` the number of training steps that are done.
-
-    `received` is whether this process got a signal, and `agreed` whether all hosts have agreed to
-    stop.
+    now). If it is `clock.step`, the last step, a signal ends the run within `GRACE_SECONDS`, or
+    later during compilation. `hosts` is the `HostWatch` of the run. `received` is whether this
+    process got a signal, and `agreed` whether all hosts have agreed to stop.
     """
 
     def __init__(self, saved: Any, hosts: Any, clock: Any) -> None:
@@ -337,11 +334,10 @@ def run_reporting_errors(
 ) -> int:
     """Calls `run` and returns the exit status; prints expected errors on standard error.
 
-    Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
-    device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, their
-    traceback is printed as well. `memory_remedy` names the flags with which the command needs less
-    memory. `trains` gives Ctrl-C the exit status of SIGTERM; what is printed is then a mere log,
-    of which a part may be lost.
+    Expected errors are ValueError, OSError, ImportError, and a lack of memory, for which
+    `memory_remedy` names flags; BERTJAX_TRACEBACK=1 prints their traceback as well. `trains` gives
+    Ctrl-C the exit status of SIGTERM; what is printed is then a mere log, of which a part may be
+    lost.
 
     The status is 0 for success; 1 for an expected error; 75 (`STOPPED`) after a signal to a command
     that resumes its work if it is run again; 130 if Ctrl-C stopped any other work; and 141 if the

@@ -87,11 +87,8 @@ def open_dataset(name: str) -> HubDataset:
     Of `name`, hf:OWNER/NAME@REVISION:CONFIG:SPLIT, all but hf:OWNER/NAME may be left out. The
     default configuration is the only one, or "default"; the default split is "train".
 
-    Raises:
-        FileNotFoundError: there is no such dataset or revision.
-        OSError: the Hub cannot be reached.
-        PermissionError: the dataset is gated or private.
-        ValueError: the name is malformed, or there is no such configuration or split.
+    Raises the errors of `explained_hub`, or ValueError if the name is malformed or there is no such
+    configuration or split.
     """
     match = _NAME.fullmatch(name.removeprefix(HUB_PREFIX))
     if match is None:
@@ -258,9 +255,7 @@ def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> 
 def download(file: HubFile) -> Path:
     """Downloads a file into the local cache of the Hub, unless it is there; returns its path.
 
-    Raises:
-        OSError: the file cannot be downloaded, after several attempts.
-        PermissionError: the dataset is gated or private.
+    Raises the errors of `explained_hub`, OSError only after several attempts.
     """
     import huggingface_hub
 
@@ -410,12 +405,8 @@ FILES_OF_MODELS = (
 def create_repository(repository: str, *, private: bool = False) -> None:
     """Creates a model repository, OWNER/NAME, unless it exists; checks the user's rights.
 
-    A run calls this function before its first step, so that it does not fail at its end.
-
-    Raises:
-        OSError: the Hub cannot be reached.
-        PermissionError: there is no token, or it may not write to this repository.
-        ValueError: the name is not OWNER/NAME.
+    A run calls this function before its first step, so that it does not fail at its end. Raises
+    OSError, PermissionError for the token, or ValueError if the name is not OWNER/NAME.
     """
     import huggingface_hub  # a slow import
     from huggingface_hub import constants  # version 2 has it only as a module of its own
@@ -447,12 +438,8 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
     """Uploads the files of a model to a branch, as one commit that makes all visible at once.
 
     Hidden files are not uploaded, nor are files that the Hub has already, also of an interrupted
-    upload. A branch that does not exist is created from the main branch. Failed requests are
-    repeated. The repository OWNER/NAME must exist.
-
-    Raises:
-        OSError: the Hub could not be reached in several attempts.
-        PermissionError: the token may not write to this repository.
+    upload. A branch that does not exist is created from the main branch. The repository OWNER/NAME
+    must exist. Raises OSError after several attempts, or PermissionError.
     """
     import huggingface_hub
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -521,15 +508,11 @@ def fetch(
 ) -> Path:
     """Downloads files of a model or dataset on the hub; returns the local folder with the files.
 
-    Args:
-        patterns: glob patterns of the names of the files to download; files downloaded before are
-            read from the local cache of the hub.
-        revision: the branch, tag or commit.
-        remedy: text that ends the error message, such as another way to get the files.
+    `patterns` are globs of their names; files downloaded before are read from the local cache of
+    the hub. `remedy` ends the message of errors.
 
     Raises:
-        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache; or it
-            is not in the cache, and HF_HUB_OFFLINE forbids to ask the hub.
+        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache.
         PermissionError: the model or dataset is gated, or the token has no right to read it.
     """
     import huggingface_hub  # a slow import, and most models are local

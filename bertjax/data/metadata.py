@@ -77,7 +77,7 @@ class LengthSummary(Checked):
 
     Attributes:
         shards: the shards, in the order of the chunks of text that their rows were made from.
-        tokens: number of tokens in all rows, [CLS] and [SEP] included.
+        tokens: number of tokens in all rows, special tokens included.
         labels: {label: number of sequences}: "1" for sentence pairs with a random second segment or
             swapped segments, "0" for other sentence pairs, "-1" for no label.
         random_from_same_document: number of NSP pairs whose random second segment is from the same
@@ -149,12 +149,10 @@ class Metadata(Checked):
         settings: values of the flags of `prepare` that determine the rows.
         inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
         tokenizer_fingerprint: hash of the vocabulary and the settings of the tokenizer.
-        objective: the pretraining objective: "nsp", "sop", "mlm" or "full_sentences".
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
             "long_lines_cut", ...; and "unknown_tokens", the number of unknown tokens ([UNK]).
         splits: statistics of "train" and, if documents were held out, of "eval".
-        format_version: version of the format of `metadata.json` and of the records.
         sources: the sources of a mixture, in the order of their shards in `splits`, or None.
     """
 
@@ -278,9 +276,7 @@ def _check_sources(metadata: Metadata) -> None:
 def read_metadata(directory: str | Path) -> Metadata:
     """Returns the metadata of a prepared directory without checking the shards.
 
-    Raises:
-        FileNotFoundError: there is no metadata.json, so the directory may be incomplete.
-        ValueError: metadata.json is not valid.
+    Raises FileNotFoundError, or ValueError if metadata.json is not valid.
     """
     path = place(directory) / METADATA_FILE
     if not path.is_file():
@@ -301,11 +297,8 @@ def read_metadata(directory: str | Path) -> Metadata:
 def open_prepared(directory: str | Path, lengths: Collection[int] | None = None) -> Metadata:
     """Returns the metadata of a prepared directory; checks that the shards are complete.
 
-    Only the shards of the maximum `lengths`, if set, are checked.
-
-    Raises:
-        FileNotFoundError: there is no metadata.json, or shards are missing.
-        ValueError: metadata.json is not valid, or a shard has another number of records.
+    Only the shards of the maximum `lengths`, if set, are checked. Raises FileNotFoundError if
+    files are missing, or ValueError if one is not valid or has another number of records.
     """
     metadata = read_metadata(directory)
     missing: list[str] = []

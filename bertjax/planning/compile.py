@@ -41,13 +41,12 @@ class Plan:
         device: the kind of the devices, as jax names it.
         chips: the number of chips, of which each has one or two devices.
         phase: the index of the phase in the config.
-        num_rows: the rows of all `num_steps` steps of the phase, with those of a batch-size
-            warm-up.
+        num_rows: the rows of all `num_steps` steps of the phase.
         mesh: {axis of the mesh: number of devices}.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
-            upper bound of the memory in use) and `available`. If the train step does not fit,
-            `memory` has only the keys `peak` and `available`.
+            upper bound of the memory in use) and `available`; of a step that does not fit, only
+            `peak` and `available`.
         flops: the FLOP of the matrix multiplications of a train step, without recomputation.
         compute_seconds: `flops` over the peak FLOP/s of a device.
         communication_seconds: the bytes that a device sends per step, over its link bandwidth.
@@ -55,9 +54,8 @@ class Plan:
             `memory_traffic`; empty if the train step does not fit.
         memory_seconds: the bytes of `traffic` over the bandwidth of the memory.
         watts_per_chip: the maximum power of a chip or GPU; None if its maker has not published it.
-        advice: flags with which the train step would fit, each verified by compiling the step; or
-            one sentence that says that none of the tried flags suffices. Empty if the step fits,
-            or if no advice was requested.
+        advice: flags with which the train step would fit, each verified by compiling the step, or
+            one sentence that none of those tried suffices; empty if it fits.
     """
 
     topology: str
@@ -111,11 +109,7 @@ class DoesNotFit(Exception):
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
     """Compiles the train step of phase `index` of a config for `topology`; returns the plan.
 
-    If the train step does not fit in device memory and `advise` is True, `Plan.advice` is set.
-
-    Raises:
-        ValueError: the mesh, batch size, model or attention kernel of the config does not suit the
-            devices of the topology.
+    Raises ValueError if the mesh, batch size, model or attention kernel does not suit the devices.
     """
     plan = _try(config, index, topology)
     if plan.fits or not advise:

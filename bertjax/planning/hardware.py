@@ -122,9 +122,7 @@ def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
     XLA_PYTHON_CLIENT_MEM_FRACTION. Among several nodes, data moves as fast as NVLink, or as all
     network cards of a node together, whichever is slower.
 
-    Raises:
-        ValueError: there are no such nodes.
-        ImportError: the compiler for GPUs is not installed.
+    Raises ValueError if there are no such nodes, or ImportError without the compiler.
     """
     version, _, number = name.partition(":")
     if not number.isdecimal() or not 1 <= int(number) <= MOST_PER_NODE:
@@ -279,12 +277,8 @@ def tpu_slice(name: str) -> Topology:
     """Returns the TPU slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
 
     The version must be one of `CHIPS`. The link bandwidth of a device is an equal share of the
-    links of its chip.
-
-    Raises:
-        ValueError: no TPU slice has this `name`, or the installed version of libtpu describes the
-            slice with a wrong number of devices.
-        ImportError: the compiler for TPUs is not installed.
+    links of its chip. Raises ValueError if no TPU slice has this `name`, or libtpu describes it
+    with a wrong number of devices, or ImportError without the compiler.
     """
     version, _, shape = name.partition(":")
     chip = CHIPS[version]
@@ -351,11 +345,8 @@ def is_gpu(name: str) -> bool:
 def get_topology(name: str, num_nodes: int = 1) -> Topology:
     """Returns the TPU slice `name`, such as v3:4x4, or `num_nodes` nodes of GPUs, such as h200:8.
 
-    `num_nodes` has no effect on a TPU slice, whose name gives all of its chips.
-
-    Raises:
-        ValueError: no hardware has this name.
-        ImportError: the compiler for the hardware is not installed.
+    `num_nodes` has no effect on a TPU slice, whose name gives all of its chips. Raises ValueError
+    if no hardware has this name, or ImportError without its compiler.
     """
     version, colon, shape = name.partition(":")
     if is_gpu(name):

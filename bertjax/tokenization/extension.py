@@ -48,11 +48,8 @@ class WordChoice:
     well, so that the model sees no unknown combination of pieces; both are then chosen only if the
     tokens that they save per entry are among the highest.
 
-    Args:
-        counts: {word: how often it occurs}.
-        splits: {word: its pieces in the present vocabulary}, for the same words; a word that the
-            vocabulary cannot express has no pieces, and is not chosen.
-        resplit: splits a word with one more entry.
+    `counts` is {word: how often it occurs}, and `splits` {word: its pieces in the present
+    vocabulary}, which are () for a word that it cannot express.
     """
 
     def __init__(self, counts: Mapping[str, int], splits: Mapping[str, Split], resplit: Resplit):
@@ -65,7 +62,7 @@ class WordChoice:
         """Returns at most `add` words, in the order in which they were chosen.
 
         All of them occur at least `min_frequency` times, except longer words that another choice
-        would change. Of words that save equally many tokens, the alphabetically first is chosen.
+        would change.
         """
         frequent = [word for word in self._sorted if self._counts[word] >= min_frequency]
         several = [word for word in frequent if len(self._splits[word]) > 1]

@@ -48,10 +48,10 @@ Pieces = list[tuple[str, float]]
 _TRAINING_THREADS = 4
 # Maximum length of a word in bytes; the library skips longer words.
 _LONGEST_WORD = 1 << 20
+# Values of `model_type` of a SentencePiece file, and of `type` of its pieces.
 _UNIGRAM = 1
-"""The value of `model_type` in the SentencePiece file of a unigram model."""
-_CONTROL, _USER_DEFINED = 3, 4
-"""Values of `type` of pieces in a SentencePiece file."""
+_CONTROL = 3
+_USER_DEFINED = 4
 # The first fields, in order of their numbers, of the messages in sentencepiece_model.proto.
 _MESSAGES = {
     "SentencePiece": "piece=STRING score=FLOAT type=INT32",
@@ -65,13 +65,11 @@ class UnigramTokenizer(Tokenizer):
     """The unigram tokenizer of ALBERT, XLM-RoBERTa, CamemBERT or DeBERTa-v2.
 
     Pairs of texts are encoded as `[CLS] A [SEP] B [SEP]` for ALBERT and DeBERTa, and as
-    `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT. Further arguments are documented in
-    `Tokenizer`.
+    `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT.
 
     Args:
         pieces: the (piece, log probability) pairs, in the order of their ids.
-        tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer, CamembertTokenizer or
-            DebertaV2Tokenizer.
+        tokenizer_class: one of `LAYOUTS`.
         charsmap: the precompiled normalization table of a SentencePiece file; b"": no table.
         do_lower_case: whether to lower-case the text; must be False except for ALBERT and DeBERTa.
         keep_accents: whether to keep the marks of all scripts, such as accents; must be True except
@@ -187,9 +185,8 @@ class UnigramTokenizer(Tokenizer):
     def word_starts(self) -> np.ndarray:
         """Whether each piece of the vocabulary starts a word, bool [vocab_size].
 
-        A piece whose first character is a letter, mark or digit continues the previous word. Other
-        pieces start a word: special tokens, pieces that begin with a space, and punctuation marks,
-        which are separate words as in google-research/albert.
+        Those that begin with a letter, mark or digit do not; punctuation marks are separate words,
+        as in google-research/albert.
         """
         special = set(self.layout.special_tokens)
         return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])

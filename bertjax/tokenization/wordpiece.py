@@ -180,9 +180,8 @@ def train_wordpiece(
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
-    does not depend on the order of the texts, unless `count_words` drops rare words to bound
-    memory; `report` is then called with a message. `model_max_length` is only stored in the
-    tokenizer. Raises ValueError if the texts contain no word of at most 100 characters.
+    does not depend on the order of the texts, unless `count_words` drops rare words; `report` is
+    then called with a message. Raises ValueError if no word has at most 100 characters.
     """
     by_word = split == "words"
     lowers = do_lower_case and by_word
@@ -248,11 +247,9 @@ def _check_words(words: Counter[str], left_out: Counter[str], report: Report | N
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
     """Learns the tokens of a WordPiece vocabulary from word counts; returns them in order of ids.
 
-    The special tokens come first, then single characters, then single characters with the prefix
-    `##`, and then longer tokens, which the trainer merges from pairs of tokens. By default, the
-    trainer of the tokenizers library assigns ids to the `##` characters in the random order of a
-    hash table, and breaks ties between pairs of tokens by these ids. To make the vocabulary
-    deterministic, this function passes all characters to the trainer in a fixed order.
+    The special tokens come first, then single characters, then those with the prefix `##`, and then
+    longer tokens. All characters are passed to the trainer in a fixed order, because its own order
+    of the `##` characters, by which it breaks ties, is random.
     """
     characters: Counter[str] = Counter()
     for word, count in words.items():

@@ -71,8 +71,7 @@ def claim(
 ) -> Metadata | None:
     """Creates the output directory, or checks that it was begun with the same settings.
 
-    Returns the metadata if the directory is already complete, so that nothing remains to be
-    prepared; returns None if data must be prepared.
+    Returns the metadata if the directory is already complete, else None.
 
     Args:
         plan: the settings, inputs, sources of a mixture and tokenizer that determine the output, as
@@ -80,9 +79,8 @@ def claim(
         overwrite: whether to delete the files of an earlier run first.
         part: (i, n) if this run prepares part i of n; the files of other parts are never deleted.
 
-    Raises:
-        ValueError: `directory` is a file, or contains data that was prepared with other settings or
-            files that `prepare` did not write; or `overwrite` would delete files of other parts.
+    Raises ValueError if `directory` is a file, or contains data of other settings or files that
+    `prepare` did not write; or `overwrite` would delete files of other parts.
     """
     # The plan as it would be read back from JSON, where tuples are lists.
     plan = json.loads(json.dumps(plan))
@@ -111,8 +109,7 @@ def claim(
             )
         else:
             old_plan = None
-    metadata = _complete(directory)
-    if metadata is not None:
+    if metadata := _complete(directory):
         return _with_weights(directory, metadata, plan)
     with naming_write_errors(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -178,12 +175,12 @@ def contents_of(files: Sequence[str], directory: Path) -> dict[str, Any]:
 
 
 def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> Metadata:
-    weights = [source["weight"] for source in plan.get("sources", ())]
-    sources = metadata.sources or []
-    if weights == [source.weight for source in sources]:
+    sources = []
+    for source, planned in zip(metadata.sources or (), plan.get("sources", ()), strict=True):
+        sources.append(dataclasses.replace(source, weight=planned["weight"]))
+    if sources == (metadata.sources or []):
         return metadata
-    changed = [dataclasses.replace(s, weight=w) for s, w in zip(sources, weights, strict=True)]
-    metadata = dataclasses.replace(metadata, sources=changed)
+    metadata = dataclasses.replace(metadata, sources=sources)
     write_text(directory / METADATA_FILE, metadata.to_json(), unique=True)
     print("The weights of the sources have changed; the rows remain the same.", flush=True)
     return metadata
@@ -211,11 +208,7 @@ def locked(directory: Path, shard: str | None) -> Iterator[None]:
     """Locks the output directory, or the part `shard` ("i/n"), against other `prepare` processes.
 
     A directory in a bucket is not locked, because writes to a bucket are atomic, nor is a complete
-    directory without write permission.
-
-    Raises:
-        Locked: another process prepares the directory or part; the message names the process.
-        OSError: the directory is incomplete and cannot be written.
+    directory without write permission. Raises Locked, or OSError if it cannot be written.
     """
     if is_remote(directory) or (directory.exists() and not directory.is_dir()):
         yield
@@ -339,8 +332,7 @@ def clear(directory: Path) -> None:
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
     """Writes the file that marks part i of n as finished, where `part` is (i, n).
 
-    `chunks` is the number of chunks of the whole input, and `counts` is {reason: how often text of
-    the input was skipped or cut}.
+    `chunks` and `counts` are the `chunks` and `reader_counts` of `finish`.
     """
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
@@ -552,15 +544,9 @@ def join_shards(
 ) -> list[list[Shard]]:
     """Joins the shards of all chunks of one split and length; returns the new ones of each source.
 
-    Args:
-        name: the beginning of the file names of the joined shards, such as "train-128".
-        sources: for each source, the shards of its chunks, in the order of the chunks.
-        several: whether other processes may join the same shards at the same time; they then write
-            the same bytes.
-
-    Raises:
-        OSError: a shard cannot be read or written.
-        ValueError: a shard of a chunk is damaged.
+    `name`, such as "train-128", begins the file names of the joined shards. `sources` are, for each
+    source, the shards of its chunks, in their order. If `several`, other processes may join the
+    same shards at the same time, and write the same bytes.
     """
     least = _least(itertools.chain.from_iterable(sources))
     groups_of_sources = [list(_groups(shards, least)) for shards in sources]

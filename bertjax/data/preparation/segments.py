@@ -1,14 +1,11 @@
 """Objectives of pretraining and their examples: sentence pairs, segments, rows of full sentences.
 
 The objectives are next sentence prediction (Devlin et al. 2018, 3.1 and A.2), sentence order
-prediction (Lan et al. 2019, 3.1), and masked language modelling alone (Liu et al. 2019, 4.2). A new
-objective needs a name in the type `ObjectiveName`, an entry in OBJECTIVES, and a function that
-makes the examples.
+prediction (Lan et al. 2019, 3.1), and masked language modelling alone (Liu et al. 2019, 4.2).
 
 A document is a list of boundaries, the positions in one long array of token ids where its
 sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
-14..19. An example consists of positions in this array of token ids, so no token is copied. This
-module masks no tokens, because masks change every epoch and are drawn when a row is read.
+14..19. An example consists of positions in this array of token ids, so no token is copied.
 """
 
 import dataclasses
@@ -125,8 +122,8 @@ def _truncate(
 ) -> tuple[int, int, int, int]:
     """Shortens the segments A and B to at most `max_tokens` tokens together.
 
-    The result has the distribution of removing one token at a time from the longer segment (from B
-    if both are equally long), at random from its beginning or its end.
+    It is as if one token at a time went from the longer segment (from B if both are equally long),
+    at random from its beginning or its end.
     """
     a_length = a_end - a_start
     b_length = b_end - b_start

@@ -157,17 +157,12 @@ def _one_tokenizer_thread() -> Iterator[None]:
 def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, options: str) -> None:
     """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
-    Args:
-        prepare_part: function that prepares part i. The workers call it, so the input and the
-            output must have the same paths on the machines of all workers.
-        parts: number of parts; a worker prepares one part at a time.
-        runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
-        options: the pipeline options of Beam in one string, such as "--project=P --region=R".
+    The workers call it, so the input and the output must have the same paths on all machines.
+    `runner` is "direct" for this machine, or the name of a Beam runner; `options` are the pipeline
+    options of Beam in one string, such as "--project=P --region=R".
 
-    Raises:
-        ImportError: Beam is not installed.
-        ValueError: Beam has no such runner, or rejects the options.
-        OSError: the preparation of a part failed.
+    Raises ImportError without Beam, ValueError if Beam has no such runner or rejects the options,
+    or OSError if the preparation of a part failed.
     """
     try:
         import apache_beam as beam  # pyright: ignore[reportMissingImports]

@@ -78,9 +78,9 @@ class _Opened(NamedTuple):
 
 
 class Corpus:
-    """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
+    """A text corpus: the constructor finds and checks the inputs, `documents` reads them.
 
-    `inputs` are the inputs of `PrepareConfig.input`; each weighted one is a source of a mixture.
+    `inputs` are those of `PrepareConfig.input`; each weighted one is a source of a mixture.
 
     Attributes:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
@@ -96,10 +96,8 @@ class Corpus:
             first MOST_REMEMBERED, and "records_without_text", the lines of JSON and rows of Parquet
             whose text is null.
 
-    Raises:
-        ValueError: there are no inputs, an input cannot be read, a weight is not positive, or a
-            source has no weight while others have one.
-        FileNotFoundError: an input does not exist.
+    Raises FileNotFoundError, or ValueError if there are no inputs, an input cannot be read, or
+    weights are missing or not positive.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):

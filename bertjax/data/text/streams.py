@@ -59,9 +59,8 @@ MAX_JSON_CHARACTERS = 1 << 24
 def find_files(pattern: str) -> list[str]:
     """Returns the file at a path, the files that match a glob, or all files below a directory.
 
-    The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped,
-    and a file to which several links lead is returned once.
-    Raises FileNotFoundError if there is no file.
+    They are sorted by path. Hidden files in a directory are skipped, and a file to which several
+    links lead is returned once. Raises FileNotFoundError if there is no file.
     """
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
@@ -208,11 +207,8 @@ def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
 
     The name of a text in a tar archive is `ARCHIVE:MEMBER`.
 
-    Raises:
-        ValueError: the file begins with binary data, or has more than MAX_DEPTH layers of
-            compression and archives.
-        DamagedInput: a subclass of ValueError; the file is damaged or truncated, or a decompression
-            bomb.
+    Raises ValueError if the file begins with binary data or has more than MAX_DEPTH layers, or
+    DamagedInput if it is damaged or truncated, or a decompression bomb.
     """
     before = counter.count
     with contextlib.ExitStack() as stack:
@@ -516,17 +512,16 @@ def read_lines(
     Args:
         name: name of the stream for error messages.
         stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
-        errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
+        errors: "strict" or "replace", as in `bytes.decode`.
         counts: its entry "long_lines_cut" is increased by 1 for each line that is split, and
             "replaced_characters" by the number of characters that replace invalid bytes.
         limit: number of characters above which a line is split into several lines at white space,
             at positions that depend only on the text of the line; None for JSON, whose lines must
             be parsed whole.
 
-    Raises:
-        ValueError: the stream is not UTF-8 and `errors` is "strict", or more than MOST_REPLACED of
-            its characters had to be replaced; or `limit` is None and a line is longer than
-            MAX_JSON_CHARACTERS.
+    Raises ValueError if the stream is not UTF-8 and `errors` is "strict", or more than
+    MOST_REPLACED of its characters had to be replaced; or a line of JSON is longer than
+    MAX_JSON_CHARACTERS.
     """
     longest = limit or MAX_JSON_CHARACTERS
     line = ""  # the current one, incomplete

@@ -195,9 +195,8 @@ def open_tfds_splits(
         splits: names of the splits to open; None: all splits.
         hint: text appended to every error message, such as another way to get the data.
 
-    Raises:
-        ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
-            a package that is not installed, such as TensorFlow.
+    Raises ValueError if the dataset is unknown, cannot be downloaded or read, or must be prepared
+    with a package that is not installed, such as TensorFlow.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
