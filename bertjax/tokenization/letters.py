@@ -96,53 +96,61 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
             word = unicodedata.normalize("NFC", word)
         return "".join(tokenizer.normalise(word).split())
 
-    def interest(word: str) -> tuple[bool, bool, bool, int]:
-        after = normal(word)
-        marks = _marks(word)
-        changes = _marks(after) < marks or (_is_composed(word) and not _is_composed(after))
-        return changes, marks > 0, word.lower() != word, words[word]
-
     total = words.total()
-    word = max(words, key=interest)
     strips = normal("\u00e9") == "e"
-    case = "keep their case"
-    flags = []
-    if normal("A") == "a":
-        case = "are lower-cased"
-        flags.append("--no_do_lower_case keeps case")
-    if strips:
-        flags.append("--no_strip_accents keeps marks")
-    remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
-    marks = "lose" if strips else "keep"
-    changed = sum(count for other, count in words.items() if normal(other) != other)
-    what = f"{word!r} {_becomes(word, normal(word), changed / total)}"
-    said = [f"Letters {case} and {marks} their marks: {what}{remedy}."]
+    said = [_about_case_and_marks(words, normal, strips)]
     if strips and (share := marked_share(words)) > MARKED_SHARE:
         said.append(
             f"warning: the tokenizer strips marks, which {share:.1%} of the letters have outside "
             "of Latin, Greek and Cyrillic, such as vowel signs, or takes syllables of Hangul "
             "apart: take a tokenizer that keeps them."
         )
-    signs = decomposed = 0
-    example = ""
-    for other, count in words.items():
-        composed = unicodedata.normalize("NFC", other)
+    signs = 0
+    decomposed: Counter[str] = Counter()
+    for word, count in words.items():
+        composed = unicodedata.normalize("NFC", word)
         signs += count * len(_MARK.findall(composed))
-        if other != composed and normal(other) != normal(composed):
-            decomposed += count
-            example = example or other
+        if word != composed and normal(word) != normal(composed):
+            decomposed[word] = count
     if isinstance(tokenizer, ByteLevelBPETokenizer) and signs > MARKED_SHARE * total:
         said.append(
             f"warning: byte-level BPE splits words at marks, of which {signs / total:.2f} "
             "are in a word: wordpiece or unigram make fewer tokens of it."
         )
-    if decomposed > _DECOMPOSED_SHARE * total:
+    share = decomposed.total() / total
+    if share > _DECOMPOSED_SHARE:
+        example = next(iter(decomposed))
         said.append(
-            f"warning: {decomposed / total:.1%} of the words are not in Unicode's composed form "
-            f"(NFC), such as {ascii(example)}: the same letters in two forms are different tokens. "
-            "Add --normalize nfc, which composes them."
+            f"warning: {share:.1%} of the words are not in Unicode's composed form (NFC), such as "
+            f"{ascii(example)}: the same letters in two forms are different tokens. Add "
+            "--normalize nfc, which composes them."
         )
     return said
+
+
+def _about_case_and_marks(words: Counter[str], normal: Callable[[str], str], strips: bool) -> str:
+    """Says if letters keep their case and marks, with the word that shows the most."""
+
+    def interest(word: str) -> tuple[bool, bool, bool, int]:
+        after = normal(word)
+        marks = _marks(word)
+        changes = _marks(after) < marks or (_is_composed(word) and not _is_composed(after))
+        return changes, marks > 0, word.lower() != word, words[word]
+
+    case = "keep their case"
+    marks = "keep"
+    flags = []
+    if normal("A") == "a":
+        case = "are lower-cased"
+        flags.append("--no_do_lower_case keeps case")
+    if strips:
+        marks = "lose"
+        flags.append("--no_strip_accents keeps marks")
+    remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
+    word = max(words, key=interest)
+    changed = sum(count for other, count in words.items() if normal(other) != other)
+    example = f"{word!r} {_becomes(word, normal(word), changed / words.total())}"
+    return f"Letters {case} and {marks} their marks: {example}{remedy}."
 
 
 def _becomes(word: str, after: str, changed: float) -> str:

@@ -20,7 +20,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,9 +185,10 @@ class _Tokens:
     """Token ids of a chunk's documents, positions of sentences, and text statistics."""
 
     ids: array
-    documents: list[list[int]]  # boundaries of sentences in `ids`, see `segments.py`
-    text_bytes: list[int]
+    documents: list[list[int]] = field(default_factory=list)  # boundaries, see `segments.py`
+    text_bytes: list[int] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
+    seen: set[str] = field(default_factory=set)  # sentences
 
 
 class ChunkPreparer:
@@ -244,48 +245,50 @@ class ChunkPreparer:
         }
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
-        tokens = _Tokens(array(self._typecode), [], [])
-        seen: set[str] = set()
-        position = 0
+        tokens = _Tokens(array(self._typecode))
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
-            batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
-            split: list[list[str]] = []
-            for encoded_text, layout in batch:
-                text = encoded_text.decode()
-                tokens.counts["characters"] += len(text) - text.count(" ") - text.count("\n")
-                if self._settings.normalize == "nfc":
-                    text = unicodedata.normalize("NFC", text)
-                split.append(sentences_of(Document(text, layout)))  # type: ignore[arg-type]
-            flat = list(chain.from_iterable(split))
-            long = [sentence for sentence in flat if len(sentence) > SHORT_SENTENCE]
-            before = len(seen)
-            seen.update(long)
-            new = len(seen) - before
-            tokens.counts["repeated_sentences"] += len(long) - new
-            # Unless a sentence is the first of its document, a space precedes it.
-            following: list[bool] = []
-            for sentences in split:
-                following += [number > 0 for number in range(len(sentences))]
-            encoded = self._encoder.encode(flat, following)
-            tokens.ids.frombytes(b"".join(encoded))
-            self._count_unknown(tokens.counts, flat, encoded)
-            sizes = iter(encoded)
-            for (text, layout), sentences in zip(batch, split, strict=True):
-                if layout != "lines":
-                    ends = sum(map(ends_like_sentence, sentences))
-                    tokens.counts["sentences_without_end_mark"] += len(sentences) - ends
-                lengths = [len(next(sizes)) for _ in sentences]
-                if not any(lengths):
-                    tokens.counts["documents_without_text"] += 1
-                    continue
-                if not all(lengths):
-                    tokens.counts["sentences_without_tokens"] += lengths.count(0)
-                    lengths = [length for length in lengths if length]
-                bounds = list(accumulate(lengths, initial=position))
-                position = bounds[-1]
-                tokens.documents.append(bounds)
-                tokens.text_bytes.append(len(text))
+            self._add(chunk.documents[start : start + DOCUMENTS_PER_BATCH], tokens)
         return tokens
+
+    def _add(self, documents: Sequence[tuple[bytes, str]], tokens: _Tokens) -> None:
+        split = [self._sentences(text.decode(), layout, tokens) for text, layout in documents]
+        sentences = list(chain.from_iterable(split))
+        # Unless a sentence is the first of its document, a space precedes it.
+        following: list[bool] = []
+        for of_document in split:
+            following += [number > 0 for number in range(len(of_document))]
+        encoded = self._encoder.encode(sentences, following)
+        position = len(tokens.ids)
+        tokens.ids.frombytes(b"".join(encoded))
+        self._count_unknown(tokens.counts, sentences, encoded)
+        sizes = map(len, encoded)
+        for (text, _), of_document in zip(documents, split, strict=True):
+            lengths = list(islice(sizes, len(of_document)))
+            filled = list(filter(None, lengths))
+            if not filled:
+                tokens.counts["documents_without_text"] += 1
+                continue
+            tokens.counts["sentences_without_tokens"] += len(lengths) - len(filled)
+            bounds = list(accumulate(filled, initial=position))
+            position = bounds[-1]
+            tokens.documents.append(bounds)
+            tokens.text_bytes.append(len(text))
+
+    def _sentences(self, text: str, layout: Any, tokens: _Tokens) -> list[str]:
+        """Splits a document, and counts its characters and some kinds of sentences."""
+        counts = tokens.counts
+        counts["characters"] += len(text) - text.count(" ") - text.count("\n")
+        if self._settings.normalize == "nfc":
+            text = unicodedata.normalize("NFC", text)
+        sentences = sentences_of(Document(text, layout))
+        if layout != "lines":
+            ends = sum(map(ends_like_sentence, sentences))
+            counts["sentences_without_end_mark"] += len(sentences) - ends
+        known = len(tokens.seen)
+        long = [sentence for sentence in sentences if len(sentence) > SHORT_SENTENCE]
+        tokens.seen.update(long)
+        counts["repeated_sentences"] += len(long) - (len(tokens.seen) - known)
+        return sentences
 
     def _count_unknown(self, counts: Counter, sentences: list[str], encoded: list[array]) -> None:
         unknown = self._tokenizer.unk_token_id

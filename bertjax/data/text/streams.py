@@ -48,6 +48,7 @@ _PIECE = 1 << 10
 # extended headers that may precede a member.
 MAX_EXTENDED_BYTES = 1 << 20
 MAX_EXTENDED = 8
+_ENTRY = re.compile(rb"(\d{1,19}) ([^=]*)=")  # of a POSIX header: its length and its key
 _EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, b"X")
 _SKIPPED = (tarfile.XGLTYPE, b"V", b"D")  # global settings, volume names, lists of folders
 SAMPLED_BYTES = 1 << 13  # from which a likely encoding is found
@@ -473,25 +474,19 @@ def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
         raise ValueError(
             f"an extended header has {header.size:,} bytes, more than {MAX_EXTENDED_BYTES:,}"
         )
-    content = stream.read(_padded(header.size))
-    if len(content) < _padded(header.size):
-        raise ValueError("the archive ends within an extended header")
-    content = content[: header.size]
+    content = b"".join(_exactly(stream, _padded(header.size)))[: header.size]
     if header.type == tarfile.GNUTYPE_LONGLINK:
         return {}
     if header.type == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.split(b"\0")[0].decode("utf-8", "replace")}
     values = {}
     while content.strip(b"\0"):
-        length, space, _ = content[:20].partition(b" ")
-        end = 0
-        if space and length.isdigit():
-            end = int(length)
-        entry = content[len(length) + 1 : end]
-        key, equals, line = entry.partition(b"=")
-        if end > len(content) or not equals or not line.endswith(b"\n"):
+        entry = _ENTRY.match(content)
+        end = int(entry[1]) if entry else 0
+        if entry is None or not entry.end() < end <= len(content) or content[end - 1] != ord("\n"):
             raise ValueError("an extended header is damaged")
-        value = line[:-1]
+        key = entry[2]
+        value = content[entry.end() : end - 1]
         if key.startswith(b"GNU.sparse"):
             values["sparse"] = "yes"
         elif key == b"path":
