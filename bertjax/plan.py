@@ -101,11 +101,6 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
 
     There is one plan per topology and phase; a phase is a part of the run with one row length.
 
-    Args:
-        config: the config of the run.
-        flags: the topologies, the number of nodes, and whether to look for flags with which a train
-            step fits.
-
     Raises:
         ValueError: the config has no phases or is incompatible with the number of devices, a
             topology is unknown, or there are several nodes, but no GPUs.

@@ -97,12 +97,8 @@ def _forget_listings() -> None:
 def naming_bucket_errors(name: Any, doing: str = "read") -> Iterator[None]:
     """Converts exceptions of a bucket's client library to an error that names `name`.
 
-    `doing` says what the `with` block does with `name`: "read" or "written".
-
-    Raises:
-        ImportError: the client library of the bucket (gcsfs or s3fs) is not installed.
-        PermissionError: the credentials do not allow it.
-        OSError: the bucket cannot be reached, read or written.
+    `doing` says what the `with` block does with `name`: "read" or "written". Raises ImportError
+    without the library of the bucket, PermissionError or OSError.
     """
     try:
         yield

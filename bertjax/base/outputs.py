@@ -81,11 +81,7 @@ def check_paths(*configs: Any) -> None:
     """Refuses outputs that would replace an input, or what bertjax did not write.
 
     `configs` are the configs of a command. Links, hard links, `..` and names that differ in case,
-    where the file system does not tell them apart, are resolved.
-
-    Raises:
-        ValueError: an output is an input, holds one or lies among the texts of one; or it is a part
-            of a run, or a file that bertjax did not write as an output.
+    where the file system does not tell them apart, are resolved. Raises ValueError.
     """
     for flag, output in _values(configs, WRITTEN):
         for other, value in _values(configs, TEXTS + MODELS):
@@ -107,11 +103,7 @@ def _values(configs: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def keep_apart(flag: str, output: str | Path, other: str, value: str | Path) -> None:
-    """Refuses an output that is the input `value` of the flag `other`, holds it or is among it.
-
-    Raises:
-        ValueError: so it is; the message names both.
-    """
+    """Raises ValueError for an output that is the input `value` of `other`, holds it or is in it."""
     target = _real(output)
     sources = _named_by(os.fspath(value))
     around: set[Path] = set()
@@ -154,11 +146,7 @@ def _same(path: Path, other: Path) -> bool:
 
 
 def check_replaceable(flag: str, output: str | Path) -> None:
-    """Refuses an output that is a part of a run, or a file that bertjax did not write as an output.
-
-    Raises:
-        ValueError: so it is.
-    """
+    """Raises ValueError for an output that is a part of a run, or that bertjax did not write."""
     target = _real(output)
     if _is_part_of_run(target) or not _is_output(target):
         raise ValueError(
@@ -201,10 +189,8 @@ def replacing_folder(folder: str | Path, *, keeping: bool = False) -> Iterator[P
     with files that bertjax did not write, or that were changed since, is not replaced. In the
     workdir of a run, and with `keeping`, it is kept beside the new one as `NAME.old-N` instead.
 
-    Raises:
-        ValueError: `folder` is a file, or has files that bertjax did not write.
-        Locked: another process is writing `folder`.
-        OSError: the new content could not be written; the old content is unchanged.
+    Raises ValueError if `folder` is a file or has files that bertjax did not write, Locked, or
+    OSError if the new content could not be written.
     """
     folder = Path(folder).resolve()
     scratch = folder.with_name(f"{folder.name}.bertjax.writing")

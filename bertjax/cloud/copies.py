@@ -49,11 +49,8 @@ def local_copy(
         cache: the folder of the copies; None: a folder in the user's cache.
         choose: selects which files to copy from a list of names relative to the folder; None: all.
 
-    Raises:
-        FileNotFoundError: there is no such file or folder in the bucket.
-        ImportError: the client library of the bucket is not installed.
-        OSError: the bucket cannot be read, or the disk not be written.
-        ValueError: the bucket is neither gs:// nor s3://.
+    Raises FileNotFoundError, the errors of `naming_bucket_errors`, or ValueError if the bucket is
+    neither gs:// nor s3://.
     """
     if not is_remote(address):
         return address

@@ -6,8 +6,7 @@ loop counts once per iteration.
 
 Each kernel reads its operands and writes its results once. Of an operand that a kernel only slices,
 and of a result that it only updates, the bytes of the slice count. Arrays that the compiler for a
-TPU keeps in the memory on the chip do not count. Caches, and kernels that read an operand several
-times, are not considered.
+TPU keeps in the memory on the chip do not count, nor do caches.
 """
 
 import math

@@ -145,7 +145,7 @@ class BPETokenizer(Tokenizer):
 class ByteLevelBPETokenizer(BPETokenizer):
     """The tokenizer of RoBERTa, which encodes pairs as `<s> A </s></s> B </s>`.
 
-    All token type ids are 0. Further arguments are documented in `Tokenizer`.
+    All token type ids are 0.
 
     Args:
         vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
@@ -221,11 +221,7 @@ class ByteLevelBPETokenizer(BPETokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether each token begins with a space or is an added token, bool [vocab_size].
-
-        The first token of a text may begin without a space, but whole-word masking always treats
-        the first token as the start of a word.
-        """
+        """Whether each token begins with a space or is an added token, bool [vocab_size]."""
         added = {*self.layout.special_tokens, *self.added_tokens}
         return np.array([token.startswith(SPACE) or token in added for token in self.tokens])
 

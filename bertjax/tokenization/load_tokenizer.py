@@ -99,11 +99,10 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
             (`wordpiece.looks_cased`).
 
     Raises:
-        FileNotFoundError: there is no vocabulary at `path` or on the hub, or, without a
-            tokenizer.json, only one of vocab.json and merges.txt exists.
+        FileNotFoundError: there is no vocabulary at `path` or on the hub, or not all of it.
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
-            each other, a link leads out of the directory, or `do_lower_case` is True for a
-            tokenizer that keeps capital letters.
+            each other, a link leads out of the directory, or the tokenizer does not do what
+            `do_lower_case` asks for.
     """
     path = shipped_model(path) or local_copy(path)
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):

@@ -114,9 +114,8 @@ class Feature(NamedTuple):
     Attributes:
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
         lengths: number of tokens of each sequence.
-        a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
-            special tokens, or all tokens if the model family has only one token type; the later
-            tokens of each sequence have token type 1.
+        a_lengths: number of the first tokens of each sequence with token type 0; all tokens if the
+            model family has only one token type.
         labels: None, or the labels of one kind: "classes": int32 [1], the class index; "choice":
             int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
@@ -126,10 +125,10 @@ class Feature(NamedTuple):
             the score of a pair of texts; "distilled": float32 [number of texts - 1], a teacher's
             scores of the first text and each of the others; "ranking": float32 [number of texts],
             the label of each, or a teacher's score.
-        origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
-            None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
-            starts at the token, in the window that decides about the word. In question answering:
-            int [n, 2], the token's start and end (exclusive) in the passage, in characters.
+        origins: where the tokens come from in the text, -1 for others, such as [CLS]; None for most
+            tasks; not stored on disk. In tagging: int [n], the index of the word that starts at the
+            token. In question answering: int [n, 2], the token's start and end (exclusive) in the
+            passage, in characters.
     """
 
     input_ids: np.ndarray

@@ -6,9 +6,9 @@ the predicted tokens become [MASK], 10 % a random token of the vocabulary, and 1
 Options of `Masking` select ALBERT's n-gram masking, or exclude special tokens from the random
 tokens as in fairseq. For next-token prediction, no token is masked.
 
-All sequences of a block of rows are masked at once, by array operations. The functions take the
-tokens of these sequences in one array, without padding, and two random numbers of 64 bits for each
-token (see `random_bits`), so that the masks of a row do not depend on the other rows.
+All sequences of a block of rows are masked at once. The functions take their tokens in one array,
+without padding, and two random numbers of 64 bits for each token (see `random_bits`), so that the
+masks of a row do not depend on the other rows.
 """
 
 import codecs
@@ -301,9 +301,8 @@ _NUMBERS = 4
 def random_bits(seed: Sequence[int], rows: Sequence[int], row_length: int) -> np.ndarray:
     """Returns uint64 [R, 2, row_length]: two random numbers for each token of R rows.
 
-    Philox (Salmon et al. 2011) computes its numbers from a key, which `seed` determines, and a
-    counter. Each row has its own range of counters, so its numbers depend only on the key and on
-    its index in `rows`, among all rows of the phase or data set.
+    Philox (Salmon et al. 2011) computes them from a key, which `seed` determines, and a counter.
+    Each of `rows`, indices among all rows of the phase or data set, has a range of counters.
     """
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     generator = np.random.Philox(key=key)

@@ -3,13 +3,11 @@
 The text of a chunk depends only on the input and the chunk size; the examples of a chunk depend
 only on the text, the index of the chunk and the settings. The output is therefore the same for any
 number of processes or machines, and a finished chunk is not prepared again. Besides its shards
-(ArrayRecord files of training rows), each chunk has a summary: a JSON file with the numbers of its
-documents, sentences, tokens and rows, and with the names and checksums of its shards.
+(ArrayRecord files of training rows), each chunk has a summary, a JSON file.
 
-Sentences are tokenized with a cache of words, several times as fast as by the tokenizer alone:
 BERT's WordPiece splits text at spaces and ASCII punctuation marks, so the token ids of a sentence
-are the concatenated token ids of its words, of which about 98 % are in the cache already. Other
-tokenizers, and a WordPiece with added tokens, encode whole sentences.
+are those of its words, of which about 98 % are in a cache: this is several times as fast as the
+tokenizer alone. Other tokenizers, and a WordPiece with added tokens, encode whole sentences.
 """
 
 import json
@@ -114,14 +112,10 @@ SHORT_SENTENCE = 20  # characters; sentences such as "No." are repeated in any t
 
 
 class Chunk(NamedTuple):
-    """A chunk of text.
+    """A chunk of text: its number, counted from 0, and (UTF-8 text, layout) of each document.
 
-    Attributes:
-        number: index of the chunk, counted from 0.
-        documents: (UTF-8 text, layout) of each document; see `Document`.
-        text_bytes: total size of the texts in bytes.
-        source: index of the source, in a mixture, that all documents are from; else 0.
-        is_first: whether the chunk is the first one of its source.
+    `text_bytes` is the size of all texts. All documents are from the source with the index
+    `source` of a mixture, else 0; `is_first` is whether the chunk is the first one of its source.
     """
 
     number: int
@@ -404,8 +398,7 @@ def held_out_documents(
 
     Their number is rounded at random, so that on average a share of `fraction` is held out. It is
     even, so that next-sentence prediction can draw from a second held-out document, but at most
-    `count // 2`. If the chunk is the first of a source and `fraction` is positive, at least one of
-    two documents is held out.
+    `count // 2`; of the first chunk of a source, it is not 0.
     """
     if fraction == 0 or count < 2:
         return set()
@@ -437,9 +430,8 @@ def read_summary(
 ) -> dict[str, Any] | None:
     """Returns the summary of a chunk, which `ChunkPreparer.prepare` wrote.
 
-    Returns None if the chunk is unfinished, or one of its shards is missing or damaged; `joined`
-    names shards that need not exist, because joined shards contain their rows. Checksums are only
-    verified if `remembered` is set, for shards that are not in it.
+    Returns None if the chunk is unfinished, or one of its shards is missing or damaged, but for
+    those `joined` already. Checksums are verified of shards that are not in `remembered`.
     """
     summary = read_json_or_empty(summary_path(output, chunk))
     if not summary:

@@ -32,9 +32,7 @@ class ExampleOptions(NamedTuple):
         short_seq_prob: probability that the sentence pairs of a document have a shorter target
             length, which is drawn at random.
         shift: whether examples without sentence pairs may begin and end within sentences; the first
-            example then has a random length, which shifts the later examples. It is True in all but
-            the first of the `dupe_factor` passes over a text, so that every pass yields different
-            examples.
+            one then has a random length, so that each of `dupe_factor` passes yields others.
     """
 
     max_tokens: int
@@ -67,10 +65,9 @@ def sentence_pairs(
     """Yields positive and negative sentence pairs for next-sentence or sentence-order prediction.
 
     A pair is made from the next sentences of a document that reach the target length, which is
-    `options.max_tokens` or shorter (see `ExampleOptions`). A negative pair has a random segment B
-    (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al. 2019). If a single sentence
-    reaches the target length or is the last of its document, this sentence is segment A, and
-    segment B is random. No sentence in `documents` may be empty.
+    `options.max_tokens` or shorter. A negative pair has a random segment B (NSP) or swapped
+    segments (SOP). If a single sentence reaches the target length or is the last of its document,
+    segment B is random. No sentence may be empty.
     """
     max_tokens = options.max_tokens
     random = rng.random
@@ -176,8 +173,7 @@ def full_sentences(
 
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
-    that would make the example longer than `options.max_tokens`; otherwise, the length of the
-    first example is drawn from `rng`. Longer sentences are split; none may be empty.
+    for which it has no room. Longer sentences are split; none may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)
@@ -225,7 +221,7 @@ class Objective:
     Attributes:
         make_examples: function of the documents, the `ExampleOptions` and a NumPy random generator
             that returns an iterator of examples.
-        pairs: names of the labels 0 and 1 of an example, a `Pair`; empty if an example is a list of
+        pairs: names of the labels 0 and 1 of an example, a `Pair`; empty if it is a list of
             segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
         needs_second_document: whether the input must have at least two documents, as for NSP.
     """

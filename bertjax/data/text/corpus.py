@@ -86,8 +86,8 @@ class Corpus:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
             [name with version, number of examples] of a TensorFlow dataset, [name with version,
             None] of a Python package whose docstrings are read (`pydocs`).
-        pinned_inputs: the names of the inputs, which contain the commits of datasets on the Hub, so
-            that another process that opens these names reads the same files, and their weights.
+        pinned_inputs: the names of the inputs with their weights, and with the commits of datasets
+            on the Hub, so that another process reads the same files.
         sources: name, weight and number of entries in `identity` of each source; None: no mixture.
         note: a message about the weights for the user; "": none.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
