@@ -138,10 +138,8 @@ class Mirror:
             return
         sent = read_json_or_empty(self.folder / LIST_FILE)
         # Files whose names begin with a dot are rewritten all the time.
-        unsent = []
-        for name, state in self._local_files():
-            if sent.get(name) != state and not name.startswith("."):
-                unsent.append(name)
+        new = [name for name, state in self._local_files() if sent.get(name) != state]
+        unsent = [name for name in new if not name.startswith(".")]
         if unsent:
             target = unused(self.folder.with_name(f"{self.folder.name}.unsent"))
             for name in unsent:

@@ -59,25 +59,27 @@ class Instruction(NamedTuple):
         return _OPERAND.findall(_OPERANDS.match(self.rest)[0])  # type: ignore[index]
 
 
-Computations = Mapping[str, list[Instruction]]
+Body = Mapping[str, Instruction]
+"""The instructions of a computation by their names, in order."""
+Computations = Mapping[str, Body]
 
 
-def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+def parse(text: str) -> tuple[Computations, str]:
     """Returns {name of a computation: its instructions}, and the name of the entry computation.
 
     Raises:
         ValueError: `text` is not the HLO text of a compiled program.
     """
-    computations: dict[str, list[Instruction]] = {}
+    computations: dict[str, dict[str, Instruction]] = {}
     entry = current = None
     for line in _COMMENT.sub("", text).splitlines():
         if start := _COMPUTATION.match(line):
             current = start[2]
-            computations[current] = []
+            computations[current] = {}
             if start[1]:
                 entry = current
         elif current and (instruction := _INSTRUCTION.match(line)):
-            computations[current].append(Instruction(*instruction.groups()))
+            computations[current][instruction[1]] = Instruction(*instruction.groups())
     if entry is None:
         raise ValueError(
             "The text has no ENTRY computation: pass the text of a compiled program, `as_text()`."
@@ -142,15 +144,11 @@ def memory_traffic(text: str) -> dict[str, int]:
     scope count as "optimizer and metrics". Kinds are sorted by bytes. Errors are as in `parse`.
     """
     computations, entry = parse(text)
-    written = {}
-    for name, body in computations.items():
-        written[name] = {instruction.name: _stored(instruction) for instruction in body}
     bytes_of: Counter[str] = Counter()
-    for instruction, times, name in _executed(computations, entry):
-        if _is_free(instruction):
-            continue
-        kind = _kind(instruction, computations)
-        bytes_of[kind] += times * _moved(instruction, written[name], computations)
+    for instruction, times, body in _executed(computations, entry):
+        if not _is_free(instruction):
+            kind = _kind(instruction, computations)
+            bytes_of[kind] += times * _moved(instruction, body, computations)
     matrices = bytes_of.pop(MATRIX_MULTIPLICATIONS, 0)
     return {MATRIX_MULTIPLICATIONS: matrices} | dict(bytes_of.most_common())
 
@@ -164,15 +162,16 @@ def _is_free(instruction: Instruction) -> bool:
 
 def _executed(
     computations: Computations, name: str, times: int = 1
-) -> Iterator[tuple[Instruction, int, str]]:
+) -> Iterator[tuple[Instruction, int, Body]]:
     """Yields (instruction, how often a step executes it, its computation), without control flow."""
-    for instruction in computations.get(name, ()):
+    body = computations.get(name, {})
+    for instruction in body.values():
         if instruction.opcode in _CONTROL or instruction.opcode.startswith("async"):
             trips = _trips(instruction, computations)
             for inner in instruction.called:
                 yield from _executed(computations, inner, times * trips)
         else:
-            yield instruction, times, name
+            yield instruction, times, body
 
 
 def _trips(loop: Instruction, computations: Computations) -> int:
@@ -185,8 +184,8 @@ def _trips(loop: Instruction, computations: Computations) -> int:
     if loop.opcode != "while":
         return 1
     for name in loop.called:
-        body = computations[name]
-        *_, last = body
+        body = list(computations[name].values())
+        last = body[-1]
         limits = [_first_operand(inner) for inner in body if inner.opcode == "constant"]
         if last.opcode == "compare" and "direction=LT" in last.rest and len(limits) == 1:
             return int(limits[0])
@@ -197,36 +196,39 @@ def _first_operand(instruction: Instruction) -> str:
     return instruction.rest.partition(")")[0]
 
 
-def _moved(instruction: Instruction, written: Mapping[str, int], computations: Computations) -> int:
+def _moved(instruction: Instruction, body: Body, computations: Computations) -> int:
     operands = instruction.operands
     if instruction.opcode in ("copy-start", "slice-start"):
         copied = min(sizes(instruction.result)[:2])
         in_memory = sizes(instruction.result, on_chip=False)[:2]
         return copied * sum(map(bool, in_memory))
     if instruction.opcode != "fusion":
-        return sum(written.get(name, 0) for name in {*operands}) + written[instruction.name]
-    body = computations[instruction.called[0]]
-    moved = _written(body[-1].name, body, computations)
+        known = body.keys() & {*operands}
+        return _stored(instruction) + sum(_stored(body[name]) for name in known)
+    fused = computations[instruction.called[0]]
+    moved = _written(_root(fused), fused, computations)
     # An operand that is passed twice is read once.
-    parameters = dict(zip(operands, _parameters(body), strict=True))
+    parameters = dict(zip(operands, _parameters(fused), strict=True))
     for name in parameters.values():
-        moved += _read(name, body, computations)
+        moved += _read(name, fused, computations)
     return moved
 
 
-def _parameters(body: list[Instruction]) -> list[str]:
-    names = {}
-    for instruction in body:
-        if instruction.opcode == "parameter":
-            names[int(_first_operand(instruction))] = instruction.name
-    return [names[number] for number in sorted(names)]
+def _parameters(body: Body) -> list[str]:
+    parameters = [part for part in body.values() if part.opcode == "parameter"]
+    parameters.sort(key=lambda parameter: int(_first_operand(parameter)))
+    return [parameter.name for parameter in parameters]
 
 
-def _read(name: str, body: list[Instruction], computations: Computations) -> int:
+def _root(body: Body) -> str:
+    return list(body)[-1]
+
+
+def _read(name: str, body: Body, computations: Computations) -> int:
     """Returns how many bytes of its parameter `name` a fusion reads."""
-    whole = _stored(_named(name, body))
+    whole = _stored(body[name])
     total = 0
-    for user in body:
+    for user in body.values():
         if name not in user.operands:
             continue
         is_first = user.operands[0] == name
@@ -243,9 +245,9 @@ def _read(name: str, body: list[Instruction], computations: Computations) -> int
     return min(total, whole)
 
 
-def _written(name: str, body: list[Instruction], computations: Computations) -> int:
+def _written(name: str, body: Body, computations: Computations) -> int:
     """Returns how many bytes a fusion writes whose root is the instruction `name`."""
-    root = _named(name, body)
+    root = body[name]
     if not _stored(root):
         return 0
     if root.opcode == "tuple":
@@ -254,20 +256,16 @@ def _written(name: str, body: list[Instruction], computations: Computations) -> 
         return _written(root.operands[0], body, computations)
     if root.opcode == "fusion":
         inner = computations[root.called[0]]
-        return _written(inner[-1].name, inner, computations)
+        return _written(_root(inner), inner, computations)
     if root.opcode == "dynamic-update-slice":
-        root = _named(root.operands[1], body)
+        root = body[root.operands[1]]
     return sum(sizes(root.result))
-
-
-def _named(name: str, body: list[Instruction]) -> Instruction:
-    return next(instruction for instruction in body if instruction.name == name)
 
 
 def _kind(instruction: Instruction, computations: Computations) -> str:
     opcodes = {instruction.opcode}
     for name in instruction.called:
-        opcodes.update(inner.opcode for inner in computations.get(name, ()))
+        opcodes.update(inner.opcode for inner in computations.get(name, {}).values())
     is_library_call = "gemm" in instruction.name or "__cublas$" in instruction.rest
     if is_library_call or "dot" in opcodes or "convolution" in opcodes:
         return MATRIX_MULTIPLICATIONS
