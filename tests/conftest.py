@@ -34,10 +34,13 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import jax  # noqa: E402
 
+# XLA would split each program into 32 parts, to compile them on as many cores: here each part costs
+# more than what it compiles.
+_flags = [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_parallel_codegen_split_count=1"]
 # Newer versions have no other emitters, and end the process at a flag that they do not know.
 if jax.__version_info__ < (0, 11):
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+    _flags.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join(_flags)
 # Processes that tests start choose their own number of devices.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

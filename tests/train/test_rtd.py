@@ -229,6 +229,7 @@ def test_both_models_are_exported_and_measured(whole, config, sentences):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_equals_an_uninterrupted_one(whole, config, tmp_path, monkeypatch):
     stopped = in_folder(config, tmp_path)
     run_until(4, lambda: pretrain.run(stopped), monkeypatch)

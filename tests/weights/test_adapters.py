@@ -1,6 +1,7 @@
 """Adapters of PEFT: merged with their base models as PEFT does, or refused by name."""
 
 import functools
+import importlib.util
 import json
 import shutil
 
@@ -14,11 +15,16 @@ from bertjax.weights import load_model
 from bertjax.weights.adapters import read_settings
 from tests.weights.test_load import config_of
 
-torch, transformers, peft = (
+torch, transformers = (
     pytest.importorskip(x, reason="the extra `parity` is not installed")
-    for x in ("torch", "transformers", "peft")
+    for x in ("torch", "transformers")
 )
-pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+# Tests import it, and not each process that collects them: that takes seconds.
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed"),
+]
 
 IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
 CLASSES = {"SEQ_CLS": "SequenceClassification", "TOKEN_CLS": "TokenClassification"}
@@ -52,6 +58,8 @@ def noisy(model):
 
 def adapted(base, folder, settings, kind=None, safe=True, **fields):
     """Writes an adapter of PEFT to `folder`; returns the outputs of PEFT."""
+    import peft
+
     kind = kind or CLASSES.get(settings.get("task_type"), "")
     cls = getattr(transformers, f"AutoModel{kind and 'For'}{kind}")
     torch.manual_seed(1)
@@ -149,10 +157,17 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
 @pytest.mark.parametrize(
-    "family",
-    [pytest.param(x, marks=() if x == "modernbert" else pytest.mark.slow) for x in OTHERS],
+    ("family", "task"),
+    [
+        *(("modernbert", task) for task in ("SEQ_CLS", "TOKEN_CLS")),
+        *(pytest.param(x, "SEQ_CLS", marks=pytest.mark.slow) for x in OTHERS if x != "modernbert"),
+        *(
+            pytest.param(x, "TOKEN_CLS", marks=(pytest.mark.slow, pytest.mark.exhaustive))
+            for x in OTHERS
+            if x != "modernbert"
+        ),
+    ],
 )
 def test_adapters_of_all_families_are_merged(base, tmp_path, family, task):
     # DistilBERT's classifier has a layer that PEFT does not save by itself.
@@ -234,39 +249,40 @@ def test_a_copy_is_the_merged_model(base, tmp_path, capsys):
     np.testing.assert_allclose(logits, expected[0], rtol=1e-5, atol=1e-5)
 
 
-def others():
-    """Adapters of PEFT that are no plain LoRA: {name: config, words of the refusal}."""
-    query = {"target_modules": ["query"]}
-    return {
-        "DoRA": (peft.LoraConfig(**query, use_dora=True), "use_dora=True"),
-        "biases of B": (peft.LoraConfig(**query, lora_bias=True), "lora_bias=True"),
-        "PiSSA": (peft.LoraConfig(**query, init_lora_weights="pissa"), "init_lora_weights=pissa"),
-        "tokens": (peft.LoraConfig(**query, trainable_token_indices=[1]), "trainable_token_ind"),
-        "repeated layers": (
-            peft.LoraConfig(**query, layer_replication=[(0, 1)]),
-            "layer_replication",
-        ),
-        "IA3": (peft.IA3Config(**query, feedforward_modules=[]), "peft_type=IA3"),
-        "LoHa": (peft.LoHaConfig(**query), "peft_type=LOHA"),
-        "LoKr": (peft.LoKrConfig(**query), "peft_type=LOKR"),
-        "AdaLoRA": (peft.AdaLoraConfig(**query, total_step=10), "peft_type=ADALORA"),
-        "prompts": (
-            peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2),
-            "peft_type=PROMPT_TUNING",
-        ),
-    }
+# Adapters of PEFT that are no plain LoRA: the class of their settings, what it gets, and the words
+# of the refusal.
+QUERY = {"target_modules": ["query"]}
+OTHER_KINDS = {
+    "DoRA": ("LoraConfig", QUERY | {"use_dora": True}, "use_dora=True"),
+    "biases of B": ("LoraConfig", QUERY | {"lora_bias": True}, "lora_bias=True"),
+    "PiSSA": ("LoraConfig", QUERY | {"init_lora_weights": "pissa"}, "init_lora_weights=pissa"),
+    "tokens": ("LoraConfig", QUERY | {"trainable_token_indices": [1]}, "trainable_token_ind"),
+    "repeated layers": ("LoraConfig", QUERY | {"layer_replication": [(0, 1)]}, "layer_replication"),
+    "IA3": ("IA3Config", QUERY | {"feedforward_modules": []}, "peft_type=IA3"),
+    "LoHa": ("LoHaConfig", QUERY, "peft_type=LOHA"),
+    "LoKr": ("LoKrConfig", QUERY, "peft_type=LOKR"),
+    "AdaLoRA": ("AdaLoraConfig", QUERY | {"total_step": 10}, "peft_type=ADALORA"),
+    "prompts": (
+        "PromptTuningConfig",
+        {"task_type": "SEQ_CLS", "num_virtual_tokens": 2},
+        "peft_type=PROMPT_TUNING",
+    ),
+}
 
 
-@pytest.mark.parametrize("name", others())
-def test_other_adapters_are_refused_by_name(tmp_path, name):
-    config, words = others()[name]
-    config.save_pretrained(tmp_path)
+@pytest.mark.parametrize(("kind", "options", "words"), OTHER_KINDS.values(), ids=OTHER_KINDS)
+def test_other_adapters_are_refused_by_name(tmp_path, kind, options, words):
+    import peft
+
+    getattr(peft, kind)(**options).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="merge_and_unload") as error:
         load_model(tmp_path, None, tokenizer_required=False)
     assert words in str(error.value) and str(tmp_path) in str(error.value)
 
 
 def test_every_default_of_peft_is_known(tmp_path):
+    import peft
+
     peft.LoraConfig(target_modules=["query"]).save_pretrained(tmp_path)
     assert read_settings(tmp_path)["r"] == 8
     named(tmp_path, use_of_tomorrow=True)
