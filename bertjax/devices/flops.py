@@ -14,6 +14,7 @@ import math
 import re
 import statistics
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -130,16 +131,10 @@ def _measured_tflops() -> float:
         dtype = jnp.float32
         # Simulated devices share one processor, so each has a fraction of its FLOP/s.
         shared = jax.local_device_count()
-    product = jax.jit(lambda x: x @ x)
+    square = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
-    product(x).block_until_ready()
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        product(x).block_until_ready()
-        times.append(time.perf_counter() - start)
-    flop = 2 * size**3
-    return flop / min(times) / 1e12 / shared
+    times = timeit.repeat(lambda: square(x).block_until_ready(), number=1, repeat=6)
+    return 2 * size**3 / min(times) / 1e12 / shared
 
 
 CANDIDATES = (jnp.matmul, matmul)

@@ -99,10 +99,9 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
         ("SLURM_PROCID", "SLURM_NTASKS"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ):
-        rank = os.environ.get(rank_name)
         count = int(os.environ.get(count_name, "1"))
-        if rank is not None and count > 1:
-            return int(rank), count
+        if rank_name in os.environ and count > 1:
+            return int(os.environ[rank_name]), count
     return None
 
 
@@ -163,11 +162,11 @@ def _watch(
             with contextlib.suppress(Exception):  # the bucket may answer next time
                 mark.renew()
     who = "this process"
-    missing = []
+    absent = "at least one process"
     if known is not None and mark is not None:
         who = f"process {known[0]} of {known[1]}"
-        missing = mark.missing()
-    absent = f"process {', '.join(map(str, missing))}" if missing else "at least one process"
+        if missing := mark.missing():
+            absent = f"process {', '.join(map(str, missing))}"
     print(
         f"error: {who} waited {config.timeout_seconds} s, but {absent} never connected to "
         f"{config.coordinator_address or 'the coordinator of the cluster'}: look at the log of the "
@@ -208,25 +207,20 @@ def on_all(action: Callable[[], Result]) -> Result:
         Interrupted: a signal came to another host.
         ValueError: `action` failed on another host.
     """
-    result = None
-    error = None
+    if jax.process_count() == 1:
+        return action()
     try:
         result = action()
-    except BaseException as raised:
-        error = raised
-    if jax.process_count() > 1:
-        text = ""
-        if error is not None:
-            text = str(error) or type(error).__name__
-        for process, message in enumerate(_messages(text)):
-            if message and error is None:
-                if message.startswith(Interrupted.BEGINNING):
-                    reason = f"stopped with process {process} ({message})"
-                    raise Interrupted(reason, on_all_hosts=True)
-                raise ValueError(f"Process {process} stopped with an error: {message}")
-    if error is not None:
-        raise error
-    return result  # pyright: ignore[reportReturnType]
+    except BaseException as error:
+        _messages(str(error) or type(error).__name__)
+        raise
+    for process, message in enumerate(_messages("")):
+        if message.startswith(Interrupted.BEGINNING):
+            reason = f"stopped with process {process} ({message})"
+            raise Interrupted(reason, on_all_hosts=True)
+        if message:
+            raise ValueError(f"Process {process} stopped with an error: {message}")
+    return result
 
 
 def _messages(text: str) -> list[str]:

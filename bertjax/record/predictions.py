@@ -541,36 +541,34 @@ def confusion_of(
 
 def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator[Decision]:
     label: Any = example.label
-    if task.label_kind == "classes":
-        name = prediction["label"]
-        yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
-    elif task.label_kind == "multi_label":
-        for name, p in prediction["probabilities"].items():
-            gold = f"not {name}"
-            answer = f"not {name}"
-            if name in label:
-                gold = name
-            if name in prediction["labels"]:
+    match task.label_kind:
+        case "classes":
+            name = prediction["label"]
+            yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
+        case "multi_label":
+            for name, probability in prediction["probabilities"].items():
+                gold = name if name in label else f"not {name}"
                 answer = name
-            else:
-                p = 1 - p
-            yield Decision(gold, answer, p, gold == answer)
-    elif task.label_kind == "tokens":
-        triples = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
-        for word, (gold, tag, p) in enumerate(triples):
-            if p is not None and gold:
-                yield Decision(gold, tag, p, gold == tag, word)
-    elif task.label_kind == "span":
-        golds = [text for text, _ in example.answers]
-        answer = prediction["answer"]
-        is_right = normalize_answer(answer) in map(normalize_answer, golds or [""])
-        gold = " | ".join(dict.fromkeys(golds)) or NO_ANSWER
-        yield Decision(gold, answer or NO_ANSWER, prediction["probability"], is_right)
-    elif task.label_kind == "choice":
-        choice = prediction["label"]
-        gold = _cut(example.choices[label])
-        answer = _cut(example.choices[choice])
-        yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
+                if name not in prediction["labels"]:
+                    answer = f"not {name}"
+                    probability = 1 - probability
+                yield Decision(gold, answer, probability, gold == answer)
+        case "tokens":
+            tags = zip(label, prediction["labels"], prediction["probabilities"], strict=False)
+            for word, (gold, tag, probability) in enumerate(tags):
+                if gold and probability is not None:
+                    yield Decision(gold, tag, probability, gold == tag, word)
+        case "span":
+            golds = [text for text, _ in example.answers]
+            answer = prediction["answer"]
+            is_right = normalize_answer(answer) in map(normalize_answer, golds or [""])
+            gold = " | ".join(dict.fromkeys(golds)) or NO_ANSWER
+            yield Decision(gold, answer or NO_ANSWER, prediction["probability"], is_right)
+        case "choice":
+            choice = prediction["label"]
+            gold = _cut(example.choices[label])
+            answer = _cut(example.choices[choice])
+            yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
 
 
 def _place(where: str) -> str:

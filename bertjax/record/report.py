@@ -120,12 +120,13 @@ class RunMetrics:
             if value is not None and not math.isfinite(value):
                 value = None
             kind, _, name = key.partition("/")
-            if kind == "train":
-                self.train.setdefault(key, Curve()).add(step, value)
-            elif kind == "eval":
-                evaluation[key] = value
-            elif kind == "skipped":
-                skipped[name] = value
+            match kind:
+                case "train":
+                    self.train.setdefault(key, Curve()).add(step, value)
+                case "eval":
+                    evaluation[key] = value
+                case "skipped":
+                    skipped[name] = value
         if evaluation:
             self.evals.append((step, evaluation))
         if skipped:
@@ -133,7 +134,7 @@ class RunMetrics:
 
     def eval_names(self) -> list[str]:
         """Returns the names of the metrics of all evaluations."""
-        return list(dict.fromkeys(name for _, row in self.evals for name in row))
+        return list(dict.fromkeys(itertools.chain(*(row for _, row in self.evals))))
 
     def values_by_step(self, name: str, after: int = -1) -> dict[int, float]:
         """Returns {step: value} of the evaluations later than `after` that have the metric."""
@@ -228,23 +229,22 @@ def _majority(split: Mapping[str, Any]) -> str:
     golds = counts.sum(axis=1)
     answers = counts.sum(axis=0)
     right = counts.trace()
-    most = golds.max()
     total = counts.sum()
-    if np.count_nonzero(golds) < 2 or right > most:
+    if np.count_nonzero(golds) < 2 or right > golds.max():
         return ""
-    said = f"{100 * right / total:.2f} % of the {total:,} predictions of {split['split']} are right"
+    which = f"{total:,} predictions of {split['split']} are"
+    said = f"{100 * right / total:.2f} % of the {which} right"
     # With weighted classes, a model may be good and have this accuracy.
     advice = "By accuracy, the model is no better than that; the scores of each class say more."
     if np.count_nonzero(answers) == 1:
-        only = labels[answers.argmax()]
-        said = f"All {total:,} predictions of {split['split']} are {only!r}, and {said}"
+        said = f"All {which} {labels[answers.argmax()]!r}, and {said}"
         advice = (
             "The model has not learned to tell the classes apart: more epochs, more examples or "
             "another learning rate may help."
         )
     return (
         f"{said}; always answering {labels[golds.argmax()]!r}, the most frequent class, would be "
-        f"right in {100 * most / total:.2f} %. {advice}"
+        f"right in {100 * golds.max() / total:.2f} %. {advice}"
     )
 
 
@@ -405,12 +405,13 @@ def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) ->
     why = ""
     if event["reason"]:
         why = f" The process before had stopped: {event['reason']}."
-    if event["kind"] == "extended":
-        return f"The finished run was continued at step {step} with another number of steps."
-    if event["kind"] == "started again":
-        return f"The run was started again from step 0, because it had no checkpoint.{why}"
-    if event["kind"] == "rolled back":
-        return ""
+    match event["kind"]:
+        case "extended":
+            return f"The finished run was continued at step {step} with another number of steps."
+        case "started again":
+            return f"The run was started again from step 0, because it had no checkpoint.{why}"
+        case "rolled back":
+            return ""
     lost = 0
     for line in ledger:
         if event["since"] < line["end"] <= event["time"]:
@@ -500,6 +501,10 @@ def run_data(
     for key in metrics.eval_names():
         values[key] = [row.get(key) for _, row in metrics.evals]
     start = _start_of_last_phase(phases, metrics)
+    summary = None
+    if ledger:
+        lost = sum(line["lost_steps"] for line in ledger)
+        summary = {"seconds": totals(ledger), "lost_steps": lost, "processes": len(ledger)}
     return {
         "name": name or workdir.resolve().name,
         "address": address or str(workdir),
@@ -520,7 +525,7 @@ def run_data(
         "events": events_of(processes),
         "notes": notes,
         "skipped": {"count": len(metrics.skipped), "rows": metrics.skipped[:MOST_SKIPPED]},
-        "ledger": _summary_of(ledger),
+        "ledger": summary,
     }
 
 
@@ -536,23 +541,10 @@ def _start_of_last_phase(phases: Sequence[Mapping[str, Any]], metrics: RunMetric
     return start
 
 
-def _summary_of(ledger: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    if not ledger:
-        return None
-    return {
-        "seconds": totals(ledger),
-        "lost_steps": sum(line["lost_steps"] for line in ledger),
-        "processes": len(ledger),
-    }
-
-
 def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the fields, but for the workdir, in which runs differ: {"field", "values"} each."""
-    names: dict[str, None] = {}
-    tables = []
-    for run in runs:
-        tables.append({row["field"]: row["value"] for row in run["config"]})
-        names |= dict.fromkeys(tables[-1])
+    tables = [{row["field"]: row["value"] for row in run["config"]} for run in runs]
+    names = dict.fromkeys(itertools.chain(*tables))
     differences = []
     for name in names:
         values = [table.get(name) for table in tables]
@@ -585,9 +577,12 @@ def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
     {"step": its step, "steps": their number, "every": the number of steps of the other points}.
     """
     steps = curves.get("train/loss", {}).get("steps", ())
-    if not isinstance(every, int) or len(steps) < 2 or not steps[-1] % every:
+    if not isinstance(every, int) or len(steps) < 2:
         return None
-    return {"step": steps[-1], "steps": steps[-1] % every, "every": every}
+    last = steps[-1]
+    if last % every == 0:
+        return None
+    return {"step": last, "steps": last % every, "every": every}
 
 
 def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -605,22 +600,21 @@ def _phases(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _what(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     if not config:
         return "A run whose config is not known."
-    size = ""
     init = config.get("init")
+    size = ""
     if facts.get("parameters"):
         size = f" ({facts['parameters']:,} parameters)"
     if "task" in config:
         what = f"Fine-tuning of {init}{size} on the task {config['task']}"
         if file := train_file(config):
             what += f" with the examples of {file}"
-        return f"{what}."
-    model = config.get("model") or {}
-    what = (
-        f"Pretraining of an encoder with {model.get('num_hidden_layers')} layers of hidden size "
-        f"{model.get('hidden_size')}{size} on the prepared data in {config.get('data')}"
-    )
-    if init:
-        what += f", starting from {init}"
+    else:
+        model = config.get("model") or {}
+        layers = model.get("num_hidden_layers")
+        what = f"Pretraining of an encoder with {layers} layers of hidden size "
+        what += f"{model.get('hidden_size')}{size} on the prepared data in {config.get('data')}"
+        if init:
+            what += f", starting from {init}"
     return f"{what}."
 
 
@@ -667,12 +661,12 @@ def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
 
 def _step_of(split: str, scores: Mapping[str, float], metrics: RunMetrics) -> int | None:
     """Returns the last step whose logged evaluation has the scores of a dev split, or None."""
-    if not scores or not split.startswith("dev"):
-        return None
-    wanted = {f"eval/{split_prefix(split)}{key}": value for key, value in scores.items()}
-    for step, row in reversed(metrics.evals):
-        if wanted.items() <= row.items():
-            return step
+    if scores and split.startswith("dev"):
+        prefix = f"eval/{split_prefix(split)}"
+        wanted = {prefix + key: value for key, value in scores.items()}
+        for step, row in reversed(metrics.evals):
+            if wanted.items() <= row.items():
+                return step
     return None
 
 

@@ -6,14 +6,13 @@ of a table. In a log file, each entry of the metrics is a line of text, with col
 
 import collections
 import contextlib
-import itertools
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -137,9 +136,8 @@ class Terminal(Reader):
         self._has_log_line = True
         if self._is_live:
             return
-        total = f"{self._num_steps:,}"
         columns = [
-            f"step {step:>{len(total)},} of {total}",
+            f"step {self._number(step)} of {self._num_steps:,}",
             f"{step / max(self._num_steps, 1):>4.0%}",
             f"loss {number(values.get('loss', math.nan)):>7}",
         ]
@@ -148,14 +146,12 @@ class Terminal(Reader):
         if "learning_rate" in values:
             columns.append(f"learning rate {values['learning_rate']:>8.2e}")
         speed = "-"
-        left = "-"
         if "tokens_per_second" in values:
             speed = f"{values['tokens_per_second']:,.0f}"
         columns.append(f"{speed:>9} tokens/s")
         if step < self._num_steps:
             seconds = self._time_left.seconds_left(self._num_steps)
-            if seconds is not None:
-                left = progress.duration(seconds)
+            left = "-" if seconds is None else progress.duration(seconds)
             columns.append(f"{left:>8} left")
         self._print("  ".join(columns))
 
@@ -165,24 +161,27 @@ class Terminal(Reader):
         if self._is_live:
             self._show_row(step, row)
             return
-        begin = f"step {step:>{len(f'{self._num_steps:,}')},}  held-out "
+        begin = f"step {self._number(step)}  held-out "
         texts = [f"{cell.label} {cell.value} {cell.change}" for cell in row]
         widths = [len(cell.label) + 1 + cell.width for cell in row]
         self._print_in_lines(begin, texts, widths, LOG_WIDTH)
 
+    def _number(self, step: int) -> str:
+        return f"{step:,}".rjust(len(f"{self._num_steps:,}"))
+
     def _show_row(self, step: int, row: Sequence[Cell]) -> None:
         """Shows an evaluation as a row of the table, after its header if that is another one."""
-        first = max(len(f"{self._num_steps:,}"), len("step"))
         labels = [cell.label for cell in row]
         widths = [max(len(cell.label), cell.width) for cell in row]
+        begin = f"{self._number(step):>4}  "
+        room = self._console.width
         if labels != self._header:
             if not self._header:
                 self._print("Held-out metrics, with the change since the last evaluation:")
             self._header = labels
-            begin = f"{'step':>{first}}  "
-            self._print_in_lines(begin, labels, widths, self._console.width, "bold")
+            self._print_in_lines(f"{'step':>{len(begin) - 2}}  ", labels, widths, room, "bold")
         texts = [f"{cell.value} {cell.change}" for cell in row]
-        self._print_in_lines(f"{step:>{first},}  ", texts, widths, self._console.width)
+        self._print_in_lines(begin, texts, widths, room)
 
     def _print_in_lines(
         self, begin: str, texts: Sequence[str], widths: Sequence[int], width: int, style: str = ""
@@ -195,8 +194,7 @@ class Terminal(Reader):
 
     def _live_line(self) -> Table:
         step = self._clock.step
-        total = f"{self._num_steps:,}"
-        position = f"{step:>{len(total)},}/{total}"
+        position = f"{self._number(step)}/{self._num_steps:,}"
         form, bar_width = _form_of(self._console.width, len(self._name) + 1, len(position))
         text = _present_activity(self._clock)
         if not text:
@@ -217,12 +215,13 @@ def _without_kind(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 # The width of the longest usual text of each metric of the live line: in full, and abbreviated.
-_LIVE_WIDTHS = {
-    "loss": (len("training loss 12.345"), len("train loss 12.345")),
-    "accuracy": (len("MLM accuracy 100.0%"), len("acc 100.0%")),
-    "learning_rate": (len("learning rate 1.00e-04"), len("lr 1.0e-4")),
-    "tokens_per_second": (len("999,999 tokens/s"), len("999k tok/s")),
-    "left": (len("00:00:00 left"), len("00:00:00 left")),
+# The longest usual text of each metric of the live line: in full, and abbreviated.
+_USUAL = {
+    "loss": ("training loss 12.345", "train loss 12.345"),
+    "accuracy": ("MLM accuracy 100.0%", "acc 100.0%"),
+    "learning_rate": ("learning rate 1.00e-04", "lr 1.0e-4"),
+    "tokens_per_second": ("999,999 tokens/s", "999k tok/s"),
+    "left": ("00:00:00 left", "00:00:00 left"),
 }
 
 
@@ -239,11 +238,11 @@ class _Form(NamedTuple):
         if self.is_named:
             width += name_width
         for name in self.metrics:
-            width += _LIVE_WIDTHS[name][self.is_short] + 2
+            width += len(_USUAL[name][self.is_short]) + 2
         return width
 
 
-_EVERYTHING = tuple(_LIVE_WIDTHS)
+_EVERYTHING = tuple(_USUAL)
 _NO_RATE = ("loss", "accuracy", "tokens_per_second", "left")
 _NO_SPEED = ("loss", "accuracy", "left")
 # From the most text to the least.
@@ -304,12 +303,12 @@ class TimeLeft:
         """Returns the expected seconds until the end; None after too few steps."""
         if len(self._steps) < FIRST_STEPS:
             return None
-        durations = [end - begin for begin, end in itertools.pairwise(self._seconds.copy())]
-        longest = SLOW_STEP * statistics.median(durations)
-        step_seconds = statistics.fmean(x for x in durations if x <= longest)
-        left = step_seconds * (num_steps - self._steps[-1])
-        if self._seconds[-1]:
-            left *= 1 + (self._paused() - self._paused_before) / self._seconds[-1]
+        seconds = self._seconds.copy()
+        durations = np.diff(seconds)
+        usual = durations[durations <= SLOW_STEP * np.median(durations)]
+        left = float(usual.mean()) * (num_steps - self._steps[-1])
+        if seconds[-1]:
+            left *= 1 + (self._paused() - self._paused_before) / seconds[-1]
         return max(left - (time.monotonic() - self._at), 0.0)
 
 
@@ -329,26 +328,28 @@ def _live_texts(
     values: Mapping[str, float], left: float | None, *, is_short: bool
 ) -> dict[str, str]:
     """Returns {metric: its text} of those metrics of the live line that are known."""
-    texts = {}  # in full, and abbreviated
+    texts = {}
     if "loss" in values:
-        loss = number(values["loss"])
-        texts["loss"] = f"training loss {loss}", f"train loss {loss}"
+        texts["loss"] = f"training loss {number(values['loss'])}"
     if (accuracy := main_accuracy(values)) is not None:
-        value = value_text(accuracy, values[accuracy])
-        texts["accuracy"] = f"{label(accuracy)} {value}", f"acc {value}"
+        name = "acc" if is_short else label(accuracy)
+        texts["accuracy"] = f"{name} {value_text(accuracy, values[accuracy])}"
     if "learning_rate" in values:
         rate = values["learning_rate"]
-        texts["learning_rate"] = f"learning rate {rate:.2e}", f"lr {rate:.1e}".replace("e-0", "e-")
+        texts["learning_rate"] = f"learning rate {rate:.2e}"
+        if is_short:
+            texts["learning_rate"] = f"lr {rate:.1e}".replace("e-0", "e-")
     if "tokens_per_second" in values:
         speed = values["tokens_per_second"]
-        short = f"{speed:,.0f} tok/s"
-        if speed >= 1e3:
-            short = f"{speed / 1e3:,.0f}k tok/s"
-        texts["tokens_per_second"] = f"{speed:,.0f} tokens/s", short
+        texts["tokens_per_second"] = f"{speed:,.0f} tokens/s"
+        if is_short and speed >= 1e3:
+            texts["tokens_per_second"] = f"{speed / 1e3:,.0f}k tokens/s"
     if left:
-        text = f"{progress.duration(left)} left"
-        texts["left"] = text, text
-    return {name: text[is_short] for name, text in texts.items()}
+        texts["left"] = f"{progress.duration(left)} left"
+    if is_short:
+        for name, text in texts.items():
+            texts[name] = text.replace("training", "train").replace("tokens", "tok")
+    return texts
 
 
 def _skipped(step: int, metrics: Mapping[str, float]) -> str:

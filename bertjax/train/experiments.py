@@ -14,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -185,18 +186,25 @@ def _resolved(config: FinetuneConfig) -> FinetuneConfig:
     return dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
 
 
-def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
-    workdir = Path(config.workdir)
-    scores = {}
-    task: Any = None
-    submission = getattr(config.options, "submission", None)
+def _trained(
+    config: FinetuneConfig, session: Session
+) -> Iterator[tuple[str, Task, dict[str, float]]]:
+    """Trains the runs one after the other; yields the name, the task and the scores of each."""
     with scratch_folder() as folder:
         for name, plan, facts in planned_runs(config, folder):
-            task = facts.task
-            scores[name] = train_run(plan, facts, name, session)
-    # The dev split, which is many times as large as a few shots, must not choose among the draws.
-    best = next(iter(scores)) if config.shots else best_run(scores, grading_metric(task))
+            yield name, facts.task, train_run(plan, facts, name, session)
+
+
+def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
+    workdir = Path(config.workdir)
+    runs = list(_trained(config, session))
+    scores = {name: run_scores for name, _, run_scores in runs}
+    task = runs[0][1]
+    best = best_run(scores, grading_metric(task))
+    if config.shots:  # the dev split, which is many times as large, must not choose the draw
+        best = next(iter(scores))
     if len(scores) > 1:
+        submission = getattr(config.options, "submission", None)
         hosts.on_first(lambda: publish(workdir, best, scores, submission))
     if hosts.is_first():
         print_scores(scores, task, None if config.shots else best)
@@ -214,14 +222,16 @@ def train_run(
     do, its stored scores are returned instead.
     """
     config = plan.config
-    fingerprint = plan.data_fingerprint
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
-        with contextlib.suppress(*([ValueError] if config.overwrite else [])):
-            workdir.check(plan.identity, fingerprint, defaults=defaults_of(config))
+        try:
+            workdir.check(plan.identity, plan.data_fingerprint, defaults=defaults_of(config))
             return read_json(finished)
-    if _has_nothing_to_do(workdir, config, plan.identity, fingerprint, facts.task):
+        except ValueError:
+            if not config.overwrite:
+                raise
+    if _has_nothing_to_do(workdir, plan, facts.task):
         print(
             f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
             "--workdir or delete that folder."
@@ -290,15 +300,13 @@ def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, 
     return name, dataclasses.replace(config, **alone | changes)
 
 
-def _has_nothing_to_do(
-    workdir: Workdir, config: FinetuneConfig, identity: Any, fingerprint: str, task: Task
-) -> bool:
+def _has_nothing_to_do(workdir: Workdir, plan: FinetuningPlan, task: Task) -> bool:
     """Returns whether the run in a workdir has written all that the same command would write.
 
     This is so if the config is exactly the run's, the model, the scores and the predictions are
     there, and no file of examples was changed since the scores were written. Otherwise, a finished
     run is opened nevertheless, for example to predict another test file; so is a run on several
-    hosts. `identity` is the config as run.json stores it.
+    hosts.
     """
     if jax.process_count() > 1:  # the hosts might not see the files at the same time
         return False
@@ -307,39 +315,37 @@ def _has_nothing_to_do(
         written = (workdir.path / SCORES).stat().st_mtime
     except (OSError, ValueError):
         return False
-    ignored = ("overwrite", "workdir")
-    changed = differences(identity, saved["config"], ignore=ignored, defaults=defaults_of(config))
-    predictions = workdir.path / PREDICTIONS
-    splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
+    config = plan.config
+    changed = differences(
+        plan.identity,
+        saved["config"],
+        ignore=("overwrite", "workdir"),
+        defaults=defaults_of(config),
+    )
+    if changed or plan.data_fingerprint != saved["data_fingerprint"]:
+        return False
     submission = getattr(config.options, "submission", None)
+    wanted = [(workdir.model, "config.json"), (workdir.model, "*.safetensors")]
+    for split in (*splits_of(task, "dev"), *splits_of(task, "test")):
+        wanted.append((workdir.path / PREDICTIONS, f"{split}.*"))
     return (
-        not changed
-        and fingerprint == saved["data_fingerprint"]
-        and (workdir.model / "config.json").is_file()
-        and any(workdir.model.glob("*.safetensors"))
+        all(any(folder.glob(pattern)) for folder, pattern in wanted)
         and (submission is None or Path(submission).is_file())
-        and all(any(predictions.glob(f"{split}.*")) for split in splits)
         and all(time < written for time in _times(config))
     )
 
 
 def _times(config: FinetuneConfig) -> Iterator[float]:
-    """Yields when each file of examples was changed, in seconds since 1970."""
+    """Yields when each file of examples was changed, in seconds since 1970; infinite: gone."""
     for name in ("train", "dev", "test", "data_dir"):
         value = getattr(config.options, name, None)
         if value is not None:
             path = Path(value).expanduser()
-            files = (path, *path.rglob("*")) if path.exists() else ()
-            yield from (file.stat().st_mtime for file in files)
-            if not files:
-                yield float("inf")
-
-
-def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices."""
-    rng = np.random.default_rng(seed)
-    members = (np.flatnonzero(classes == name) for name in np.unique(classes))
-    return np.sort(np.concatenate([rng.choice(x, shots, replace=False) for x in members]))
+            if not path.exists():
+                yield math.inf
+                return
+            for file in (path, *path.rglob("*")):
+                yield file.stat().st_mtime
 
 
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
@@ -349,11 +355,10 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
             f"--shots {shots}: {task.name} does not have one class per example. Leave it out, or "
             "use --task=classify or a benchmark task with classes."
         )
-    rare = [
-        f"{name} ({count:,})"
-        for name, count in zip(task.labels, data.class_counts, strict=True)
-        if count < shots
-    ]
+    rare = []
+    for name, count in zip(task.labels, data.class_counts, strict=True):
+        if count < shots:
+            rare.append(f"{name} ({count:,})")
     if rare:
         raise ValueError(
             f"--shots {shots}: the training data has fewer examples of {listed(rare)}: give at "
@@ -373,6 +378,15 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
         hashlib.sha256(b"".join(drawn)).hexdigest(),
         examples=len(chosen),
     )
+
+
+def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Draws `shots` examples of each of `classes`, int [examples]; returns their sorted indices."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for name in np.unique(classes):
+        drawn.append(rng.choice(np.flatnonzero(classes == name), shots, replace=False))
+    return np.sort(np.concatenate(drawn))
 
 
 ALL = "all"
@@ -398,12 +412,10 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     scores = {}
     indices = {}
     task: Any = None
-    with scratch_folder() as folder:
-        for name, plan, facts in planned_runs(config, folder):
-            task = facts.task
-            scores[name] = train_run(plan, facts, name, session)
-            if name != ALL:
-                indices[name] = task.data.held_out_indices()
+    for name, task, run_scores in _trained(config, session):
+        scores[name] = run_scores
+        if name != ALL:
+            indices[name] = task.data.held_out_indices()
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
@@ -437,9 +449,11 @@ def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
 
 def _summary(config: FinetuneConfig, folds: dict[str, dict[str, float]]) -> dict[str, Any]:
     metrics = {}
-    for key in sorted({key for scores in folds.values() for key in scores}):
+    for key in sorted(set().union(*folds.values())):
         values = [scores[key] for scores in folds.values()]
-        mean = float(np.mean(values))
-        std = float(np.std(values, ddof=1))
-        metrics[key.removeprefix("dev/")] = {"mean": mean, "std": std, "folds": values}
+        metrics[key.removeprefix("dev/")] = {
+            "mean": float(np.mean(values)),
+            "std": float(np.std(values, ddof=1)),
+            "folds": values,
+        }
     return {"folds": config.folds, "seed": config.seed, "metrics": metrics}

@@ -6,7 +6,6 @@ holds. `run_plan` makes a plan of them, and the job of the run takes what was re
 
 import contextlib
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -218,9 +217,13 @@ def explained_head(metadata: Metadata) -> Iterator[None]:
 
 def lengths_after(config: PretrainConfig, step: int) -> list[int]:
     """Returns the row lengths of the phases that do not end before `step`, in their order."""
-    ends = itertools.accumulate(phase.num_steps for phase in config.phases)
-    phases = zip(config.phases, ends, strict=True)
-    return [phase.max_length for phase, end in phases if end > step]
+    lengths = []
+    end = 0
+    for phase in config.phases:
+        end += phase.num_steps
+        if end > step:
+            lengths.append(phase.max_length)
+    return lengths
 
 
 def _unspaced_share(config: PretrainConfig, length: int, tokenizer: Tokenizer) -> float:

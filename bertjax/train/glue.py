@@ -92,20 +92,18 @@ def finetune_glue(
         ValueError: a setting cannot be used with a task, or a workdir belongs to another run.
         Interrupted: a stop signal arrived; the same call continues.
     """
-    workdir = _workdir(config)
-    options = config.options
     configs = configs_of_tasks(config, config_of)
-    assert isinstance(options, AllGlueOptions)
-    _, missing = tasks_in(options.data_dir)
     results = {}
     for number, name in enumerate(configs, 1):
         hosts.say(f"GLUE: {name}, task {number} of {len(configs)}")
         results[name] = experiments.finetune(configs[name], clock)
         clock = None  # the time of the next task begins now
+    options: Any = config.options
+    workdir = _workdir(config)
     columns = columns_of({name: result.scores for name, result in results.items()})
     result = GlueResult(
         results,
-        missing,
+        tasks_in(options.data_dir)[1],
         columns,
         paper_average(columns),
         glue_average(columns),
@@ -151,30 +149,38 @@ def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
         "glue.md": _markdown(summary),
         SCORES: json.dumps(result.runs, indent=2) + "\n",
     }
+    runs = []
+    for task in result.tasks.values():
+        run = task.directory.parent / task.best
+        if (run / METRICS).is_file():
+            runs.append(run_data(run, name=_name(run)))
+    if runs:
+        files[REPORT] = report_page(runs)
     for name, text in files.items():
         _write(f"{workdir}/{name}", text.encode())
-    reports = [one.directory.parent / one.best for one in result.tasks.values()]
-    if runs := [run_data(run, name=_name(run)) for run in reports if (run / METRICS).is_file()]:
-        _write(f"{workdir}/{REPORT}", report_page(runs).encode())
     texts = _submitted(config, result)
-    lacking = [name for name in SUBMITTED if name not in texts]
     if texts:
-        with scratch_folder() as folder:
-            options: Any = config.options
-            asked = options.submission
-            if asked and place(asked).is_file():  # other files in it stay
-                (folder / SUBMISSION).write_bytes(place(asked).read_bytes())
-            add_to_submission_zip(folder / SUBMISSION, texts)
-            _write(result.submission, (folder / SUBMISSION).read_bytes())
+        _write_submission(config, result.submission, texts)
     _print(summary)
     if texts:
         print(f"predictions for GLUE's server written to {result.submission}")
+    lacking = [name for name in SUBMITTED if name not in texts]
     if lacking:
         print(
             f"The server needs {len(SUBMITTED)} files; {len(lacking)} are missing, because their "
             f"test splits are not there: {listed(lacking, 200)}"
         )
     print(f"the table is in {workdir}/glue.md and glue.json, and the curves are in {REPORT}")
+
+
+def _write_submission(config: FinetuneConfig, address: str, texts: Mapping[str, str]) -> None:
+    options: Any = config.options
+    with scratch_folder() as folder:
+        made = folder / SUBMISSION
+        if options.submission and place(address).is_file():  # other files in it stay
+            made.write_bytes(place(address).read_bytes())
+        add_to_submission_zip(made, texts)
+        _write(address, made.read_bytes())
 
 
 def _name(run: Path) -> str:
@@ -195,8 +201,9 @@ def _submitted(config: FinetuneConfig, result: GlueResult) -> dict[str, str]:
         made = task.directory.parent / PREDICTIONS / SUBMISSION
         if made.is_file():
             with zipfile.ZipFile(made) as archive:
-                wanted = [x for x in archive.namelist() if x in GLUE[name].submission.values()]
-                texts |= {x: archive.read(x).decode() for x in wanted}
+                for file in archive.namelist():
+                    if file in GLUE[name].submission.values():
+                        texts[file] = archive.read(file).decode()
     if "mnli" in result.tasks:
         texts |= _diagnostic(config, result.tasks["mnli"].directory)
     return texts
@@ -224,28 +231,32 @@ def _summary(
     """Returns the table of all tasks as JSON values; scores are fractions."""
     rows = []
     for column in COLUMNS:
-        task = result.tasks.get(column.task)
-        runs = [run[column.key] for run in task.runs.values() if column.key in run] if task else []
-        row = {
+        row: dict[str, Any] = {
             "column": column.name,
             "task": column.task,
             "score": result.columns.get(column.name),
             "published": [_published_score(column.name, one) for one in published],
         }
-        if len(runs) > 1:
-            spread = {"mean": statistics.fmean(runs), "std": statistics.stdev(runs)}
-            row["runs"] = {"count": len(runs), **spread}
+        if column.task in result.tasks:
+            all_scores = result.tasks[column.task].runs.values()
+            runs = [scores[column.key] for scores in all_scores if column.key in scores]
+            if len(runs) > 1:
+                mean = statistics.fmean(runs)
+                row["runs"] = {"count": len(runs), "mean": mean, "std": statistics.stdev(runs)}
         rows.append(row)
-    averages = {"paper": result.paper_average, "glue": result.glue_average}
+    sources = []
+    for one in published:
+        average = one.scores.get("average")
+        sources.append({"source": one.source, "split": one.split, "average": average})
     return {
         "init": config.init,
         "rows": rows,
-        "averages": {name: dataclasses.asdict(average) for name, average in averages.items()},
+        "averages": {
+            "paper": dataclasses.asdict(result.paper_average),
+            "glue": dataclasses.asdict(result.glue_average),
+        },
         "missing_tasks": result.missing,
-        "published": [
-            {"source": one.source, "split": one.split, "average": one.scores.get("average")}
-            for one in published
-        ],
+        "published": sources,
     }
 
 
@@ -259,16 +270,20 @@ def _published_score(column: str, published: Published) -> float | None:
 def _cells(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Returns the titles of the columns and the cells of the table of all tasks."""
     with_runs = any("runs" in row for row in summary["rows"])
-    titles = ["", "dev", *(["mean ± sd of runs"] if with_runs else [])]
+    titles = ["", "dev"]
+    if with_runs:
+        titles.append("mean ± sd of runs")
     titles += [f"published, {one['split']}" for one in summary["published"]]
     rows = []
     for row in summary["rows"]:
         cells = [row["column"], _percent(row["score"])]
-        if with_runs:
-            runs = row.get("runs")
-            several = f"{_percent(runs['mean'])} ± {_percent(runs['std'])}" if runs else ""
-            cells.append(f"{several} ({runs['count']})" if runs else "")
-        rows.append([*cells, *("" if x is None else f"{x:g}" for x in row["published"])])
+        if runs := row.get("runs"):
+            spread = f"{_percent(runs['mean'])} ± {_percent(runs['std'])}"
+            cells.append(f"{spread} ({runs['count']})")
+        elif with_runs:
+            cells.append("")
+        cells += ["" if score is None else f"{score:g}" for score in row["published"]]
+        rows.append(cells)
     return titles, rows
 
 
@@ -298,10 +313,11 @@ def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _markdown(summary: Mapping[str, Any]) -> str:
     titles, rows = _cells(summary)
-    lines = [f"# GLUE: {summary['init']}", ""]
-    lines += [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
-    lines += [f"| {' | '.join(cells)} |" for cells in rows]
-    return "\n".join(lines) + "".join(f"\n\n{text}" for text in _sentences(summary)) + "\n"
+    lines = [f"# GLUE: {summary['init']}\n"]
+    for cells in (titles, ["---"] * len(titles), *rows):
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"\n{sentence}" for sentence in _sentences(summary)]
+    return "\n".join(lines) + "\n"
 
 
 def _print(summary: Mapping[str, Any]) -> None:

@@ -183,19 +183,20 @@ def identity_of(config: TrainingConfig, machine: Machine) -> dict[str, Any]:
 
 def facts_of_program(config: TrainingConfig, program: Program) -> dict[str, Any]:
     """Returns what is said about the program of a run: its size, its devices and its kernel."""
-    attention = program.attention
+    kernel, reason = program.attention
+    if config.attention not in ("auto", kernel):
+        reason += f"; warning: {config.attention} was requested"
     shapes = program.state_shapes
-    kernel = f"{attention.kernel} ({attention.reason})"
-    if config.attention not in ("auto", attention.kernel):
-        kernel = (
-            f"{attention.kernel} ({attention.reason}; warning: {config.attention} was requested)"
-        )
     return {
-        "parameters": sum(x.size for x in jax.tree.leaves((shapes.params, shapes.fixed))),
+        "parameters": _size(shapes.params) + _size(shapes.fixed),
         "dtype": config.dtype,
         "mesh": " x ".join(f"{axis}={size}" for axis, size in program.mesh.shape.items()),
-        "attention": kernel,
+        "attention": f"{kernel} ({reason})",
     }
+
+
+def _size(shapes: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def first_line(plan: RunPlan, step: int) -> str:
@@ -220,9 +221,9 @@ def first_line(plan: RunPlan, step: int) -> str:
     size = f"{facts['parameters']:,} parameters"
     shapes = program.state_shapes
     if shapes.fixed:
-        trained = sum(x.size for x in jax.tree.leaves(shapes.params))
         moments = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes.opt_state))
-        size += f", of which {trained:,} are trained with {moments:,} bytes of optimizer state"
+        size += f", of which {_size(shapes.params):,} are trained with {moments:,} bytes of"
+        size += " optimizer state"
     return f"{size}, {facts['dtype']}, on {where}; {steps}"
 
 
@@ -333,9 +334,7 @@ def _rows(metadata: Metadata, length: int) -> float:
 
 def _lines_of_architecture(config: PretrainConfig, model: BertConfig) -> list[str]:
     """Returns a line on how the model of --init differs from the architecture in the config."""
-    ignored = ()
-    if config.dropout is not None:
-        ignored = DROPOUT_FIELDS
+    ignored = () if config.dropout is None else DROPOUT_FIELDS
     changes = differences(dataclasses.asdict(model), dataclasses.asdict(config.model), ignored)
     if not changes:
         return []
@@ -368,9 +367,8 @@ def _check_lengths(config: PretrainConfig, metadata: Metadata) -> None:
     lengths = sorted({phase.max_length for phase in config.phases})
     if not {*lengths} <= {*metadata.max_lengths}:
         raise ValueError(
-            f"{config.data} holds rows of {metadata.max_lengths} tokens, but the "
-            f"config has max_length={', '.join(map(str, lengths))}: prepare the data in a new "
-            "--output with these."
+            f"{config.data} holds rows of {metadata.max_lengths} tokens, but the config has "
+            f"max_length={listed(lengths)}: prepare the data in a new --output with these."
         )
 
 
@@ -598,22 +596,23 @@ def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iter
 def class_weights(options: TaskOptions, task: Task, data: TrainingData) -> tuple[float, ...] | None:
     """Returns the weight of each class, as the options of the task say; None: all are equal."""
     weights: Any = getattr(options, "class_weights", None)
-    counts = data.class_counts
     if weights is None:
         return None
+    counts = data.class_counts
     if weights == "balanced":
+        with_label = np.maximum(counts, 1)
         if task.label_kind == "multi_label":
-            without = np.maximum(len(data.sizes) - counts, 1)
-            return tuple((without / np.maximum(counts, 1)).tolist())
+            without_label = np.maximum(len(data.sizes) - counts, 1)
+            return tuple((without_label / with_label).tolist())
         # A class without examples, to which label smoothing gives a share, has the weight 0.
-        balanced = counts.sum() / (len(counts) * np.maximum(counts, 1)) * (counts > 0)
+        balanced = counts.sum() / (len(counts) * with_label) * (counts > 0)
         return tuple(balanced.tolist())
     if len(weights) != len(counts):
         raise ValueError(
             f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "
             "one value for each class."
         )
-    return tuple(float(weight) for weight in weights)
+    return tuple(map(float, weights))
 
 
 MOST_CLASSES = 20
@@ -626,49 +625,51 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     the updates per epoch and the frequencies of the classes. A line beginning with "warning:" names
     classes that differ only in how they are written, or a rare class that may be a misspelling.
     """
-    count = len(data.sizes)
     sizes = np.asarray(data.sizes)
-    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
+    count = len(sizes)
+    median, most = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     plural = "s" if updates > 1 else ""
     unit = "windows" if task.label_kind == "span" or count != data.examples else "examples"
     lines = [
-        f"train: {count:,} {unit} of "
-        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
-        f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
+        f"train: {count:,} {unit} of {sizes.min()} to {sizes.max()} tokens (median {median}, 95 % "
+        f"have at most {most}); an epoch has {updates:,} update{plural} of {config.batch_size}"
     ]
     if data.class_counts.size:
-        unit = "words" if task.label_kind == "tokens" else unit
+        if task.label_kind == "tokens":
+            unit = "words"
         lines.append(_classes(task, data.class_counts, count, unit))
         lines += similar_classes(task.labels, data.class_counts)
     return lines
 
 
 def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
-    order = np.argsort(-counts, kind="stable")
-    several = task.label_kind == "multi_label"
-    total = max(count if several else int(counts.sum()), 1)
-    shown = [
-        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
-        for i in order[:MOST_CLASSES]
-    ]
-    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
-    kind = "labels" if several else "classes"
-    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
+    kind = "classes"
+    total = int(counts.sum())
+    if task.label_kind == "multi_label":
+        kind = "labels"
+        total = count
+    shown = []
+    for index in np.argsort(-counts, kind="stable")[:MOST_CLASSES]:
+        share = 100 * counts[index] / max(total, 1)
+        shown.append(f"{task.labels[index]} {counts[index]:,} ({share:.1f} %)")
+    rest = ""
+    if len(counts) > MOST_CLASSES:
+        rest = f" and {len(counts) - MOST_CLASSES} more"
+    return f"{len(counts)} {kind} by {unit}: {', '.join(shown)}{rest}"
 
 
 def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     """Returns lines that say how often each phase reads each source; []: there is no mixture."""
-    if metadata.sources is None:
-        return []
     lines = []
-    weights = np.array([source.weight for source in metadata.sources])
-    for number, phase in enumerate(phases):
+    sources = metadata.sources or ()
+    weights = [source.weight for source in sources]
+    for number, phase in enumerate(phases if sources else ()):
         parts = []
-        shares = weights / weights.sum()
-        drawn = rows_of_sources(phase.num_rows, weights.tolist())
-        for source, share, rows in zip(metadata.sources, shares, drawn, strict=True):
+        drawn = rows_of_sources(phase.num_rows, weights)
+        for source, rows in zip(sources, drawn, strict=True):
             epochs = rows / source.splits["train"].lengths[str(phase.max_length)].records
+            share = source.weight / sum(weights)
             parts.append(f"{source.name} {share:.2%}, {epochs:,.2f} epochs")
         lines.append(
             f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "

@@ -335,22 +335,23 @@ class Workdir:
     def delete_run(self) -> None:
         """Deletes what the run has left in the workdir, for another run (--overwrite)."""
         others = [f"{MODEL}/{name}" for name in others_in(self.path / MODEL)]
-        for folder in (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK):
-            names = (path.name for path in (self.path / folder).glob("*"))
-            others += [f"{folder}/{name}" for name in names if not _CHECKPOINT.match(name)]
+        for folder in CHECKPOINT_FOLDERS:
+            for path in (self.path / folder).glob("*"):
+                if not _CHECKPOINT.match(path.name):
+                    others.append(f"{folder}/{path.name}")
         if others:
             raise ValueError(
                 f"--overwrite would delete files in {self.address} that bertjax did not write or "
                 f"that were changed since: {listed(others)}. Move them to another folder, or "
                 "choose another --workdir."
             )
-        for path in {
-            parent / name for parent in (self.path, self.checkpoints.parent) for name in RESULTS
-        }:
-            if path.is_dir():
-                remove_folder(path)
-            else:
-                path.unlink(missing_ok=True)
+        for parent in {self.path, self.checkpoints.parent}:
+            for name in RESULTS:
+                path = parent / name
+                if path.is_dir():
+                    remove_folder(path)
+                else:
+                    path.unlink(missing_ok=True)
         print(f"{self.address}: the earlier run was deleted (--overwrite)", flush=True)
 
 
