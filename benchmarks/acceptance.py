@@ -46,7 +46,7 @@ from bertjax.model import HEADS, named_config
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.dropout import drop_threshold, keep_mask
 from bertjax.model.fused_attention import FUSED
-from bertjax.pages.templates import fill
+from bertjax.pages import fill
 from bertjax.planning import compile, hardware
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.program import random_rows

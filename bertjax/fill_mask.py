@@ -73,7 +73,7 @@ def _print_words(words_of_masks: list[list[tuple[str, float]]], mask: str) -> No
 def _write_page(output: Path, config: FillMaskConfig, loaded: "LoadedModel") -> None:
     from bertjax.base.files import write_text
     from bertjax.inference.masks import encoded, model_name, text_view
-    from bertjax.pages.templates import fill
+    from bertjax.pages import fill
 
     ids, types = encoded(loaded, config.text, None)
     view = text_view(loaded, ids, types, top_k=config.top_k)

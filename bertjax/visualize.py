@@ -96,7 +96,7 @@ def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
     from bertjax.base.files import write_text
     from bertjax.inference.attention import attention_data
     from bertjax.inference.masks import model_name
-    from bertjax.pages.templates import fill
+    from bertjax.pages import fill
 
     data = attention_data(model, config.text, config.pair)
     data["first"] = {"layer": (config.layer or 1) - 1, "head": (config.head or 1) - 1}

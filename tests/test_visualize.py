@@ -11,7 +11,7 @@ import pytest
 
 from bertjax import load_pretrained, visualize
 from bertjax.inference.attention import attention_data, packed
-from bertjax.pages.templates import fill
+from bertjax.pages import fill
 from tests.browser import needs_chromium, used
 
 

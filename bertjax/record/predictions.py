@@ -131,7 +131,7 @@ def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
     table.add_row("std", *map(_shown, names, np.std(values, axis=0, ddof=1)))
     printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
-    if best is not None and metric in names:
+    if best is not None and metric is not None and metric in names:
         print(f"best by {score_label(metric)}: {best}")
 
 
@@ -438,8 +438,11 @@ class PredictionSummary:
             entry[2] += decision.is_right
             if not decision.is_right:
                 self._wrong += 1
-                fields = {"gold": decision.gold, "predicted": decision.predicted}
-                fields["probability"] = probability
+                fields = {
+                    "gold": decision.gold,
+                    "predicted": decision.predicted,
+                    "probability": probability,
+                }
                 self._keep(probability, example, fields, decision.word)
 
     def _see_number(self, example: Example, prediction: Prediction) -> None:

@@ -35,7 +35,7 @@ from bertjax.base.workdir_files import (
     SPARE_FILE,
 )
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
-from bertjax.pages.templates import fill
+from bertjax.pages import fill
 from bertjax.record.labels import in_percent, label
 from bertjax.record.ledger import FINISHED, read_ledger, read_processes, totals
 from bertjax.record.predictions import SUFFIX, split_prefix

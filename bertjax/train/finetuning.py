@@ -16,7 +16,7 @@ from bertjax.base.files import (
     write_json,
 )
 from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
-from bertjax.config import Phase
+from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
 from bertjax.inference.embedder import ROLES, Embedder
@@ -62,16 +62,15 @@ class FinetuningJob(Job):
         workdir: the workdir of the run.
     """
 
+    plan: FinetuningPlan
+    config: FinetuneConfig
     keep_checkpoints = 1
 
     def __init__(self, plan: FinetuningPlan, facts: FinetuningFacts, workdir: Workdir):
         super().__init__(plan, facts.loaded.tokenizer)
         assert plan.shape is not None
-        self.config = plan.config
         self.max_length = plan.max_length
         self.shape = plan.shape
-        self.labels = plan.labels
-        self.batches_per_epoch = plan.batches_per_epoch
         self.task = facts.task
         self.loaded = facts.loaded
         self.data = facts.data
@@ -106,7 +105,7 @@ class FinetuningJob(Job):
             self.data.sizes,
             self.config.batch_size,
             self.shape,
-            self.labels,
+            self.plan.labels,
             self.tokenizer.pad_token_id,
             seed=self.config.seed,
             first=first_batch,
@@ -124,7 +123,7 @@ class FinetuningJob(Job):
         """
         count = len(self.data.sizes)
         size = self.config.batch_size
-        epoch, within = divmod(batch, self.batches_per_epoch)
+        epoch, within = divmod(batch, self.plan.batches_per_epoch)
         first = epoch * count + within * size
         return first, min(first + size, (epoch + 1) * count) - 1
 

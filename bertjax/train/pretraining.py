@@ -55,14 +55,13 @@ class PretrainingJob(Job):
         workdir: the workdir of the run.
     """
 
+    config: PretrainConfig
+    program: PretrainingProgram
     name = "pretraining"
     higher_is_better = False
 
     def __init__(self, plan: PretrainingPlan, facts: PretrainingFacts, workdir: Workdir):
         super().__init__(plan, facts.tokenizer)
-        assert isinstance(plan.program, PretrainingProgram)
-        self.program: PretrainingProgram = plan.program
-        self.config = plan.config
         self.workdir = workdir
         self.initial = facts.initial
         self.evaluates_at_start = plan.config.eval_at_start

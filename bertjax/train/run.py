@@ -82,7 +82,7 @@ class Job(abc.ABC):
 
     Attributes:
         plan: what the run will do.
-        settings: the config that pretraining and fine-tuning have in common.
+        config: the config of the run.
         program: the model, the optimizer and the compiled steps.
         phases: the phases of the run; fine-tuning has one.
         name: the name of the run in the progress bar.
@@ -98,19 +98,14 @@ class Job(abc.ABC):
     """
 
     name: str
-    identity: dict[str, Any]
-    data_fingerprint: str
     run_id: str
-    best_metric: str
     higher_is_better: bool
     keep_checkpoints: int
-    eval_every: int
-    save_every: int
     evaluates_at_start: bool = False
 
     def __init__(self, plan: RunPlan, tokenizer: Tokenizer):
         self.plan = plan
-        self.settings = plan.config
+        self.config = plan.config
         self.program = plan.program
         self.phases = plan.phases
         self.tokenizer = tokenizer
@@ -359,7 +354,7 @@ def train(
             try:
                 state = _train(job, workdir, session, run)
             except NotFinite as bad:
-                steps = job.settings.rollback_steps
+                steps = job.config.rollback_steps
                 if not Rollbacks(workdir.path).roll_back(
                     workdir.checkpoints, job.phases, bad, steps
                 ):
@@ -413,8 +408,8 @@ def claim(job: Job, workdir: Workdir) -> None:
         workdir.claim(
             job.identity,
             job.data_fingerprint,
-            overwrite=job.settings.overwrite,
-            defaults=defaults_of(job.settings),
+            overwrite=job.config.overwrite,
+            defaults=defaults_of(job.config),
             allow=job.plan.refused_changes,
         )
         job.tokenizer.save(workdir.tokenizer)
@@ -501,7 +496,7 @@ def _train_segment(
     train_step = job.program.seeded_step(segment.stage)
     peak_seconds = 0.0
     if flops := job.flops_per_step(segment.stage):
-        peak_seconds = flops / peak_flops(job.settings.peak_tflops)
+        peak_seconds = flops / peak_flops(job.config.peak_tflops)
     batches = job.batches(segment.phase_index, segment.first_batch)
     for batch in run.clock.waiting_for(batches):
         compiling = contextlib.nullcontext()
@@ -674,9 +669,9 @@ def _open_readers(
     the log line of their step, and everything is written when the report looks at it.
     """
     step = run.step
-    settings = job.settings
+    config = job.config
     is_due = bool(progress.get("evaluation_due"))
-    run.add(BadSteps, run.emit, job.rows_of_batch, settings, progress)
+    run.add(BadSteps, run.emit, job.rows_of_batch, config, progress)
     job.add_readers(run, progress)
     is_done = not is_due and (step == job.num_steps or run.should_stop())
     # A finished run, with its model and scores, writes no report and no ledger line.
@@ -691,7 +686,7 @@ def _open_readers(
     logger = MetricLogger(
         run.emit,
         run.clock,
-        every=settings.log_every,
+        every=config.log_every,
         num_steps=job.num_steps,
         pending=progress.get("pending"),
         loss_weights=job.program.objective.loss_weights,
@@ -714,7 +709,7 @@ def _open_readers(
     )
     run.readers.append(logger)
     if hosts.is_first():
-        run.readers += open_trackers(settings, workdir.path, rollbacks)
+        run.readers += open_trackers(config, workdir.path, rollbacks)
         if not is_finished:
             run.readers = [session.ledger, *run.readers, session.report]
     facts = facts_of(job, step) | {"rollbacks": rollbacks}
@@ -728,5 +723,5 @@ def facts_of(job: Job, step: int) -> dict[str, Any]:
         "num_steps": job.num_steps,
         "best_metric": job.best_metric,
         "higher_is_better": job.higher_is_better,
-        **facts_of_program(job.settings, job.program),
+        **facts_of_program(job.config, job.program),
     }
