@@ -41,8 +41,6 @@ WRITE_SECONDS = 1.0
 BLOCK = 2048
 IDLE = "idle between processes"
 LOST = "lost steps"
-# What the table calls an activity, whose name in the files is another one.
-_SHOWN = {activity.STEPPING: "training"}
 
 
 class Ledger(Reader):
@@ -236,10 +234,12 @@ def print_table(workdir: Path) -> None:
     lost = sum(line["lost_steps"] for line in lines)
     table = Table("activity", Column("seconds", justify="right"), Column("share", justify="right"))
     for name, value in seconds.items():
-        label = _SHOWN.get(name, brief(name, 40))
-        if name == LOST and lost:
-            label = f"{name} ({lost} steps)"
-        elif name != activity.STEPPING and value < 0.005 * whole:
+        label = brief(name, 40)
+        if name == activity.STEPPING:  # in the files, it has another name
+            label = "training"
+        elif name == LOST and lost:
+            label += f" ({lost} steps)"
+        elif value < 0.005 * whole:
             continue
         table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
     title = f"Where the time went: {whole:,.0f} s"
@@ -289,9 +289,8 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
 def has_finished(workdir: Path) -> bool:
     """Returns whether the last process of the run in the local folder `workdir` finished it."""
     processes = read_processes(workdir)
-    if not processes or processes[-1]["ended"] is None:
-        return False
-    return processes[-1]["ended"].get("state") == FINISHED
+    ended = processes[-1]["ended"] if processes else None
+    return ended is not None and ended.get("state") == FINISHED
 
 
 def environment() -> dict[str, Any]:

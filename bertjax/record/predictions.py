@@ -250,7 +250,7 @@ class ClassReport:
         names: list[str] = []
         if self._task.label_kind in ("classes", "multi_label"):
             names = list(self._task.labels)
-        names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
+        names += sorted({*self._labels, *self._predicted}.difference(names))
         rows = []
         for name in names:
             right = self._right[name]
@@ -321,11 +321,11 @@ class ClassReport:
         names = self._task.labels
         path = folder / f"{split}.confusion.csv"
         with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
-            cells = [_cell(name) for name in names]
             writer = csv.writer(file)
-            writer.writerow(["label", *cells])
-            for gold, cell in zip(names, cells, strict=True):
-                writer.writerow([cell, *(self.confusion[gold, name] for name in names)])
+            writer.writerow(["label", *map(_cell, names)])
+            for gold in names:
+                counts = [self.confusion[gold, name] for name in names]
+                writer.writerow([_cell(gold), *counts])
 
 
 def _cell(name: str) -> str:
@@ -452,7 +452,7 @@ class PredictionSummary:
             self._points.append((gold, predicted))
             if len(self._points) > MOST_POINTS:
                 self._points = self._points[::2]
-                self._stride = 2 * self._stride
+                self._stride *= 2
         error = abs(gold - predicted)
         if error > 0:
             self._keep(error, example, {"gold": gold, "predicted": predicted, "error": error})

@@ -12,14 +12,14 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import PretrainConfig
+from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
 from bertjax.devices.flops import Roofline, forward_products, peak_flops
@@ -119,27 +119,27 @@ class Subject:
                 job = make_job(dataclasses.replace(config, workdir=empty))
             self.program = job.program
             self.flops_per_row = job.flops_per_row(phase)
-            self.state: Any = job.new_state()
-            self.step = self.program.seeded_step(phase)
             self.batches = job.batches(index, phase.batch_size_warmup_steps)
             self.predictions = max_predictions(job.config, phase, job.metadata.max_sequences)
-            return
-        if config.distillation is not None:
+            self.state: Any = job.new_state()
+        elif config.distillation is not None:
             raise ValueError(
                 f"distillation.teacher={config.distillation.teacher!r} needs the tokenizer of the "
                 "data: give --data."
             )
-        config = with_head(config, config.model.type_vocab_size > 1)
-        mesh = sharding.make_mesh(config.mesh, devices)
-        program = self.program = PretrainingProgram(config, mesh)
-        self.flops_per_row = program.flops_per_row(phase)
-        self.state = program.new_state()
-        self.step = program.seeded_step(phase)
-        rows = sharding.host_rows(program.rows, phase.batch_size)
+        else:
+            config = with_head(config, config.model.type_vocab_size > 1)
+            self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh, devices))
+            self.flops_per_row = self.program.flops_per_row(phase)
+            self.batches = itertools.repeat(self._random_batch(config, phase))
+            self.predictions = max_predictions(config, phase)
+            self.state = self.program.new_state()
+        self.step = self.program.seeded_step(phase)
+
+    def _random_batch(self, config: PretrainConfig, phase: Phase) -> Any:
+        rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batch = random_rows(config, phase, len(rows))
-        placed = sharding.to_devices(batch, rows, program.rows, phase.batch_size)
-        self.batches: Iterator[Any] = itertools.repeat(placed)
-        self.predictions = max_predictions(config, phase)
+        return sharding.to_devices(batch, rows, self.program.rows, phase.batch_size)
 
     def block(self, steps: int) -> dict[str, float]:
         """Runs `steps` steps of the training loop and measures their time.
