@@ -255,16 +255,18 @@ def publish(
 
     The predictions of the run for the test split are added to the zip file `submission`, if any.
     """
+    run = workdir / best
+    predictions = workdir / PREDICTIONS
     with replacing_folder(workdir / MODEL, keeping=True) as folder:
-        shutil.copytree(workdir / best / MODEL, folder, dirs_exist_ok=True)
-    for file in (workdir / best / PREDICTIONS).glob("*"):  # none without a dev or test split
-        (workdir / PREDICTIONS).mkdir(exist_ok=True)
-        with writing(workdir / PREDICTIONS / file.name) as temporary:
+        shutil.copytree(run / MODEL, folder, dirs_exist_ok=True)
+    for file in (run / PREDICTIONS).glob("*"):  # none without a dev or test split
+        predictions.mkdir(exist_ok=True)
+        with writing(predictions / file.name) as temporary:
             shutil.copyfile(file, temporary)
-    if (workdir / best / CALIBRATION).is_file():
-        shutil.copyfile(workdir / best / CALIBRATION, workdir / CALIBRATION)
+    if (run / CALIBRATION).is_file():
+        shutil.copyfile(run / CALIBRATION, workdir / CALIBRATION)
     write_json(workdir / SCORES, scores)
-    made = workdir / PREDICTIONS / SUBMISSION
+    made = predictions / SUBMISSION
     if submission and made.is_file():  # There is no file if the task has no test split.
         with zipfile.ZipFile(made) as files:
             texts = {name: files.read(name).decode() for name in files.namelist()}
@@ -436,10 +438,10 @@ def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
     """Writes the predictions of all folds to one file, in the order of the examples."""
     lines = {}
     for name, rows in indices.items():
-        text = (workdir / name / PREDICTIONS / "dev.jsonl").read_text(encoding="utf-8")
-        # Not `splitlines`: texts may contain other line separators than "\n".
-        for index, line in zip(rows, text.removesuffix("\n").split("\n"), strict=True):
-            lines[index] = {**json.loads(line), "fold": name}
+        # In text mode, lines end at "\n" alone: texts may contain other line separators.
+        with (workdir / name / PREDICTIONS / "dev.jsonl").open(encoding="utf-8") as file:
+            for index, line in zip(rows, file, strict=True):
+                lines[index] = {**json.loads(line), "fold": name}
     path = workdir / PREDICTIONS / OUT_OF_FOLD
     path.parent.mkdir(exist_ok=True)
     with writing(path) as temporary, temporary.open("x", encoding="utf-8") as file:

@@ -279,10 +279,6 @@ def gather_finetuning(
         workdirs: the workdirs of all runs.
         fold: the fold that is held out; None: no cross-validation.
         needs_dev: whether the dev split chooses among the runs.
-
-    Raises:
-        FileNotFoundError: the data or a model does not exist.
-        ValueError: the config cannot be used with the data or the models.
     """
     task = _checked_task(config, make_task(config.task, config.options, fold), needs_dev=needs_dev)
     notes: list[str] = []

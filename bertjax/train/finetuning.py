@@ -149,11 +149,11 @@ class FinetuningJob(Job):
         }
         if self.collection is not None:
             self.dev_scores["dev"] |= self._search(self.collection, params, check)
-        evaluation = {
-            f"eval/{split_prefix(split)}{key}": value
-            for split, scores in self.dev_scores.items()
-            for key, value in scores.items()
-        }
+        evaluation = {}
+        for split, scores in self.dev_scores.items():
+            prefix = split_prefix(split)
+            for key, value in scores.items():
+                evaluation[f"eval/{prefix}{key}"] = value
         return evaluation
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
@@ -221,11 +221,10 @@ class FinetuningJob(Job):
         final = self.program.final_params(state)
         for split in splits_of(self.task, "test"):
             splits[split] = self.predict_split(final, split)
-        scores = {
-            f"{split}/{key}": value
-            for split, metrics in splits.items()
-            for key, value in metrics.items()
-        }
+        scores = {}
+        for split, metrics in splits.items():
+            for key, value in metrics.items():
+                scores[f"{split}/{key}"] = value
         params = to_original(hosts.fetch(final, self.program.mesh), self.task)
         lora = self.config.lora
         adapters = {}

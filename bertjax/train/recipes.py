@@ -174,16 +174,12 @@ def _targeted(
     targets: Sequence[str], init: str, modules: dict[str, list[str]]
 ) -> dict[str, list[str]]:
     """Returns those of `modules` whose names in a layer end with a target; without targets, all."""
-    if not targets:
-        return modules
-    targeted = {}
+    endings = tuple(f".{target}" for target in targets)
     for target in targets:
-        matches = {name: x for name, x in modules.items() if name.endswith(f".{target}")}
-        if not matches:
+        if not any(name.endswith(f".{target}") for name in modules):
             last = sorted({name.rpartition(".")[2] for name in modules})
             raise ValueError(
                 f"--lora.targets: {init} has no linear layer {target!r} in its layers. "
                 f"{did_you_mean(target, last)}Known: {', '.join(last)}."
             )
-        targeted |= matches
-    return {name: paths for name, paths in modules.items() if name in targeted}
+    return {n: paths for n, paths in modules.items() if not targets or n.endswith(endings)}

@@ -525,16 +525,8 @@ class Saver:
     metrics. If the evaluation is not compiled yet, the state is saved before it as well, so that a
     signal can end the process during the compilation without loss.
 
-    Args:
-        job: what is trained.
-        checkpoints: writes the checkpoints.
-        run: where the run stands, and who is told of evaluations and saves.
-        stop: the stop signal.
-        is_due: whether the evaluation of the step at which the run resumes was not completed.
-
-    Attributes:
-        evaluation_due: whether an evaluation was due at the last step but was not completed,
-            because a stop signal came.
+    `evaluation_due` is whether an evaluation was due at the last step but was not completed,
+    because a stop signal came; `is_due` is the same of the step at which the run resumes.
     """
 
     def __init__(
