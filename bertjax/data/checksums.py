@@ -67,11 +67,7 @@ class Remembered:
 
     def add(self, shards: Iterable[Shard]) -> None:
         """Adds `shards` to the list of verified shards, and saves the list."""
-        marks = {}
-        for shard in shards:
-            mark = self._mark(shard)
-            if mark is not None:
-                marks[shard.file] = mark
+        marks = {shard.file: mark for shard in shards if (mark := self._mark(shard)) is not None}
         if not marks:
             return
         # Other processes may have added shards since this one read the file.

@@ -43,13 +43,9 @@ def parse_mixture(inputs: Sequence[str], exists: Callable[[str], bool]) -> Mixtu
         if not re.search(rf"=(?:{_NUMBER})(?:,|\Z)", text, re.IGNORECASE) or exists(text):
             without.append(text)
             continue
-        position = 0
-        while position < len(text):
-            part = _PART.match(text, position)
-            if part is None:
-                without.append(text[position:])
-                break
-            position = part.end()
+        end = 0
+        for part in _PART.finditer(text):
+            end = part.end()
             name = part["source"]
             if name in weights:
                 raise ValueError(
@@ -57,6 +53,8 @@ def parse_mixture(inputs: Sequence[str], exists: Callable[[str], bool]) -> Mixtu
                     "weights."
                 )
             weights[name] = _positive(part["weight"], name)
+        if end < len(text):
+            without.append(text[end:])
     if not weights:
         return None
     if without:

@@ -129,10 +129,8 @@ def normalise(sentence: str) -> list[str]:
 
 
 def _boundaries(paragraph: str) -> list[int]:
-    ends = []
-    for match in _LATIN_END.finditer(paragraph):
-        if _ends_sentence(paragraph, match):
-            ends.append(match.start(1))
+    stops = _LATIN_END.finditer(paragraph)
+    ends = [stop.start(1) for stop in stops if _ends_sentence(paragraph, stop)]
     if paragraph.isascii() or not _HAS_OTHER.search(paragraph):
         return ends
     for match in _OTHER_END.finditer(paragraph):
@@ -272,8 +270,6 @@ def looks_wrapped(lines: list[str]) -> bool:
     widest = max(map(len, lines))
     if widest > WIDEST_WRAPPED_LINE:
         return False
-    inner = []
-    for line, following in itertools.pairwise(lines):
-        if following.strip() and line.strip():
-            inner.append(len(line))
+    pairs = itertools.pairwise(lines)
+    inner = [len(line) for line, following in pairs if following.strip() and line.strip()]
     return bool(inner) and sum(inner) / len(inner) >= WRAPPED_FILL * widest
