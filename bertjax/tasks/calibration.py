@@ -25,9 +25,9 @@ _SMALLEST = 1e-300
 
 def scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
     """Divides `logits` [N, C] by `temperature`; returns the log-softmax, [N, C]."""
-    logits = logits / temperature
-    logits = logits - logits.max(-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    from scipy.special import log_softmax
+
+    return log_softmax(logits / temperature, axis=-1)
 
 
 def negative_log_likelihood(
@@ -85,10 +85,11 @@ class Calibration:
 
     def sentence(self) -> str:
         """Returns a sentence for the user."""
-        is_inside = 1.001 * LOWEST < self.temperature < 0.999 * HIGHEST
+        bound = " (the bound of the search)"
+        if 1.001 * LOWEST < self.temperature < 0.999 * HIGHEST:
+            bound = ""
         text = (
-            f"calibration: temperature {self.temperature:.3f}"
-            f"{'' if is_inside else ' (the bound of the search)'}, fitted on {self.examples:,} "
+            f"calibration: temperature {self.temperature:.3f}{bound}, fitted on {self.examples:,} "
             f"held-out examples; expected calibration error {self.ece_before:.2%} before"
         )
         if self.ece_after is None:
@@ -156,8 +157,10 @@ def best_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> list[float
             thresholds.append(0.5)
             continue
         precision, recall, values = precision_recall_curve(label, p)
-        best = int((precision * recall / np.maximum(precision + recall, _SMALLEST))[:-1].argmax())
-        thresholds.append(float(values[max(best - 1, 0)] * (best > 0) + values[best]) / 2)
+        f1 = precision * recall / np.maximum(precision + recall, _SMALLEST)
+        best = int(f1[:-1].argmax())
+        below = values[best - 1] if best else 0.0
+        thresholds.append(float(below + values[best]) / 2)
     return thresholds
 
 
@@ -196,9 +199,12 @@ class HeldOutProbabilities:
         after = np.empty_like(labels)
         for half in (second, ~second):
             after[~half] = p[~half] >= best_thresholds(p[half], labels[half])
-        before, after = (
-            float((2 * (labels & x).sum(0) / np.maximum((labels.sum(0) + x.sum(0)), 1)).mean())
-            for x in (p >= 0.5, after)
-        )
         chosen = dict(zip(self._labels, best_thresholds(p, labels), strict=True))
-        return Thresholds(chosen, len(labels), before, after)
+        before = _macro_f1(labels, p >= 0.5)
+        return Thresholds(chosen, len(labels), before, _macro_f1(labels, after))
+
+
+def _macro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Returns the mean F1 of all labels; `labels` and `predicted` are bool [N, C]."""
+    right = 2 * (labels & predicted).sum(0)
+    return float((right / np.maximum(labels.sum(0) + predicted.sum(0), 1)).mean())

@@ -3,7 +3,7 @@
 A dataset is read once, and then split and labelled; each of these returns a new one, which shares
 the rows that were read:
 
-    data = read_tables("classify", train="a.csv").split(BY_CLASS, fraction=0.1).labelled(classes)
+    data = read_tables(kind, train="a.csv").split(BY_CLASS, fraction=0.1).labelled(classes)
 """
 
 import dataclasses

@@ -9,6 +9,7 @@ evaluate-v2.0.py (Rajpurkar et al. 2016; 2018).
 """
 
 import itertools
+import operator
 import re
 import string
 import warnings
@@ -55,8 +56,7 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
         ValueError: there are no examples, or not as many predictions as labels.
     """
     _check_lengths(golds, predictions)
-    equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
-    return {"accuracy": equal / len(golds)}
+    return {"accuracy": sum(map(operator.eq, golds, predictions)) / len(golds)}
 
 
 def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -68,9 +68,9 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str,
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
-    texts = [str(gold) for gold in golds], [str(answer) for answer in predictions]
+    gold, predicted = list(map(str, golds)), list(map(str, predictions))
     for average in ("macro", "weighted"):
-        score = f1_score(*texts, average=average, zero_division=_UNDEFINED)
+        score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
         values[f"{average}_f1"] = float(score)
     return values
 
@@ -106,29 +106,31 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
     from scipy import stats
 
     _check_lengths(golds, predictions)
-    x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
-    values = {"pearson": 0.0, "spearman": 0.0}
-    if np.isfinite(x).all() and np.isfinite(y).all() and np.ptp(x) > 0 and np.ptp(y) > 0:
+    x, y = np.array([golds, predictions], np.float64)
+    pearson = spearman = 0.0
+    if np.isfinite([x, y]).all() and np.ptp(x) > 0 and np.ptp(y) > 0:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.NearConstantInputWarning)
-            results: dict[str, Any] = {
-                "pearson": stats.pearsonr(x, y),
-                "spearman": stats.spearmanr(x, y),
-            }
-        values = {name: float(np.nan_to_num(r.statistic)) for name, r in results.items()}
-    return values | {"pearson_spearman": (values["pearson"] + values["spearman"]) / 2}
+            pearson = _statistic(stats.pearsonr(x, y))
+            spearman = _statistic(stats.spearmanr(x, y))
+    mean = (pearson + spearman) / 2
+    return {"pearson": pearson, "spearman": spearman, "pearson_spearman": mean}
+
+
+def _statistic(result: Any) -> float:
+    return float(np.nan_to_num(result.statistic))
 
 
 def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
     """Computes the correlations, `r2`, and `mae` and `rmse`, which have the unit of the labels."""
     values = pearson_spearman(golds, predictions)
-    x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
-    squares, spread = float(np.mean((x - y) ** 2)), float(np.var(x))
-    return values | {
-        "mae": float(np.mean(np.abs(x - y))),
-        "rmse": squares**0.5,
-        "r2": 1 - squares / spread if spread else 0.0,
-    }
+    x, y = np.array([golds, predictions], np.float64)
+    error = float(np.mean((x - y) ** 2))
+    spread = float(np.var(x))
+    values["mae"] = float(np.mean(np.abs(x - y)))
+    values["rmse"] = error**0.5
+    values["r2"] = 1 - error / spread if spread else 0.0
+    return values
 
 
 def multi_label(
@@ -143,19 +145,19 @@ def multi_label(
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
     """
-    from sklearn.metrics import f1_score
+    from sklearn.metrics import accuracy_score, f1_score
     from sklearn.preprocessing import MultiLabelBinarizer
 
     _check_lengths(golds, predictions)
-    equal = sum(set(gold) == set(answer) for gold, answer in zip(golds, predictions, strict=True))
-    values = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": equal / len(golds)}
-    classes = sorted({label for row in (*golds, *predictions) for label in row})
-    if classes:
-        binarizer = MultiLabelBinarizer(classes=classes)
-        gold, predicted = binarizer.fit_transform(golds), binarizer.transform(predictions)
-        for average in ("micro", "macro"):
-            score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
-            values[f"{average}_f1"] = float(score)
+    binarizer = MultiLabelBinarizer().fit([*golds, *predictions])
+    if not len(binarizer.classes_):  # no example has a label, which all predictions say
+        return {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 1.0}
+    gold, predicted = binarizer.transform(golds), binarizer.transform(predictions)
+    values = {}
+    for average in ("micro", "macro"):
+        score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
+        values[f"{average}_f1"] = float(score)
+    values["subset_accuracy"] = float(accuracy_score(gold, predicted))
     return values
 
 
@@ -193,19 +195,20 @@ def entity_f1(
     _check_lengths(golds, predictions)
     right = in_golds = in_predictions = words = right_words = 0
     rows = zip(golds, predictions, cut or itertools.repeat(()), strict=False)
-    for index, (gold, answer, missed) in enumerate(rows):
+    for number, (gold, answer, missed) in enumerate(rows, 1):
         if len(gold) != len(answer):
             raise ValueError(
-                f"Sentence {index + 1} has {len(gold)} words but {len(answer)} predicted tags: "
+                f"Sentence {number} has {len(gold)} words but {len(answer)} predicted tags: "
                 "predict one tag for each word."
             )
-        gold_entities, answer_entities = entities(gold), entities(answer)
-        whole = {entity for entity in gold_entities if entity[0] not in missed}
-        right += len(whole & set(answer_entities))
-        in_golds += len(gold_entities)
-        in_predictions += len(answer_entities)
+        expected = entities(gold)
+        predicted = entities(answer)
+        for entity in {*expected}.intersection(predicted):
+            right += entity[0] not in missed
+        in_golds += len(expected)
+        in_predictions += len(predicted)
         words += len(gold)
-        right_words += sum(a == b for a, b in zip(gold, answer, strict=True))
+        right_words += sum(map(operator.eq, gold, answer))
     return {
         "precision": right / max(in_predictions, 1),
         "recall": right / max(in_golds, 1),
@@ -241,8 +244,8 @@ def ranked_gains(scores: Mapping[str, float], gains: Mapping[str, float]) -> lis
     Documents without a gain have 0. As in trec_eval, scores are compared in float32, and of equal
     ones, the document with the greater id, as a text, comes first.
     """
-    order = sorted(((np.float32(x), name) for name, x in scores.items()), reverse=True)
-    return [max(gains.get(name, 0.0), 0.0) for _, name in order]
+    order = sorted(scores, key=lambda name: (np.float32(scores[name]), name), reverse=True)
+    return [max(gains.get(name, 0.0), 0.0) for name in order]
 
 
 def ndcg(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
@@ -251,21 +254,32 @@ def ndcg(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
     It is that of trec_eval's ndcg_cut: a gain is divided by log2(1 + rank). `gains` are those of
     all judged documents of the query, in any order, from which the best ranking follows.
     """
-    discounts = 1 / np.log2(np.arange(2, k + 2))
-    best = np.array(sorted((max(gain, 0.0) for gain in gains), reverse=True)[:k])
-    ideal = float(best @ discounts[: len(best)])
-    return float(np.array(ranked[:k]) @ discounts[: len(ranked[:k])]) / ideal if ideal else 0.0
+    best = sorted((max(gain, 0.0) for gain in gains), reverse=True)
+    ideal = _discounted(best[:k])
+    return _discounted(ranked[:k]) / ideal if ideal else 0.0
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    discounts = 1 / np.log2(np.arange(2, len(gains) + 2))
+    return float(np.array(gains) @ discounts)
 
 
 def mrr(ranked: Sequence[float], k: int) -> float:
     """Returns 1 / the rank of the first relevant one of the first `k` gains of a ranking, or 0."""
-    return next((1 / rank for rank, x in enumerate(ranked[:k], 1) if x >= RELEVANT), 0.0)
+    for rank, gain in enumerate(ranked[:k], 1):
+        if gain >= RELEVANT:
+            return 1 / rank
+    return 0.0
 
 
 def average_precision(ranked: Sequence[float], gains: Iterable[float]) -> float:
     """Computes the mean of the precisions at the ranks of all relevant documents of a query."""
-    ranks = [rank for rank, gain in enumerate(ranked, 1) if gain >= RELEVANT]
-    return sum(i / rank for i, rank in enumerate(ranks, 1)) / max(_relevant(gains), 1)
+    found = precisions = 0
+    for rank, gain in enumerate(ranked, 1):
+        if gain >= RELEVANT:
+            found += 1
+            precisions += found / rank
+    return precisions / max(_relevant(gains), 1)
 
 
 def recall(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
@@ -327,9 +341,9 @@ def squad1(
             )
         if name in predictions:
             answer = normalize_answer(predictions[name])
-            normalized = [normalize_answer(text) for text in texts]
+            normalized = list(map(normalize_answer, texts))
             exact += answer in normalized
-            f1 += max(token_f1(words(text), words(answer)) for text in normalized)
+            f1 += _best_f1(normalized, answer, words)
     return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
 
 
@@ -361,23 +375,25 @@ def squad2(
     """
     _check_any(golds)
     _check_all(golds, predictions, "prediction")
-    scores = {name: _scores(texts, predictions[name], words) for name, texts in golds.items()}
-    final = dict(scores)
     if null_odds is not None:
         _check_all(golds, null_odds, "odds of having no answer")
-        for name, texts in golds.items():
-            if null_odds[name] > threshold:
-                right = float(not texts)
-                final[name] = (right, right)
-    values = _means(final, golds)
-    groups = {"HasAns": [n for n in golds if golds[n]], "NoAns": [n for n in golds if not golds[n]]}
-    for group, names in groups.items():
-        if names:
-            values |= {f"{group}_{key}": v for key, v in _means(final, names).items()}
+    exact, f1 = {}, {}
+    values: dict[str, float] = {}
+    groups: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
+    for name, texts in golds.items():
+        score = exact[name], f1[name] = _scores(texts, predictions[name], words)
+        if null_odds is not None and null_odds[name] > threshold:
+            score = (float(not texts), float(not texts))
+        groups[""].append(score)
+        groups["HasAns_" if texts else "NoAns_"].append(score)
+    for group, scores in groups.items():
+        if scores:
+            for key, column in zip(("exact", "f1"), zip(*scores, strict=True), strict=True):
+                values[group + key] = sum(column) / len(scores)
+            values[f"{group}total"] = len(scores)
     if null_odds is not None:
-        for index, key in enumerate(("exact", "f1")):
-            values_of_key = {name: pair[index] for name, pair in scores.items()}
-            best, best_threshold = _best_threshold(golds, predictions, values_of_key, null_odds)
+        for key, of_key in (("exact", exact), ("f1", f1)):
+            best, best_threshold = _best_threshold(golds, predictions, of_key, null_odds)
             values |= {f"best_{key}": best, f"best_{key}_thresh": best_threshold}
     return values
 
@@ -386,18 +402,15 @@ def _scores(texts: Sequence[str], answer: str, words: Words) -> tuple[float, flo
     """Returns the highest exact match and F1 over `texts`; if there are none, "" is correct."""
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.
-    normalized = [text for text in map(normalize_answer, texts) if text] or [""]
+    normalized = [*filter(None, map(normalize_answer, texts))] or [""]
+    equal = float(answer in normalized)
     if not answer or normalized == [""]:
-        equal = float(answer in normalized)
         return equal, equal
-    f1 = max(token_f1(words(text), words(answer)) for text in normalized)
-    return float(answer in normalized), f1
+    return equal, _best_f1(normalized, answer, words)
 
 
-def _means(scores: Mapping[str, tuple[float, float]], names: Iterable[str]) -> dict[str, float]:
-    chosen = [scores[name] for name in names]
-    exact, f1 = (sum(column) / len(chosen) for column in zip(*chosen, strict=True))
-    return {"exact": exact, "f1": f1, "total": len(chosen)}
+def _best_f1(texts: Sequence[str], answer: str, words: Words) -> float:
+    return max(token_f1(words(text), words(answer)) for text in texts)
 
 
 def _best_threshold(
@@ -413,7 +426,7 @@ def _best_threshold(
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0
-    for name in sorted(null_odds, key=lambda name: null_odds[name]):
+    for name in sorted(null_odds, key=null_odds.__getitem__):
         if name not in golds:
             continue
         if golds[name]:

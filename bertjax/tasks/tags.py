@@ -36,9 +36,16 @@ PLACEHOLDERS = frozenset("-100 -1 _ - * ? -X- UNK [UNK] <unk> nan NaN N/A".split
 _MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))
 _SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
 _SCHEMES |= {"IOBES and BILOU": "BIESLU"}
-_USUAL, _BARE = "([A-Z])-(.+)", "([A-Z])()"
-_UNUSUAL = {"([A-Z])_(.+)": "B_X", "(.+)-([A-Z])": "X-B", "(.+)_([A-Z])": "X_B"}
-_MARKED = re.compile("|".join(("[A-Z]", _USUAL, *_UNUSUAL)))
+_USUAL, _BARE = "(?P<mark>[A-Z])-(?P<type>.+)", "(?P<mark>[A-Z])(?P<type>)"
+# {layout of a tag: what the name of its scheme ends with}
+_LAYOUTS = {
+    _USUAL: "",
+    "(?P<mark>[A-Z])_(?P<type>.+)": " (B_X)",
+    "(?P<type>.+)-(?P<mark>[A-Z])": " (X-B)",
+    "(?P<type>.+)_(?P<mark>[A-Z])": " (X_B)",
+    _BARE: "",
+}
+_TYPE = re.compile(r"[^\W\d_][\w .:&/-]*\w")
 # Marks that are usual without types and O, of segments such as words.
 _SEGMENTS = ({"B", "I"}, {"B", "M", "E", "S"})
 _NO_WORDS = frozenset({"[CLS]", "[SEP]", "[PAD]", "<PAD>", "<pad>", "PAD", "X"})
@@ -69,10 +76,11 @@ class TagScheme(NamedTuple):
             if tag == UNLABELLED:
                 converted.append(tag)
                 continue
-            is_iob = re.fullmatch("[BI](-.+)?", tag)
-            mark, kind = self.meanings.get(tag, (tag[0], tag[2:]) if is_iob else (OUTSIDE, ""))
-            begins = mark in "BS" or kind != inside
-            prefix = OUTSIDE if mark == OUTSIDE else "B" if begins else "I"
+            unknown = (tag[0], tag[2:]) if re.fullmatch("[BI](-.+)?", tag) else (OUTSIDE, "")
+            mark, kind = self.meanings.get(tag, unknown)
+            prefix = mark
+            if mark != OUTSIDE:
+                prefix = "B" if mark in "BS" or kind != inside else "I"
             converted.append(f"{prefix}-{kind}" if kind else prefix)
             inside = None if mark in "OES" else kind
         return tuple(converted)
@@ -82,11 +90,13 @@ class TagScheme(NamedTuple):
         written = {meaning: tag for tag, meaning in reversed(self.meanings.items())}
         converted = list(tags)
         for first, end, kind in entities(tags):
+            last = end - 1
             for index in range(first, end):
-                marks = ("SBI" if end - first == 1 else "BI") if index == first else "IB"
-                marks = "E" + marks if index == end - 1 > first else marks
-                names = (written[mark, kind] for mark in marks if (mark, kind) in written)
-                converted[index] = next(names, tags[index])
+                marks = "BI" if index == first else "IB"
+                if index == last:
+                    marks = "SBI" if first == last else "EIB"
+                for mark in reversed(marks):  # the first one that has a tag
+                    converted[index] = written.get((mark, kind), converted[index])
         return tuple(converted)
 
 
@@ -98,33 +108,48 @@ def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
     """
     every = set(tags)
     marked = sorted(every - {OUTSIDE} - _NO_WORDS) or sorted(every - {OUTSIDE})
-    meanings: dict[str, tuple[str, str]] = dict.fromkeys(every - {*marked}, (OUTSIDE, ""))
-    for layout in (_USUAL, *_UNUSUAL, _BARE):
-        found = [match.groups() for tag in marked if (match := re.fullmatch(layout, tag))]
-        parts = [pair[::-1] if layout.startswith("(.") else pair for pair in found]
-        marks = {mark for mark, _ in parts}
-        name = next((name for name, known in _SCHEMES.items() if marks <= {*known}), "")
+    meanings: dict[str, tuple[str, str]] = dict.fromkeys(every.difference(marked), (OUTSIDE, ""))
+    only_words = _NO_WORDS.isdisjoint(every)
+    for layout in _LAYOUTS:
+        parts = _parts(marked, layout)
+        marks = {mark for mark, _ in parts.values()}
+        name = _scheme_of(marks)
         if len(parts) < len(marked) or not name:
             continue
+        is_likely = OUTSIDE in every or "B" in marks or layout == _USUAL
         if layout == _BARE:
-            is_likely = OUTSIDE in every and ("B" in marks or marks == {"I"}) or marks in _SEGMENTS
-            is_likely = is_likely and _NO_WORDS.isdisjoint(every)
-        else:
-            is_likely = layout == _USUAL or OUTSIDE in every or "B" in marks
-        if not is_likely:
-            continue
-        pairs = zip(marked, parts, strict=True)
-        meanings |= {tag: (_MARKS[mark], kind) for tag, (mark, kind) in pairs}
-        name += f" ({_UNUSUAL[layout]})" if layout in _UNUSUAL else ""
-        is_iob = name == "IOB" and _NO_WORDS.isdisjoint(every)
-        return TagScheme(name, meanings, is_iob)
-    named = all(re.fullmatch(r"[^\W\d_][\w .:&/-]*\w", tag) for tag in marked)
-    if OUTSIDE not in every or not named or len(PARTS_OF_SPEECH.intersection(marked)) > 1:
+            is_likely = OUTSIDE in every and ("B" in marks or marks == {"I"})
+            is_likely = only_words and (is_likely or marks in _SEGMENTS)
+        if is_likely:
+            for tag, (mark, kind) in parts.items():
+                meanings[tag] = (_MARKS[mark], kind)
+            name += _LAYOUTS[layout]
+            return TagScheme(name, meanings, is_iob=name == "IOB" and only_words)
+    if OUTSIDE not in every or not all(map(_TYPE.fullmatch, marked)):
+        return None
+    if len(PARTS_OF_SPEECH.intersection(marked)) > 1:
         return None
     for tag in marked:  # as in pipelines of transformers
         mark, _, kind = tag.partition("-")
         meanings[tag] = (mark, kind) if mark in ("B", "I") and kind else ("I", tag)
     return TagScheme("IO", meanings, is_iob=False)
+
+
+def _parts(tags: Iterable[str], layout: str) -> dict[str, tuple[str, str]]:
+    """Returns {tag: (mark, type)} of the tags that are laid out so."""
+    parts = {}
+    for tag in tags:
+        if match := re.fullmatch(layout, tag):
+            parts[tag] = (match["mark"], match["type"])
+    return parts
+
+
+def _scheme_of(marks: set[str]) -> str:
+    """Returns the name of the first scheme that has all `marks`, or ""."""
+    for name, known in _SCHEMES.items():
+        if marks.issubset(known):
+            return name
+    return ""
 
 
 def marked_scheme(counts: Mapping[str, int]) -> TagScheme | None:
@@ -133,10 +158,15 @@ def marked_scheme(counts: Mapping[str, int]) -> TagScheme | None:
     Unlike in `tag_scheme`, `PLACEHOLDERS` do not prevent it, nor do tags without a mark that are
     rarer than marks; and types without marks are no scheme.
     """
-    usual = {tag for tag in counts if tag in _NO_WORDS or _MARKED.fullmatch(tag)} - PLACEHOLDERS
+    usual = set()
+    marks = others = 0
+    for tag in counts.keys() - PLACEHOLDERS:
+        if tag in _NO_WORDS or any(re.fullmatch(layout, tag) for layout in _LAYOUTS):
+            usual.add(tag)
+            marks += counts[tag] if tag != OUTSIDE else 0
+        else:
+            others += counts[tag]
     scheme = tag_scheme(usual) if usual else None
-    others = sum(counts[tag] for tag in counts.keys() - usual - PLACEHOLDERS)
-    marks = sum(counts[tag] for tag in usual - {OUTSIDE})
     return scheme if scheme and scheme.name != "IO" and marks >= others else None
 
 

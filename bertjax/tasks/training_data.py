@@ -293,11 +293,13 @@ def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
     if labels.kind == "tokens":
-        joined = [
-            np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
-            for f in chosen
-        ]
-        values = pad_to(np.concatenate([np.zeros(0, np.int32), *joined]), shape.row_length, -1)
+        values = np.full(shape.row_length, -1, np.int32)
+        start = 0
+        for feature in chosen:
+            end = start + len(feature.input_ids)
+            if feature.labels is not None:
+                values[start:end] = feature.labels
+            start = end
         return {"labels": values, "label_weights": _class_weights(values, labels)}
     size = shape.max_sequences // labels.num_choices
     tails = {"multi_label": labels.num_classes, "span": 2, "distilled": labels.num_choices - 1}

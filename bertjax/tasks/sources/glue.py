@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,11 @@ class GlueSpec:
     no_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The classes as files and submissions write them, in the order of `labels`."""
+        return self.codes or self.labels
+
 
 def read_glue(spec: GlueSpec, data_dir: Path | str) -> Dataset:
     """Reads the official files of a GLUE task in its folder, or in the folder of all tasks.
@@ -126,45 +131,63 @@ def read_glue_file(
     counts = Counter() if counts is None else counts
     rows = read_tsv(path)
     header = spec.no_header.get(split) or _header(rows, path)
-    text, pair, label, id = (
-        next((header.index(name) for name in names if name in header), None)
-        for names in (spec.text, spec.pair, spec.label, ("index", "id"))
-    )
-    if text is None or (spec.pair and pair is None):
-        needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
-        raise ValueError(
-            f"{row_name(path, 1)} should name the columns of {spec.name}, with {needed} among "
-            f"them, but reads: {brief(', '.join(header))}. Restore the official file."
-        )
-    last = max(index for index in (text, pair, label, id) if index is not None)
+    columns = _columns(spec, header, path)
+    last = max(columns.values())
     for count, (number, fields) in enumerate(rows):
+        where = row_name(path, number)
         # Extra tabs at the end of a row and missing fields that are not read are harmless.
         if len(fields) <= last or any(fields[len(header) :]):
             if spec.has_broken_rows and not split.startswith("test"):
                 counts["rows with missing fields"] += 1
                 continue
             raise ValueError(
-                f"{row_name(path, number)} has {len(fields)} fields instead of {len(header)} "
+                f"{where} has {len(fields)} fields instead of {len(header)} "
                 f"({brief(', '.join(header))}) with tabs between them. Restore the official file."
             )
-        code = None if label is None else fields[label]
-        if code == "-":
+        found = {name: fields[index] for name, index in columns.items()}
+        if found.get("label") == "-":
             counts["rows without a gold label"] += 1
             continue
-        where = row_name(path, number)
-        value = None if code is None else read_label(spec, code, where)
-        if isinstance(value, float) and not LOWEST_SCORE <= value <= HIGHEST_SCORE:
-            raise ValueError(
-                f"{where}: the score {value:g} of {spec.name} is not within {LOWEST_SCORE:g} to "
-                f"{HIGHEST_SCORE:g}. Correct the row."
-            )
         yield Example(
-            id=str(count) if id is None else fields[id],
+            id=found.get("id", str(count)),
             where=where,
-            text=_legible(spec, fields[text]),
-            pair=None if pair is None else _legible(spec, fields[pair]),
-            label=value,
+            text=_legible(spec, found["text"]),
+            pair=_legible(spec, found["pair"]) if spec.pair else None,
+            label=_gold(spec, found["label"], where) if "label" in found else None,
         )
+
+
+def _columns(spec: GlueSpec, header: Sequence[str], path: Path) -> dict[str, int]:
+    """Returns {field of an example: its column} of the columns that a file has."""
+    possible = {
+        "text": spec.text,
+        "pair": spec.pair,
+        "label": spec.label,
+        "id": ("index", "id"),
+    }
+    columns = {}
+    for field, names in possible.items():
+        for name in reversed(names):  # the first one counts
+            if name in header:
+                columns[field] = header.index(name)
+    needed = [possible[field][0] for field in ("text", "pair") if possible[field]]
+    if len(columns.keys() & {"text", "pair"}) < len(needed):
+        raise ValueError(
+            f"{row_name(path, 1)} should name the columns of {spec.name}, with "
+            f"{', '.join(needed)} among them, but reads: {brief(', '.join(header))}. Restore the "
+            "official file."
+        )
+    return columns
+
+
+def _gold(spec: GlueSpec, code: str, where: str) -> str | float:
+    label = read_label(spec, code, where)
+    if isinstance(label, float) and not LOWEST_SCORE <= label <= HIGHEST_SCORE:
+        raise ValueError(
+            f"{where}: the score {label:g} of {spec.name} is not within {LOWEST_SCORE:g} to "
+            f"{HIGHEST_SCORE:g}. Correct the row."
+        )
+    return label
 
 
 def _legible(spec: GlueSpec, text: str) -> str:
@@ -177,16 +200,15 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
 
     Raises ValueError, which begins with `where`, if it is neither.
     """
-    if spec.labels:
-        codes = spec.codes or spec.labels
-        if code in codes:
-            return spec.labels[codes.index(code)]
-        expected = f"one of {', '.join(codes)}"
-    else:
+    if not spec.labels:
+        expected = "a number"
         score = read_number(code)
         if score is not None:
             return score
-        expected = "a number"
+    else:
+        expected = f"one of {', '.join(spec.written)}"
+        if code in spec.written:
+            return spec.labels[spec.written.index(code)]
     raise ValueError(
         f"{where}: label {brief(code, 60)!r} of {spec.name} is not {expected}. Correct the row."
     )
@@ -230,7 +252,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
         if not spec.labels:
             written = f"{min(max(float(prediction), LOWEST_SCORE), HIGHEST_SCORE):.4f}"
         elif prediction in spec.labels:
-            written = (spec.codes or spec.labels)[spec.labels.index(str(prediction))]
+            written = spec.written[spec.labels.index(str(prediction))]
         else:
             raise ValueError(
                 f"Prediction {prediction!r} of example {id} is not a class of {spec.name}: "
@@ -329,34 +351,34 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     # The gold file is read as a dev split, because in CoLA only labelled splits lack a header.
     split = next((name for name in spec.files if name.startswith("dev")), "test")
     left_out: Counter[str] = Counter()
-    labels = {}
+    golds = {}
     for example in read_glue_file(spec, gold, split, left_out):
         if example.label is None:
             raise ValueError(
                 f"{gold} has no column {spec.label[0]!r}: give a file with labels, such as dev.tsv."
             )
-        if example.id in labels:
+        if example.id in golds:
             raise ValueError(
                 f"{example.where}: index {example.id} occurs twice. Remove one of the rows."
             )
-        labels[example.id] = example.label
+        golds[example.id] = example.label
     answers = read_glue_predictions(predictions, spec)
-    if left_out.total():  # Rows without a gold label may have predictions.
-        answers = {id: answer for id, answer in answers.items() if id in labels}
-    missing = [id for id in labels if id not in answers]
-    unknown = sorted(answers.keys() - labels.keys())
-    if missing or unknown:
-        faults = []
-        if missing:
-            faults.append(f"{len(missing):,} rows have no prediction (such as index {missing[0]})")
-        if unknown:
-            faults.append(f"{len(unknown):,} predictions have no row (such as index {unknown[0]})")
+    missing = [id for id in golds if id not in answers]
+    unknown = sorted(answers.keys() - golds.keys())
+    if left_out.total():  # rows without a gold label may have predictions
+        unknown = []
+    faults = []
+    if missing:
+        faults.append(f"{len(missing):,} rows have no prediction (such as index {missing[0]})")
+    if unknown:
+        faults.append(f"{len(unknown):,} predictions have no row (such as index {unknown[0]})")
+    if faults:
         raise ValueError(
-            f"{predictions} must have one prediction for each of the {len(labels):,} labelled rows "
+            f"{predictions} must have one prediction for each of the {len(golds):,} labelled rows "
             f"of {gold}, but {' and '.join(faults)}. Use the index column of the official file or, "
             "if there is none, count its rows from 0, without the header."
         )
-    return spec.metric(list(labels.values()), [answers[id] for id in labels])
+    return spec.metric([*golds.values()], [answers[id] for id in golds])
 
 
 MNLI_SPLITS = "train dev_matched dev_mismatched test_matched test_mismatched".split()

@@ -1,6 +1,7 @@
 """The labels of the user's tables: the classes that they are, and labels that are none."""
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,24 +33,21 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             numbers with decimals.
     """
     seen: set[str] = set()
-    sizes: set[int] = set()
-    count = 0
-    tags = several = False
+    sizes: Counter[int] = Counter()  # of the lists of labels
+    example = None
     where = f"{data.path('train')}: "
-    splits = [split for split in ("train", "dev") if split == "train" or fold]
+    splits = ("train", "dev") if fold else ("train",)
     for example in itertools.chain.from_iterable(map(data.examples, splits)):
-        count += 1
-        label = example.label
-        tags, several = bool(example.words), isinstance(label, tuple)
-        seen.update(label if isinstance(label, tuple) else (str(label),))
-        sizes.add(len(label) if isinstance(label, tuple) else 1)
+        names = _labels(example)
+        seen.update(map(str, names))
+        sizes[len(names)] += 1
         if len(seen) > MAX_LABELS:
             raise ValueError(
                 f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
-                f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
+                f"{shorten(example.label)}. If the labels are numbers, use --task=regress; if they are "
                 "texts, name another column with --label_column."
             )
-    if not count:
+    if example is None:
         raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
     if len(seen - {UNLABELLED}) < 2:
         only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
@@ -57,8 +55,10 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             f"{where}The training data has {only}: a classifier needs at least two different "
             "labels. If another column holds the labels, name it with --label_column."
         )
-    if tags:
+    if example.words:
         return order_tags(seen - {UNLABELLED})
+    several = isinstance(example.label, tuple)
+    count = sizes.total()
     if several and seen <= MULTI_HOT and len(sizes) == 1 and max(sizes) > 1:
         raise ValueError(
             f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
@@ -70,9 +70,14 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             f"{where}the {len(seen):,} different labels are dates or times, such as {min(seen)!r}: "
             "name the column that holds the labels with --label_column."
         )
-    numbers = {label: read_number(label) for label in seen}
-    known = [number for number in numbers.values() if number is not None]
-    measured = len(known) == len(seen) > MOST_DECIMALS and any(number % 1 for number in known)
+    numbers = {}
+    for label in seen:
+        number = read_number(label)
+        if number is not None:
+            numbers[label] = number
+    all_numbers = len(numbers) == len(seen)
+    with_decimals = any(number % 1 for number in numbers.values())
+    measured = all_numbers and with_decimals and len(seen) > MOST_DECIMALS
     rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
     if (rare or measured) and not several:
         raise ValueError(
@@ -80,15 +85,17 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
             "column holds the labels, name it with --label_column."
         )
-    if len(known) < len(seen):
-        return tuple(sorted(seen))
-    return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
+    ordered = sorted(seen)
+    return tuple(sorted(ordered, key=numbers.__getitem__) if all_numbers else ordered)
 
 
 def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
     """Refuses, or leaves out, the rows whose label marks a missing one, but for those `kept`."""
     splits = sorted({"train", "dev"} & {*data.splits})
-    seen = {label for split in splits for x in data.examples(split) for label in _labels(x)}
+    seen = set()
+    for split in splits:
+        for example in data.examples(split):
+            seen.update(_labels(example))
     missing = {label for label in seen if label.lower() in PLACEHOLDERS}.difference(kept)
     if "+" in seen:
         missing.discard("-")
