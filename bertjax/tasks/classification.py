@@ -20,9 +20,15 @@ from bertjax.tasks.definition import (
     WindowOptions,
 )
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
-from bertjax.tasks.sources import advice, held_out, labels
+from bertjax.tasks.sources import advice, held_out
 from bertjax.tasks.sources.columns import Columns, TableKind
-from bertjax.tasks.sources.own_files import count_choices, own_tables, with_indices
+from bertjax.tasks.sources.own_files import (
+    count_choices,
+    learn_labels,
+    own_tables,
+    with_indices,
+    without_placeholders,
+)
 from bertjax.tasks.task import (
     Example,
     Outputs,
@@ -405,8 +411,8 @@ def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
     # Of examples with several labels, by the rarest one.
     by = held_out.BY_RAREST if data.multi_label else held_out.BY_CLASS
     data = held_out.divide(data, options, fold, by)
-    data = labels.without_placeholders(data, options.keep_labels)
-    classes = labels.learn_labels(data, fold)
+    data = without_placeholders(data, options.keep_labels)
+    classes = learn_labels(data, fold)
     data = data.labelled(classes)
     if not data.multi_label and (note := advice.separator_note(classes)):
         print(note)

@@ -399,34 +399,30 @@ class Dataset:
                 f"{name}, with {len(keys):,} different texts, can be held out ({by.words}), so "
                 "that the model is not evaluated: give --dev.",
             )
-        note = (
+        count = (
             f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but held "
             "out for evaluation"
         )
+        note = (
+            f"There is no --dev file: {count} (--dev_fraction {fraction:g}: {by.words}; "
+            "--dev_fraction 0 trains on all, without evaluation)."
+        )
         if fold is not None:
-            note = f"Fold {fold.index + 1} of {fold.count}: {note} ({by.words})."
-        else:
-            note = (
-                f"There is no --dev file: {note} (--dev_fraction {fraction:g}: {by.words}; "
-                "--dev_fraction 0 trains on all, without evaluation)."
-            )
+            note = f"Fold {fold.index + 1} of {fold.count}: {count} ({by.words})."
         if copies := total - len(keys):
             note += (
                 f" {copies:,} examples repeat the text of an earlier one: of each text, all "
                 "examples are held out, or none."
             )
-        return self._with_held_out(held_out, note)
-
-    def _with_held_out(self, indices: frozenset[int], note: str) -> Self:
-        def held_out(_: ChangeCounts) -> Iterator[Example]:
-            for index, example in enumerate(self.usable("train")):
-                if index in indices:
-                    yield example
-
-        dev = Rows(held_out)  # kept apart, so that an evaluation reads nothing else
+        dev = Rows(lambda _: self._chosen(held_out))  # kept apart: an evaluation reads no more
         deque(dev, maxlen=0)  # now, because the rows of the train split will be forgotten
         rows = {**self.rows, "dev": dev}
-        return dataclasses.replace(self, rows=rows, held_out=indices, note=note)
+        return dataclasses.replace(self, rows=rows, held_out=held_out, note=note)
+
+    def _chosen(self, indices: frozenset[int]) -> Iterator[Example]:
+        for index, example in enumerate(self.usable("train")):
+            if index in indices:
+                yield example
 
     def held_out_indices(self) -> list[int]:
         """Returns the index of each "dev" example among the usable examples of the train file."""

@@ -399,17 +399,17 @@ class Retrieval:
     def _ranks(self) -> np.ndarray:
         """Returns the rank of each anchor's positive among the candidates, from 1, float [n]."""
         candidates, anchors = np.stack(self._candidates), np.stack(self._anchors)
-        ranks = np.empty(len(anchors))
+        ranks = []
         for start in range(0, len(anchors), BLOCK):
             block = similarities(anchors[start : start + BLOCK], candidates, self._similarity)
-            for row, values in enumerate(block):
-                index = start + row
-                own = values[self._positives[index]]
-                values[list(self._right[self._queries[index]])] = -np.inf
-                if (anchor := self._texts.get(self._queries[index])) is not None:
-                    values[anchor] = -np.inf
-                ranks[index] = 1 + np.sum(values > own) + np.sum(values == own) / 2
-        return ranks
+            for values in block:
+                query = self._queries[len(ranks)]
+                own = values[self._positives[len(ranks)]]
+                values[list(self._right[query])] = -np.inf
+                if query in self._texts:
+                    values[self._texts[query]] = -np.inf
+                ranks.append(1 + np.sum(values > own) + np.sum(values == own) / 2)
+        return np.array(ranks)
 
 
 def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:

@@ -224,14 +224,17 @@ class SpanTask(Task):
         nbest = self._best_answers(example.pair or "", features, outputs)
         answer = nbest[0]
         # In each window, [CLS] stands for no answer; the window where its logit is lowest counts.
-        edges = ((output["start_logits"][0], output["end_logits"][0]) for output in outputs)
-        no_answer = min((_entry("", NOWHERE, *logits) for logits in edges), key=_logit)
+        no_answers = []
+        for output in outputs:
+            logits = output["start_logits"][0], output["end_logits"][0]
+            no_answers.append(_entry("", NOWHERE, *logits))
+        no_answer = min(no_answers, key=_logit)
         null_odds = _logit(no_answer) - _logit(answer)
         if self.with_impossible:
             ranked = sorted([*nbest, no_answer], key=_logit, reverse=True)
             # The entry for no answer is always listed, at the end if it is not among the n best.
             nbest = ranked[: self.n_best]
-            if all(entry is not no_answer for entry in nbest):
+            if no_answer not in nbest:
                 nbest.append(no_answer)
             if null_odds > self.null_threshold:
                 answer = no_answer

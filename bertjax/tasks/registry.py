@@ -75,15 +75,18 @@ def finetune_config(config: FinetuneConfig | None = None, /, **fields: Any) -> F
     if type(options) is not own:
         fields = {**_changed(options), **fields}
         options = own()
-    known = {field.name for field in dataclasses.fields(own)}
-    values = {name: value for name, value in fields.items() if name in known}
-    others = {name: value for name, value in fields.items() if name not in known}
-    shared = {field.name for field in dataclasses.fields(FinetuneConfig)}
-    for name in others.keys() - shared:
+    known = _names(own)
+    values = {name: fields.pop(name) for name in [*fields] if name in known}
+    for name in fields.keys() - _names(FinetuneConfig):
         if hint := belongs_to(name, task):
             raise TypeError(hint)
     options = config_from(own, options, values)
-    return config_from(FinetuneConfig, config, {"options": options, **others, "task": task})
+    return config_from(FinetuneConfig, config, {"options": options, **fields, "task": task})
+
+
+def _names(kind: Any) -> set[str]:
+    """Returns the names of the fields of a dataclass."""
+    return {field.name for field in dataclasses.fields(kind)}
 
 
 def _changed(options: TaskOptions) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def all_options() -> list[Box]:
     boxes, seen = [], set()
     for task in (*TASKS, GLUE_TASK):
         own = options_class(task)
-        names = {field.name for field in dataclasses.fields(own)} - seen
+        names = _names(own) - seen
         boxes.append(Box(task, own, names))
         seen |= names
     return boxes
@@ -112,8 +115,7 @@ def belongs_to(name: str, task: str) -> str:
     owners = []
     for other in (*TASKS, GLUE_TASK):
         own = options_class(other)
-        flags = {*own.recipes, *(field.name for field in dataclasses.fields(own))}
-        if name.partition(".")[0] in flags:
+        if name.partition(".")[0] in _names(own).union(own.recipes):
             owners.append(other)
     if not owners or task in owners:
         return ""
@@ -129,7 +131,7 @@ def check_task(name: str, *others: str) -> str:
     """
     known = (*TASKS, *others)
     if not name:
-        own = [task for task in TASKS if TASKS[task].own_files]
+        own = [task.name for task in TASKS.values() if task.own_files]
         rest = [task for task in known if task not in own]
         raise ValueError(
             f"No task is set: give --task, for files of your own one of {', '.join(own)}, and else "

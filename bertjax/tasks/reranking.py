@@ -7,6 +7,7 @@ those of the rankings of all passages with the same query.
 
 import dataclasses
 import operator
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -183,28 +184,27 @@ class RerankTask(Task):
         0. As in trec_eval, a query without a positive has 0. If no query has two passages, as in
         pairs of sentences with scores, the metrics are those of regression.
         """
-        queries: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+        scores: dict[str, dict[str, float]] = defaultdict(dict)  # {query: {passage: score}}
+        gains: dict[str, dict[str, float]] = defaultdict(dict)
         singles: list[tuple[float, float]] = []
         for example, prediction in pairs:
             if example.label is None or "score" not in prediction:
                 continue
             label: Any = example.label
-            scores, gains = queries.setdefault(example.text, ({}, {}))
+            singles.append((float(label), prediction["score"]))
             found = [prediction["score"], *prediction.get("negatives", ())]
+            of_query = gains[example.text]
             for passage, score in zip(_passages(example) or ("",), found, strict=True):
-                scores[passage] = score
-                gains[passage] = max(label, gains.get(passage, 0.0))
-                label = 0.0
-            singles.append((float(example.label), prediction["score"]))  # type: ignore[arg-type]
-        if all(len(scores) < 2 for scores, _ in queries.values()):
+                scores[example.text][passage] = score
+                of_query[passage] = max(label, of_query.get(passage, 0.0))
+                label = 0.0  # of the negatives
+        if max(map(len, scores.values()), default=0) < 2:
             return regression_metrics(*zip(*singles, strict=True)) if singles else {}
         rows = []
-        for scores, gains in queries.values():
-            ranked = ranked_gains(scores, gains)
-            values = gains.values()
-            rows.append(
-                (ndcg(ranked, values, 10), mrr(ranked, 10), average_precision(ranked, values))
-            )
+        for query, of_query in gains.items():
+            ranked = ranked_gains(scores[query], of_query)
+            precision = average_precision(ranked, of_query.values())
+            rows.append((ndcg(ranked, of_query.values(), 10), mrr(ranked, 10), precision))
         return dict(zip(METRICS, np.mean(rows, axis=0).tolist(), strict=True))
 
     def metric_names(self) -> list[str]:

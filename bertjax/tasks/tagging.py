@@ -22,11 +22,11 @@ from bertjax.tasks.definition import (
     WindowOptions,
 )
 from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
-from bertjax.tasks.sources import held_out, labels
+from bertjax.tasks.sources import held_out
 from bertjax.tasks.sources.columns import TEXTS, TableKind
 from bertjax.tasks.sources.conll import CONLL_LABELS, read_conll2003, read_dataset_row, score_files
 from bertjax.tasks.sources.official import official_dataset
-from bertjax.tasks.sources.own_files import own_tables
+from bertjax.tasks.sources.own_files import learn_labels, own_tables
 from bertjax.tasks.tags import (
     NO_TAG,
     OUTSIDE,
@@ -315,7 +315,7 @@ def make_tagging(options: TagOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with tags or entities."""
     by = held_out.BY_RAREST._replace(key=_entity_types)
     data = held_out.divide(own_tables(options), options, fold, by)
-    tags = labels.learn_labels(data, fold)
+    tags = learn_labels(data, fold)
     return TagTask.of_labels(tags, name="tag", source=data, doc_stride=options.doc_stride)
 
 

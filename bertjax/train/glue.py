@@ -23,18 +23,21 @@ from bertjax.inference.evaluation import official_task
 from bertjax.inference.pretrained import Pretrained
 from bertjax.record.report import report_page, run_data
 from bertjax.tasks import TASKS
-from bertjax.tasks.glue_benchmark import (
+from bertjax.tasks.sources.glue import (
     COLUMNS,
     DIAGNOSTIC,
+    GLUE,
+    SUBMISSION,
+    AllGlueOptions,
     Average,
     Published,
+    add_to_submission_zip,
     columns_of,
     glue_average,
     paper_average,
     published_scores,
     tasks_in,
 )
-from bertjax.tasks.sources.glue import GLUE, SUBMISSION, AllGlueOptions, add_to_submission_zip
 from bertjax.train import experiments
 from bertjax.train.experiments import FinetuneResult
 from bertjax.weights import load_model

@@ -24,9 +24,8 @@ from bertjax.inference.saved_task import with_task
 from bertjax.tasks.sources import squad
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE, read_glue_file
-from bertjax.tasks.sources.labels import learn_labels
 from bertjax.tasks.sources.official import ParquetRows
-from bertjax.tasks.sources.own_files import count_choices, with_indices
+from bertjax.tasks.sources.own_files import count_choices, learn_labels, with_indices
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.swag import read_swag
 from bertjax.tokenization import load_tokenizer

@@ -12,7 +12,7 @@ from bertjax import finetune
 from bertjax.base.addresses import place
 from bertjax.base.signals import Interrupted
 from bertjax.tasks import finetune_config
-from bertjax.tasks.glue_benchmark import PAPER_COLUMNS
+from bertjax.tasks.sources.glue import PAPER_COLUMNS
 from bertjax.train import finetuning
 from bertjax.train import glue as glue_runs
 from bertjax.train.run import Saver

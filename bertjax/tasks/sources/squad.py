@@ -18,6 +18,7 @@ import functools
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -53,8 +54,9 @@ from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.sources.unused import UnusedColumns
 
 _TEXT_COLUMNS = ("answer", "answer_text")
+_ANSWER_COLUMNS = ("answers", *_TEXT_COLUMNS)
 # The columns of tables that are read.
-_READ = ("id", "question", "context", "answers", *_TEXT_COLUMNS, "answer_start", "is_impossible")
+_READ = ("id", "question", "context", *_ANSWER_COLUMNS, "answer_start", "is_impossible")
 # What stands in answer_start, as a text, where there is no answer.
 _NO_PLACE = ("", "None", "nan", "-1", "-1.0", "0", "0.0")
 
@@ -162,7 +164,7 @@ def _paragraph_questions(paragraph: Any, place: str) -> Iterator[_Asked]:
 
 def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
     """Converts the row of a table to a question as in SQuAD's JSON."""
-    given = [name for name in ("answers", *_TEXT_COLUMNS) if row.get(name) not in (None, "")]
+    given = [name for name in _ANSWER_COLUMNS if row.get(name) not in (None, "")]
     if len(given) > 1:
         raise ValueError(
             f"{where} has an answer in {' and in '.join(given)}: keep one of them, or give "
@@ -175,12 +177,13 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
         return row
     if isinstance(answers, dict):
         texts, starts = answers.get("text"), answers.get("answer_start")
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        are_lists = isinstance(texts, list) and isinstance(starts, list)
+        if not are_lists or len(texts) != len(starts):
             raise ValueError(
                 f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
                 "and 'answer_start' of equal lengths."
             )
-        answers = [_answer(*pair) for pair in zip(texts, starts, strict=True)]
+        answers = list(map(_answer, texts, starts))
     if row.get("is_impossible") in (None, ""):
         row["is_impossible"] = answers == [] or None
     return {**row, "answers": answers}
@@ -226,7 +229,6 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
 
 
 Version = Literal["1.1", "2.0"]
-VERSIONS: dict[str, Version] = {"squad": "1.1", "squad2": "2.0"}
 # Maximum size of a file in bytes; the largest official one has 42 MB.
 MAX_BYTES = 1 << 30
 SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
@@ -516,18 +518,17 @@ def _make_qa(options: QaOptions, fold: Fold | None) -> SpanTask:
     data = read_questions(files, bad_rows, can_skip=True, ignored=options.ignore_columns)
     data = divide(data, options, fold, BY_PASSAGE)
     counts = []
-    impossible = 0
+    impossible = False
     for split in data.splits:
-        labels = [example.label for example in data.examples(split)]
-        without = sum(label is not None for label in labels)
-        counts.append(f"{without:,} of {len(labels):,} in {split}")
-        impossible += without
+        labels = Counter(example.label for example in data.examples(split))
+        counts.append(f"{labels[IMPOSSIBLE]:,} of {labels.total():,} in {split}")
+        impossible |= IMPOSSIBLE in labels
     if impossible:
         print(
             f"Questions without an answer: {', '.join(counts)}. The model can give no answer, and "
             "the scores are those of SQuAD 2.0."
         )
-    return span_task(options, name="qa", source=data, with_impossible=impossible > 0)
+    return span_task(options, name="qa", source=data, with_impossible=impossible)
 
 
 def _score_files(
@@ -578,16 +579,20 @@ def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
 
 
 SQUAD_TASKS = (
-    *(
-        TaskDefinition(
-            name=name,
-            kinds=(SpanTask,),
-            options=Squad2Options if version == "2.0" else SquadOptions,
-            make=functools.partial(_make, name, version),
-            score_files=functools.partial(_score_files, version),
-            scores_null_odds=version == "2.0",
-        )
-        for name, version in VERSIONS.items()
+    TaskDefinition(
+        name="squad",
+        kinds=(SpanTask,),
+        options=SquadOptions,
+        make=functools.partial(_make, "squad", "1.1"),
+        score_files=functools.partial(_score_files, "1.1"),
+    ),
+    TaskDefinition(
+        name="squad2",
+        kinds=(SpanTask,),
+        options=Squad2Options,
+        make=functools.partial(_make, "squad2", "2.0"),
+        score_files=functools.partial(_score_files, "2.0"),
+        scores_null_odds=True,
     ),
     TaskDefinition(name="qa", kinds=(SpanTask,), options=QaOptions, make=_make_qa),
 )

@@ -12,8 +12,7 @@ from bertjax.tasks.dataset import KeptExamples
 from bertjax.tasks.registry import options_class
 from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.labels import learn_labels
-from bertjax.tasks.sources.own_files import count_choices, with_indices
+from bertjax.tasks.sources.own_files import count_choices, learn_labels, with_indices
 from bertjax.tasks.sources.tables import Table
 from tests.tables import read_tables
 

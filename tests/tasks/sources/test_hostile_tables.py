@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.inference.saved_task import saved_task
 from bertjax.tasks.sources import data_files
-from bertjax.tasks.sources.labels import learn_labels
+from bertjax.tasks.sources.own_files import learn_labels
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.tables import Table
 from tests.tables import read_tables

@@ -2,8 +2,10 @@
 
 import pytest
 
-from bertjax.tasks.glue_benchmark import (
+from bertjax.tasks.registry import check_task, make_task
+from bertjax.tasks.sources.glue import (
     COLUMNS,
+    GLUE,
     GLUE_NAMES,
     PAPER_COLUMNS,
     PUBLISHED,
@@ -13,8 +15,6 @@ from bertjax.tasks.glue_benchmark import (
     published_scores,
     tasks_in,
 )
-from bertjax.tasks.registry import check_task, make_task
-from bertjax.tasks.sources.glue import GLUE
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-large-uncased"])
