@@ -177,8 +177,7 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
         return row
     if isinstance(answers, dict):
         texts, starts = answers.get("text"), answers.get("answer_start")
-        are_lists = isinstance(texts, list) and isinstance(starts, list)
-        if not are_lists or len(texts) != len(starts):
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ValueError(
                 f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
                 "and 'answer_start' of equal lengths."
