@@ -108,10 +108,8 @@ class Lock(_NamedLock):
         If a lease was touched less than a minute ago, `wait` decides: True waits until it is
         touched again (and raises Locked) or is stale (and takes it); False raises Locked at once.
 
-        Raises:
-            Locked: another process holds the lock.
-            ValueError: another program wrote the lock file.
-            OSError: the lock file cannot be created: no write permission, a full or read-only disk.
+        Raises Locked, ValueError if another program wrote the lock file, or OSError if it cannot be
+        created.
         """
         path = Path(self._path)
         content = b""
@@ -321,9 +319,8 @@ SCRATCH_ATTEMPTS = 100
 def scratch_folder() -> Iterator[Path]:
     """Yields a new folder for temporary files and removes the folder at the end of the block.
 
-    The folder is created in `tempfile.gettempdir()`, which the environment variable TMPDIR sets. If
-    the process is killed, the user's next call on the same machine removes the folder. Raises
-    OSError if the folder cannot be created.
+    If the process is killed, the user's next call on the same machine removes the folder. Raises
+    OSError if it cannot be created in `tempfile.gettempdir()`.
     """
     root = Path(tempfile.gettempdir())
     remove_left_behind(root)
@@ -358,11 +355,7 @@ def _new_locked_folder(root: Path) -> tuple[Path, Lock]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the current user's scratch folders in `root` that no living process uses.
-
-    A process uses a folder as long as it holds the lock on the folder's lock file. A folder without
-    a lock file is removed if it has been unchanged for `SECONDS_WITHOUT_LOCK`.
-    """
+    """Removes the user's scratch folders in `root` of which no living process holds the lock."""
     for folder in root.glob(f"{SCRATCH_PREFIX}*"):
         with contextlib.suppress(OSError, Locked):
             if _is_ours(folder):

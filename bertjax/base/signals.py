@@ -72,7 +72,7 @@ def _hold(number: int, frame: Any) -> None:
 def _handled_by(receive: Callable[[int, Any], None]) -> Iterator[tuple[dict[Any, Any], int]]:
     """Sets `receive` as the handler of the signals that stop a process.
 
-    Yields {number of a signal: its handler before}, and a pipe that tells the numbers of signals.
+    Yields {number of a signal: its handler before}, and a pipe that tells numbers of signals.
     """
     before = {number: signal.signal(number, receive) for number in stop_signals()}
     reader, writer = os.pipe()
@@ -208,8 +208,8 @@ class StopSignal:
     def __call__(self, *, waits: bool = False) -> bool:
         """Returns whether to stop now.
 
-        With several hosts, the result becomes True on all hosts at the same call, a few calls after
-        one of them got a signal; if it `waits` for the calls of all hosts, at this call.
+        With several hosts, the result becomes True on all of them at the same call, a few calls
+        after a signal; if it `waits` for the calls of all hosts, at this call.
         """
         self._unread.append(self.received if self._is_alone else self._hosts.any(self.received))
         while len(self._unread) > (0 if waits or self._is_alone else READ_AFTER):

@@ -337,9 +337,7 @@ def local_data(name: str) -> str:
 
 @contextlib.contextmanager
 def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
-    """Converts exceptions of huggingface_hub to errors with a clear message.
-
-    `what` names in messages what the `with` block reads or writes; `kind` is "dataset" or "model".
+    """Converts exceptions of huggingface_hub about `what`, a `kind`: "dataset" or "model".
 
     Raises:
         FileNotFoundError: there is no such repository, revision or file.

@@ -207,8 +207,7 @@ class Metadata(Checked):
     def to_json(self) -> str:
         """Returns the metadata as JSON text, with each list of numbers on one line.
 
-        Checksums and sources that are None are omitted: a run identifies its data by a hash of this
-        text, which must not change for data of older versions.
+        A run identifies its data by a hash of this text, which stays for data of older versions.
         """
         text = json.dumps(dataclasses.asdict(self, dict_factory=_stored), indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"

@@ -57,8 +57,7 @@ GENERIC_CLASS = "PreTrainedTokenizerFast"
 class Layout:
     """The arrangement of text and special tokens in an input of a model family.
 
-    A text A becomes `cls A sep`; a pair (A, B) becomes `cls A sep B sep`, or `cls A sep sep B sep`
-    if `separators` is 2. The tokens themselves are `special_tokens`.
+    A text A becomes `cls A sep`; a pair (A, B) becomes `cls A sep B sep`, or `cls A sep sep B sep`.
     """
 
     special_tokens: SpecialTokens
@@ -99,9 +98,8 @@ class Tokenizer(abc.ABC):
             types, token_type_ids.
         tokenizer_class: replaces the attribute of the class.
 
-    Raises:
-        ValueError: a special token is missing, two tokens have one id, most ids have none, or the
-            tokenizers library rejects the vocabulary.
+    Raises ValueError if a special token is missing, two tokens have one id, most ids have none, or
+    the library rejects the vocabulary.
     """
 
     tokenizer_class: str
@@ -319,8 +317,7 @@ class Tokenizer(abc.ABC):
     def difference_from(self, old: "Tokenizer") -> str:
         """Describes why this tokenizer is not `old` with further entries; "" if it is.
 
-        All ids of `old` must have the same tokens here, texts must be preprocessed equally, and
-        merges (BPE) or pieces with their scores (unigram) must begin with the ones of `old`.
+        Ids, preprocessing, and merges or pieces with their scores must begin with those of `old`.
         """
         if type(self) is not type(old):
             return f"{type(old).__name__} and {type(self).__name__} are different kinds"
@@ -398,9 +395,8 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        The special tokens of the layout are added. Unless `max_length` is None, the input is
-        truncated to `max_length` tokens, including the special tokens; of a pair, the longer text
-        is truncated first. Raises ValueError if `max_length` has no room for the special tokens.
+        The special tokens are added. The input is truncated to `max_length` tokens with them, the
+        longer text of a pair first. Raises ValueError if there is no room for the special tokens.
         """
         return self._encode(self._prompt_backend, text, pair, max_length)
 

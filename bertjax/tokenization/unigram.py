@@ -81,9 +81,8 @@ class UnigramTokenizer(Tokenizer):
         added: pieces of DeBERTa that are found in a text before it is split.
         model_file: the content of the SentencePiece file that `save` writes; None: none is written.
 
-    Raises:
-        ValueError: see `Tokenizer`; or a piece is empty or has no finite score;
-            `charsmap` is damaged; or the class does not admit `do_lower_case` or `keep_accents`.
+    Raises ValueError as `Tokenizer`, for pieces without a finite score, a damaged `charsmap`, or
+    settings that the class does not admit.
     """
 
     model_file: bytes | None = None
@@ -298,9 +297,8 @@ def read_sentencepiece(
 ) -> tuple[Pieces, bytes, list[AddedToken]]:
     """Reads the content of a SentencePiece file; `file` names its source in error messages.
 
-    Returns the (piece, log probability) pairs in the order of the ids in transformers, the
-    precompiled normalization table, and the control and user-defined pieces. Raises ValueError if
-    the file is not a unigram model of SentencePiece.
+    Returns the pieces in the order of the ids in transformers, the precompiled normalization table,
+    and the control and user-defined pieces. Raises ValueError if it is no unigram model.
     """
     from google.protobuf.message import DecodeError
 

@@ -39,8 +39,6 @@ _CAPITAL = re.compile("[A-Z]")
 class WordPieceTokenizer(Tokenizer):
     """The tokenizer of BERT and DistilBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
 
-    Further arguments are documented in `Tokenizer`.
-
     Args:
         vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.

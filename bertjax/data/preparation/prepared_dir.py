@@ -371,11 +371,9 @@ def finish(
 ) -> Metadata:
     """Joins the shards of all chunks, which are finished; writes and returns the metadata.
 
-    Args:
-        plan: the content of prepare.json: settings, inputs, sources of a mixture, and tokenizer.
-        chunks: the number of chunks of the whole input.
-        reader_counts: {reason: how often text of the input was skipped or cut}.
-        several: whether other processes may call this function at the same time.
+    `plan` is the content of prepare.json, `chunks` the number of chunks of the whole input, and
+    `reader_counts` {reason: how often text was skipped or cut}. If `several`, other processes may
+    call this function at the same time.
 
     Raises:
         TooLittleText: the input contains no text, or too little text for the objective.

@@ -224,8 +224,7 @@ def open_texts(path: str, counter: ByteCounter) -> Iterator[tuple[str, Stream]]:
 def decompressed(name: str, file: BinaryIO) -> Stream:
     """Returns a stream of the content of an open file, decompressed if it is compressed.
 
-    Reading raises DamagedInput, which names `name`, if the file is damaged or truncated, or a
-    decompression bomb.
+    Reading raises DamagedInput, which names `name`.
     """
     counter = ByteCounter()
     stream = Stream(counter.blocks(file))
@@ -508,11 +507,10 @@ def read_lines(
         name: name of the stream for error messages.
         stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
         errors: "strict" or "replace", as in `bytes.decode`.
-        counts: its entry "long_lines_cut" is increased by 1 for each line that is split, and
-            "replaced_characters" by the number of characters that replace invalid bytes.
-        limit: number of characters above which a line is split into several lines at white space,
-            at positions that depend only on the text of the line; None for JSON, whose lines must
-            be parsed whole.
+        counts: its entry "long_lines_cut" counts the lines that are split, and
+            "replaced_characters" the characters that replace invalid bytes.
+        limit: number of characters above which a line is split at white space, at positions that
+            depend only on the line; None for JSON, whose lines must be parsed whole.
 
     Raises ValueError if the stream is not UTF-8 and `errors` is "strict", or more than
     MOST_REPLACED of its characters had to be replaced; or a line of JSON is longer than
