@@ -16,6 +16,7 @@ from benchmarks import acceptance
 from benchmarks.acceptance import LINES, PAGE, Acceptance, accept
 from bertjax.planning.hardware import GIB
 from tests.browser import data_of, needs_chromium, used
+from tests.lines import json_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,7 +56,7 @@ def table(monkeypatch, tmp_path):
 
 
 def lines_of(folder):
-    return [json.loads(line) for line in (folder / LINES).read_text().splitlines()]
+    return json_lines(folder / LINES)
 
 
 def fails():

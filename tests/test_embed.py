@@ -1,12 +1,11 @@
 """`bertjax.embed`: the files that it writes, its flags and its errors."""
 
-import json
-
 import numpy as np
 import pytest
 
 from bertjax import embed, load_pretrained
 from bertjax.embed import EmbedConfig
+from tests.lines import json_lines
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def test_each_text_gets_the_vector_of_the_python_api(
     if suffix == ".npy":
         vectors = np.load(output)
     else:
-        vectors = [json.loads(line) for line in output.read_text().splitlines()]
+        vectors = json_lines(output)
     expected = load_pretrained(encoder, "encoder").embed(
         sentences[:5],
         pooling="cls",

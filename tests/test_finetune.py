@@ -27,15 +27,12 @@ from bertjax.train import experiments, facts, finetuning
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import variants
 from bertjax.weights import load_model
+from tests.lines import json_lines
 from tests.steps import run_until
 
 RATE = OptimizerConfig(
     recipe="adamw", learning_rate=3e-3, schedule="hf", warmup_steps=0, warmup_proportion=0.1
 )
-
-
-def json_lines(path: Path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from bertjax.inference import embedder, output_files, retrieval
 from bertjax.mine import MineConfig, folded, passage_forms, run
 from tests.hub_server import unique
 from tests.inference.test_retrieval import with_modules
+from tests.lines import json_lines
 
 WORDS = "ab bc cde def ef fgh gh hij ia jab ca dab".split()
 
@@ -88,7 +89,7 @@ def test_negatives_are_those_of_sentence_transformers(config, files, ours, their
         def similarity_pairwise(self, a, b):
             return (torch.as_tensor(a) * torch.as_tensor(b)).sum(-1)
 
-    rows = [json.loads(line) for line in (files / "pairs.jsonl").read_text().splitlines()]
+    rows = json_lines(files / "pairs.jsonl")
     corpus = [json.loads(x)["text"] for x in (files / "corpus.jsonl").read_text().splitlines()]
     settings = {"corpus": corpus, "output_format": "n-tuple", "output_scores": True} | theirs
     expected = mine_hard_negatives(
@@ -322,7 +323,7 @@ def test_pairs_with_scores_and_rows_without_a_positive_are_refused(config, tmp_p
 def test_columns_of_queries_that_could_change_the_pairs_stop_the_command(
     config, tmp_path, column, values, message
 ):
-    rows = [json.loads(line) for line in Path(config.queries).read_text().splitlines()]
+    rows = json_lines(config.queries)
     rows = [row | {column: values[i % 2]} for i, row in enumerate(rows)]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -9,6 +9,7 @@ import pytest
 from bertjax import finetune, predict
 from bertjax.predict import PredictConfig
 from bertjax.tasks import finetune_config
+from tests.lines import json_lines
 
 # Five trainings: CI runs them beside the fast suite.
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -52,7 +53,7 @@ def directory_of(tmp_path_factory, encoder, files):
 def predicted(directory, tmp_path, **given):
     output = tmp_path / "out.jsonl"
     predict.run(PredictConfig(model=str(directory), output=str(output), **given))
-    return [json.loads(line) for line in output.read_text().splitlines()]
+    return json_lines(output)
 
 
 @pytest.mark.parametrize("kind", ["classify", pytest.param("multi", marks=pytest.mark.exhaustive)])

@@ -17,6 +17,7 @@ from bertjax.predict import PredictConfig
 from bertjax.tasks import finetune_config
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.weights import load_model
+from tests.lines import json_lines
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_rows_that_cannot_be_predicted_say_why_and_the_others_are_predicted(run,
     (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
     file, output = str(tmp_path / "a.csv"), tmp_path / "out.jsonl"
     predict.run(PredictConfig(model=str(run), input=file, output=str(output)))
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    lines = json_lines(output)
     assert [line["id"] for line in lines] == ["0", "1", "2", "3", "4"]
     assert ["error" in line for line in lines] == [False, True, False, True, False]
     assert "does not occur in training" in lines[2]["problem"] and "labels" in lines[2]
@@ -77,7 +78,7 @@ def test_blank_lines_of_a_text_file_keep_their_places(run, tmp_path):
     (tmp_path / "a.txt").write_text("abc\n\nde fg\n")
     output = tmp_path / "out.jsonl"
     predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.txt"), output=str(output)))
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    lines = json_lines(output)
     assert ["error" in line for line in lines] == [False, True, False]
 
 
@@ -94,7 +95,7 @@ def test_standard_input_is_read_as_a_file(run, tmp_path, monkeypatch, content):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     output = tmp_path / "out.jsonl"
     predict.run(PredictConfig(model=str(run), input="-", output=str(output)))
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    lines = json_lines(output)
     assert ["labels" in line for line in lines] == [True, False, True]
     assert "stdin" in lines[1]["error"] and "row 2" in lines[1]["error"].replace("line 2", "row 2")
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]

@@ -27,6 +27,7 @@ from bertjax.train.pretraining import PretrainingJob, make_job
 from bertjax.train.program import make_masking
 from bertjax.weights import load_model
 from tests.conftest import prepare_config
+from tests.lines import metrics_of
 from tests.steps import after_each_step, run_until
 
 
@@ -61,15 +62,6 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
     )
 
 
-def lines_of(workdir):
-    """metrics.jsonl without what a clock decides."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if not k.endswith(("tokens_per_second", "mfu"))}
-        for line in lines
-    ]
-
-
 def last_state(config, workdir):
     run = make_job(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
@@ -89,7 +81,7 @@ def whole(config, tmp_path_factory):
 
 def check_equal(config, workdir, whole):
     """Metrics, state and place in the data are those of the uninterrupted run."""
-    assert lines_of(workdir) == lines_of(whole)
+    assert metrics_of(workdir) == metrics_of(whole)
     (found, place), (expected, expected_place) = (last_state(config, w) for w in (workdir, whole))
     assert place == expected_place
     for a, b in zip(_leaves(found), _leaves(expected), strict=True):
@@ -155,11 +147,11 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8
     pretrain.run(here)
-    assert lines_of(tmp_path / "run") == lines_of(whole)
+    assert metrics_of(tmp_path / "run") == metrics_of(whole)
 
 
 def test_a_run_learns_and_says_so(config, whole, tokenizer):
-    lines = lines_of(whole)
+    lines = metrics_of(whole)
     losses = [line["train/mlm_loss"] for line in lines if "train/mlm_loss" in line]
     assert losses[-1] < losses[0] - 0.5
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
@@ -177,10 +169,10 @@ def test_a_run_learns_and_says_so(config, whole, tokenizer):
 
 
 def test_a_finished_run_has_nothing_left_to_do_and_keeps_its_report(config, whole, capsys):
-    before, names = lines_of(whole), ("report.html", "processes.jsonl", "goodput.jsonl")
+    before, names = metrics_of(whole), ("report.html", "processes.jsonl", "goodput.jsonl")
     files = [(whole / name).read_bytes() for name in names]
     pretrain.run(dataclasses.replace(config, workdir=str(whole)))
-    assert lines_of(whole) == before
+    assert metrics_of(whole) == before
     assert [(whole / name).read_bytes() for name in names] == files
     said = capsys.readouterr().out
     assert f"The run in {whole} is finished (step 20 of 20): nothing is left to train" in said
@@ -205,7 +197,7 @@ def test_a_model_keeps_how_many_positions_were_trained(whole, started, tmp_path)
 
 def test_the_model_card_has_the_facts_of_the_training(whole):
     card = (whole / "model" / "README.md").read_text()
-    last = [line for line in lines_of(whole) if "eval/mlm_loss" in line][-1]
+    last = [line for line in metrics_of(whole) if "eval/mlm_loss" in line][-1]
     assert card.startswith("---\nlibrary_name: transformers\n")
     for fact in (
         "| steps done | 20 |",
@@ -244,7 +236,7 @@ def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
     assert masking.max_ngram == 3 and masking.word_starts is not None
     assert masking.never_drawn == (0, 1, 2, 3, 4)
     pretrain.run(new)
-    losses = [x["eval/mlm_loss"] for x in lines_of(tmp_path / "run") if "eval/mlm_loss" in x]
+    losses = [x["eval/mlm_loss"] for x in metrics_of(tmp_path / "run") if "eval/mlm_loss" in x]
     assert losses[-1] < losses[0] - 0.2
 
 
@@ -270,7 +262,7 @@ def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
     masking = make_masking(new, new.phases[0], load_tokenizer(new.data))
     assert (masking.predict, masking.max_predictions) == ("next_token", 16)
     pretrain.run(new)
-    found = [line for line in lines_of(tmp_path / "run") if "eval/mlm_loss" in line]
+    found = [line for line in metrics_of(tmp_path / "run") if "eval/mlm_loss" in line]
     # Better than the frequencies of the words: it uses those before.
     assert found[-1]["eval/mlm_loss"] < found[-1]["eval/unigram_entropy"] - 0.8
 
@@ -289,10 +281,10 @@ def started(config, whole, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_can_start_from_the_model_of_another(started, whole):
-    first = next(line for line in lines_of(Path(started.workdir)) if "train/mlm_loss" in line)
-    last = lines_of(whole)[-1]["eval/mlm_loss"]
+    first = next(line for line in metrics_of(Path(started.workdir)) if "train/mlm_loss" in line)
+    last = metrics_of(whole)[-1]["eval/mlm_loss"]
     assert abs(first["train/mlm_loss"] - last) < 0.5
-    assert first["train/learning_rate"] == lines_of(whole)[0]["train/learning_rate"]
+    assert first["train/learning_rate"] == metrics_of(whole)[0]["train/learning_rate"]
 
 
 def test_export_writes_the_newest_checkpoint(config, started, tmp_path):

@@ -9,6 +9,7 @@ from bertjax import load_pretrained, search
 from bertjax.inference import retrieval
 from bertjax.search import SearchConfig
 from tests.inference.test_retrieval import collection, write_rows
+from tests.lines import json_lines
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +96,8 @@ def test_json_lines_say_what_the_trec_run_says(found, beir, encoder, tmp_path):
     output = tmp_path / "run.jsonl"
     flags = ["--model", str(encoder), "--retrieval_dir", str(beir), "--top_k", "7"]
     assert search.main([*flags, "--output", str(output)]) == 0
-    written = [json.loads(line) for line in output.read_text().splitlines()]
-    rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    written = json_lines(output)
+    rows = json_lines(beir / "queries.jsonl")
     texts = {row["_id"]: row["text"] for row in rows}
     as_trec = []
     for query in written:
@@ -130,7 +131,7 @@ def test_texts_without_ids_are_numbered_from_0_and_no_number_is_a_query(found, t
 
 def test_tables_and_folders_of_tables_are_read_as_their_json_lines(found, beir, tmp_path):
     expected = found(*files_of(beir))
-    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "corpus.jsonl")
     folder = tmp_path / "corpus"
     folder.mkdir()
     write_rows(folder / "a.jsonl", rows[:50])

@@ -19,6 +19,7 @@ import pytest
 
 from bertjax.base.signals import STOPPED
 from tests.bucket_servers import free_port
+from tests.lines import json_lines
 
 STEPS, BATCH, DEVICES = 20, 16, 2
 CONFIG = """
@@ -109,7 +110,7 @@ def outputs(started, status=0) -> list[str]:
 
 
 def losses(workdir: Path) -> list[float]:
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(workdir / "metrics.jsonl")
     return [line["train/loss"] for line in lines if "train/loss" in line]
 
 

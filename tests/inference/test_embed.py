@@ -14,6 +14,7 @@ from bertjax.inference.embedder import Embedder, embed_file
 from bertjax.inference.retrieval import embedders
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
+from tests.lines import json_lines
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_pat
     for name in ("a.npy", "a.jsonl"):
         assert embed_file(embedder, source, tmp_path / name) == len(texts)
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-5)
-    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    lines = json_lines(tmp_path / "a.jsonl")
     np.testing.assert_allclose(lines, expected, atol=1e-5)
 
 

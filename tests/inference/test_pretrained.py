@@ -25,6 +25,7 @@ from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
 from bertjax.weights.hf import write_safetensors
 from bertjax.weights.load import with_tagger
+from tests.lines import json_lines
 
 
 def in_transformers(head):
@@ -740,7 +741,7 @@ def test_evaluation_and_command_need_the_directory_only_to_load(
     monkeypatch.setattr("bertjax.weights.load_model", loaded_and_lost)
     output = str(tmp_path / "out.jsonl")
     assert predict.main(["--model", str(write("b")), "--input", str(data), "--output", output]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    lines = json_lines(tmp_path / "out.jsonl")
     assert [line["label"] for line in lines] == [x["label"] for x in predictions]
     output = str(tmp_path / "out.npy")
     assert embed.main(["--model", str(write("c")), "--input", str(data), "--output", output]) == 0

@@ -14,6 +14,7 @@ from bertjax.base.checksums import CHECKSUMS
 from bertjax.inference import passages, retrieval
 from bertjax.inference.retrieval import Collection, beir_collection, search
 from bertjax.search import write_ranking
+from tests.lines import json_lines
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -176,7 +177,7 @@ def test_metrics_are_those_of_sentence_transformers(tmp_path):
 
 def judged_texts(folder, ours):
     """Returns the arguments of InformationRetrievalEvaluator."""
-    corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    corpus = json_lines(folder / "corpus.jsonl")
     texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus}
     gains = {query: {id for id, x in ids.items() if x} for query, ids in ours._gains.items()}
     return ours.queries, texts, gains
@@ -282,7 +283,7 @@ def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
     expected = beir_collection(beir, "test").rank(embed)
     for name, column, other in (("queries", query, "doc_id"), ("corpus", passage, "query_id")):
         path = beir / f"{name}.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = json_lines(path)
         # The column of ids of the other kind is not meant, nor do numbers differ from texts.
         rows = [{other: 3, "metadata": {}, column: row.pop("_id"), **row} for row in rows]
         write_rows(path, rows)
@@ -296,7 +297,7 @@ def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
 
 
 def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path):
-    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "corpus.jsonl")
     numbered = [{**row, "_id": int(row["_id"][1:])} for row in rows]
     write_rows(beir / "corpus.jsonl", numbered)
     lines = (beir / "qrels" / "test.tsv").read_text().replace("\td", "\t")
@@ -328,7 +329,7 @@ def test_ids_are_numbers_or_texts_but_never_the_number_of_the_row(beir, tmp_path
 def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
     expected = beir_collection(beir, "test").rank(EMBED)
     for name in ("corpus", "queries"):
-        rows = [json.loads(x) for x in (beir / f"{name}.jsonl").read_text().splitlines()]
+        rows = json_lines(beir / f"{name}.jsonl")
         write_rows(beir / f"{name}.jsonl", [{"mine": x.pop("_id"), "id": 1} | x for x in rows])
         with pytest.raises(ValueError, match=r"row 2: the id '1' occurs twice: make ids unique"):
             beir_collection(beir, "test")
@@ -412,7 +413,7 @@ def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
 
 
 def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named(beir, capsys):
-    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "corpus.jsonl")
     names = {"headline": "Ann", "url": "a.org", "metadata": {}, "Title": "x"}
     rows = [row | names for row in rows]
     for index, text in ((3, ""), (7, "NaN"), (9, "\\N")):
@@ -428,7 +429,7 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
 
 def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
     expected = beir_collection(beir, "dev").rank(EMBED)
-    rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "queries.jsonl")
     write_rows(beir / "queries.jsonl", [row | {"title": WORDS[0]} for row in rows])
     assert beir_collection(beir, "dev").rank(EMBED) == expected
 
@@ -436,7 +437,7 @@ def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
 @pytest.mark.parametrize("id", ["", " ", None, 1.5, True, ["d1"]])
 @pytest.mark.parametrize("name", ["corpus", "queries"])
 def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
-    rows = [json.loads(line) for line in (beir / f"{name}.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / f"{name}.jsonl")
     rows[4]["_id"] = id
     write_rows(beir / f"{name}.jsonl", rows)
     with pytest.raises(ValueError, match=f"{name}.jsonl, row 5 has no text or whole number"):
@@ -444,7 +445,7 @@ def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
 
 
 def test_queries_must_have_texts(beir):
-    rows = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "queries.jsonl")
     for text in ("", " ", "\u200b"):
         write_rows(beir / "queries.jsonl", [*rows, {"_id": "x", "text": text}])
         with pytest.raises(ValueError, match=r"queries.jsonl, row 13 has an empty text: fill it"):
@@ -453,7 +454,7 @@ def test_queries_must_have_texts(beir):
 
 def test_names_of_columns_are_read_in_any_case(beir):
     expected = [x.whole for x in passages.read_passages(beir / "corpus.jsonl")]
-    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    rows = json_lines(beir / "corpus.jsonl")
     rows = [{"_id": row["_id"], "Title": row["title"], "TEXT": row["text"]} for row in rows]
     write_rows(beir / "corpus.jsonl", rows)
     assert [x.whole for x in passages.read_passages(beir / "corpus.jsonl")] == expected

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bucket_servers import client_environment, free_port, serving
+from tests.lines import json_lines
 from tests.programs.commands import TIMES, commands, config_text, run_facts, write_inputs
 from tests.programs.kills import Killer, differences, of_common_steps
 
@@ -594,7 +595,7 @@ def _two_days(output, folder, minutes, seed, names, quiet, place) -> dict[str, A
 def _summary(output, runs, seconds, facts) -> dict[str, Any]:
     from bertjax.record.ledger import read_ledger, totals
 
-    events = [json.loads(line) for line in (output / "timeline.jsonl").read_text().splitlines()]
+    events = json_lines(output / "timeline.jsonl")
     faults = [event for event in events if "fault" in event]
     different = differences(*of_common_steps(facts["quiet"], facts["day"]))
     for name, run in runs.items():

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.lines import json_lines
 from tests.programs.damage import run
 
 GROWTH = 1.1
@@ -111,8 +112,8 @@ def measure(command: list[str], kills: int, rng: random.Random) -> dict[str, Any
 
 def check_predictions(output: Path, reference: Path, count: int) -> int:
     """Returns the number of wrong lines: missing, doubled, out of order or with other labels."""
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    few = [json.loads(line) for line in reference.read_text().splitlines()]
+    lines = json_lines(output)
+    few = json_lines(reference)
     wrong = abs(len(lines) - count) + sum(line["id"] != str(i) for i, line in enumerate(lines))
     keys = [key for key in few[0] if key != "id"]
     for line, expected in zip(lines, few, strict=False):

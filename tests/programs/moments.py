@@ -32,6 +32,7 @@ from typing import Any
 from unittest import mock
 
 from tests import hub_server
+from tests.lines import json_lines
 from tests.programs.commands import Command, commands, run_facts, write_inputs
 from tests.programs.kills import HANGING_SECONDS, differences
 
@@ -350,7 +351,7 @@ def harness(
     """
     lines = []
     if output is not None and output.is_file():
-        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        lines = json_lines(output)
     done = {(line["command"], line["kind"]) for line in lines}
     write_inputs(folder)
     server = Server()

@@ -15,6 +15,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.record.metrics import MetricWriter, shown_events
+from tests.lines import json_lines
 
 
 def write(directory, start, steps):
@@ -25,7 +26,7 @@ def write(directory, start, steps):
 
 
 def lines(directory):
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(directory / "metrics.jsonl")
 
 
 def records(content):

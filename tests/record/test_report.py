@@ -48,6 +48,7 @@ from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.train.run import Session
 from tests.browser import data_of
+from tests.lines import json_lines
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
 SECONDS = dict.fromkeys(
@@ -125,7 +126,7 @@ def test_the_page_of_a_million_logged_steps_has_less_than_5_mb(workdir):
 
 def test_the_data_of_a_run_are_its_lines(workdir):
     data = run_data(workdir)
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(workdir / "metrics.jsonl")
     for name in ("train/loss", "train/grad_norm"):
         curve = data["train"][name]
         wanted = [(line["step"], line[name]) for line in lines if name in line]

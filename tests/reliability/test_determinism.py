@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lines import json_lines
+
 REPOSITORY = Path(__file__).parents[2]
 # What a clock decides.
 TIMES = ("train/tokens_per_second", "train/mfu")
@@ -79,7 +81,7 @@ def run_in(
 def _without_times(path: Path) -> object:
     if path.name != "metrics.jsonl":
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = json_lines(path)
     return [{key: value for key, value in x.items() if key not in TIMES} for x in lines]
 
 

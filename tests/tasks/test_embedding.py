@@ -1,12 +1,11 @@
 """Metrics of embeddings: ranks among all texts, triplets, and cosines beside scores."""
 
-import json
-
 import numpy as np
 import pytest
 
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.embedding import ContrastiveTask, Retrieval, SimilarityTask
+from tests.lines import json_lines
 
 
 def at(degrees):
@@ -68,5 +67,5 @@ def test_predictions_are_written_without_the_vectors_that_are_scored(tmp_path):
     ]
     scores = task.score(task.write_predictions(tmp_path, "dev", iter(pairs)))
     assert set(scores) == set(task.metric_names()) and scores["recall_at_1"] == 1.0
-    lines = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+    lines = json_lines(tmp_path / "dev.jsonl")
     assert [set(line) for line in lines] == [{"id", "similarity", "negatives"}] * 3

@@ -14,10 +14,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.tasks import finetune_config
 from bertjax.tasks.calibration import expected_calibration_error
 from bertjax.train import experiments as variants
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+from tests.lines import json_lines
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +54,7 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     assert accuracy["folds"] == values
     assert accuracy["mean"] == pytest.approx(np.mean(values))
     assert accuracy["std"] == pytest.approx(np.std(values, ddof=1))
-    predictions = lines(folder / "predictions/out_of_fold.jsonl")
+    predictions = json_lines(folder / "predictions/out_of_fold.jsonl")
     rows = [line["input"]["text"] for line in predictions]
     table = [line.split(",")[0] for line in Path(config.options.train).read_text().splitlines()[1:]]
     assert rows == table and len(rows) == 64
@@ -106,7 +103,9 @@ def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
         workdir=str(tmp_path / "run"),
     )  # fmt: skip
     finetune.run(config)
-    assert len(lines(tmp_path / "run/predictions/out_of_fold.jsonl")) == 60 + 4 * (task != "qa")
+    assert len(json_lines(tmp_path / "run/predictions/out_of_fold.jsonl")) == 60 + 4 * (
+        task != "qa"
+    )
 
 
 @pytest.mark.slow
@@ -121,7 +120,7 @@ def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
     result = bertjax.finetune(config)
     assert result.best == "seed0" and set(result.runs) == {"seed0", "seed1", "seed2"}
     for name in result.runs:
-        metrics = lines(tmp_path / f"run/{name}/metrics.jsonl")
+        metrics = json_lines(tmp_path / f"run/{name}/metrics.jsonl")
         evaluations = [line["step"] for line in metrics if "eval/accuracy" in line]
         assert evaluations == [5]
     prints = {
@@ -157,14 +156,14 @@ def test_a_calibrated_model_predicts_the_same_classes_with_scaled_probabilities(
         assert (folder / part).read_bytes() == (tmp_path / "plain" / part).read_bytes()
 
     def table(path):
-        return np.array([[*line["probabilities"].values()] for line in lines(path)])
+        return np.array([[*line["probabilities"].values()] for line in json_lines(path)])
 
     before = table(tmp_path / "plain/predictions/test.jsonl")
     after = table(folder / "predictions/test.jsonl")
     powers = before ** (1 / temperature)
     np.testing.assert_allclose(after, powers / powers.sum(-1, keepdims=True), rtol=1e-9)
     assert (before.argmax(-1) == after.argmax(-1)).all()
-    dev = lines(folder / "predictions/dev.jsonl")
+    dev = json_lines(folder / "predictions/dev.jsonl")
     names = list(dev[0]["probabilities"])
     labels = np.array([names.index(line["input"]["label"]) for line in dev])
     expected = expected_calibration_error(table(folder / "predictions/dev.jsonl"), labels)

@@ -1,7 +1,6 @@
 """A student taught in pretraining: it learns, resumes bit for bit, and wrong teachers are named."""
 
 import dataclasses
-import json
 import shutil
 
 import jax
@@ -15,6 +14,7 @@ from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.pretraining import make_job
 from bertjax.weights import load_model, save_hf
+from tests.lines import metrics_of
 from tests.steps import run_until
 
 
@@ -37,15 +37,6 @@ def config(prepared, encoder, tiny_config, tokenizer) -> PretrainConfig:
     )
 
 
-def lines_of(workdir):
-    """metrics.jsonl without what a clock decides."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if not k.endswith(("tokens_per_second", "mfu"))}
-        for line in lines
-    ]
-
-
 def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
     run = make_job(dataclasses.replace(config, workdir=str(workdir)))
@@ -63,7 +54,7 @@ def whole(config, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_taught_student_comes_nearer_to_its_teacher_and_says_so(whole, config):
-    lines = lines_of(whole)
+    lines = metrics_of(whole)
     first, last = (line for line in lines if "eval/soft_loss" in line)
     assert last["eval/soft_loss"] < first["eval/soft_loss"]
     assert last["eval/cosine_loss"] < first["eval/cosine_loss"]
@@ -90,7 +81,7 @@ def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, 
     run_until(4, lambda: pretrain.run(here), monkeypatch)
     there = dataclasses.replace(config.distillation, teacher=str(moved))
     pretrain.run(dataclasses.replace(here, distillation=there))
-    assert lines_of(tmp_path / "run") == lines_of(whole)
+    assert metrics_of(tmp_path / "run") == metrics_of(whole)
     states = [jax.device_get(last_state(config, path)) for path in (tmp_path / "run", whole)]
     for a, b in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(a, b)

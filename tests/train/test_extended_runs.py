@@ -1,7 +1,6 @@
 """Runs that start from a model with fewer words or positions than their data needs."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from bertjax.train.pretraining import make_job
 from bertjax.train.run import claim
 from bertjax.weights import load_model
 from tests.browser import data_of
+from tests.lines import metrics_of
 from tests.steps import run_until
 
 
@@ -67,13 +67,6 @@ def config(domain, one_layer) -> PretrainConfig:
     )
 
 
-def lines_of(workdir: Path) -> list[dict]:
-    """metrics.jsonl without what a clock decides."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    clock = ("tokens_per_second", "mfu")
-    return [{k: v for k, v in line.items() if not k.endswith(clock)} for line in lines]
-
-
 @pytest.mark.slow
 def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
     config, domain, tokenizer, tmp_path, monkeypatch, capsys
@@ -84,7 +77,7 @@ def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
     pretrain.run(whole)
     printed = capsys.readouterr().out
     assert "20 new words start from the mean" in printed and "MLM loss (old)" in printed
-    lines = lines_of(Path(whole.workdir))
+    lines = metrics_of(Path(whole.workdir))
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     assert [line["step"] for line in evaluations] == [0, 3, 6]
     assert all({"eval/mlm_loss", "eval/mlm_loss_old"} <= line.keys() for line in evaluations)
@@ -96,7 +89,7 @@ def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
 
     run_until(5, lambda: pretrain.run(parts), monkeypatch)
     pretrain.run(parts)
-    assert lines_of(Path(parts.workdir)) == lines
+    assert metrics_of(Path(parts.workdir)) == lines
     one, other = (
         load_file(Path(run.workdir) / "model" / "model.safetensors") for run in (whole, parts)
     )
@@ -119,7 +112,7 @@ def test_an_evaluation_before_the_first_step_is_repeated_without_a_checkpoint(co
     run.workdir.release()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/mlm_loss": 9.0}\n')
     pretrain.run(short)
-    evaluations = [x for x in lines_of(tmp_path / "run") if "eval/mlm_loss" in x]
+    evaluations = [x for x in metrics_of(tmp_path / "run") if "eval/mlm_loss" in x]
     assert [line["step"] for line in evaluations] == [0, 2]
     assert evaluations[0]["eval/mlm_loss"] != 9.0
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train import experiments as variants
 from bertjax.train.step import make_loss_fn
+from tests.lines import json_lines
 from tests.rows import RATE, make_batch, short_run
 from tests.steps import gradients_of
 
@@ -136,7 +136,7 @@ def test_a_run_leaves_a_reranker(result, config, sentences):
     with pytest.raises(ValueError, match="scores passages for a query, but there is only one"):
         result.model.predict(["a text"])
     # The rows that were trained on are ranked by their positives and negatives, as pairs are.
-    rows = [json.loads(line) for line in Path(config.options.train).read_text().splitlines()]
+    rows = json_lines(config.options.train)
     whole = bertjax.evaluate(result.model, data=rows)
     texts = [(row["query"], p, int(p == row["positive"])) for row in rows
              for p in (row["positive"], *row["negatives"])]  # fmt: skip

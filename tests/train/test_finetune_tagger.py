@@ -17,6 +17,7 @@ from bertjax.convert import ConvertConfig
 from bertjax.predict import PredictConfig
 from bertjax.tasks import finetune_config
 from bertjax.weights import load_model
+from tests.lines import json_lines
 from tests.steps import run_until
 
 # Many trainings: CI runs them beside the fast suite.
@@ -24,10 +25,6 @@ pytestmark = pytest.mark.slow
 
 
 LINEAR = {"tagger": {"kind": "linear", "size": TaggerConfig.size}}
-
-
-def json_lines(path: Path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Fine-tuning with a teacher: classes of any order, resumed runs, teachers of another kind."""
 
-import json
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -14,6 +12,7 @@ from bertjax.tokenization import train_wordpiece
 from bertjax.train import facts
 from bertjax.train.distillation import load_task_teacher
 from bertjax.weights import load_model, save_hf
+from tests.lines import metrics_of
 from tests.steps import run_until
 
 
@@ -128,11 +127,6 @@ def test_values_out_of_range_are_refused(config, fields, message):
         finetune_config(config, teacher={"model": "t", **fields})
 
 
-def json_lines(path):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in x.items() if "per_second" not in k} for x in lines]
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
@@ -143,7 +137,7 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
     here = finetune_config(config, teacher={"model": teachers[0], "weight": 0.7})
     whole, resumed, micro = (tmp_path / name for name in ("whole", "resumed", "micro"))
     finetune.run(finetune_config(here, workdir=str(whole)))
-    lines = [x for x in json_lines(whole / "metrics.jsonl") if "train/loss" in x]
+    lines = [x for x in metrics_of(whole) if "train/loss" in x]
     for line in lines:
         mixed = 0.3 * line["train/hard_loss"] + 0.7 * line["train/soft_loss"]
         np.testing.assert_allclose(line["train/loss"], mixed, rtol=1e-5)
@@ -153,7 +147,7 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
     stopped = finetune_config(here, workdir=str(resumed))
     run_until(3, lambda: finetune.run(stopped), monkeypatch)
     finetune.run(finetune_config(here, workdir=str(resumed), teacher={"model": teachers[1]}))
-    assert json_lines(resumed / "metrics.jsonl") == json_lines(whole / "metrics.jsonl")
+    assert metrics_of(resumed) == metrics_of(whole)
     found, expected = (load_file(w / "model/model.safetensors") for w in (resumed, whole))
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor)
@@ -167,7 +161,7 @@ def test_a_taught_student_resumes_and_accumulates_as_if_it_had_not(
         finetune.run(without)
 
     finetune.run(finetune_config(here, workdir=str(micro), accumulation_steps=2))
-    for a, b in zip(lines, json_lines(micro / "metrics.jsonl"), strict=False):
+    for a, b in zip(lines, metrics_of(micro), strict=False):
         np.testing.assert_allclose(a["train/soft_loss"], b["train/soft_loss"], rtol=1e-3)
 
 
@@ -187,7 +181,7 @@ def test_every_kind_of_task_can_be_taught_and_comes_nearer_to_its_teacher(
         num_epochs=8,
     )
     finetune.run(student)
-    lines = json_lines(tmp_path / "student" / "metrics.jsonl")
+    lines = metrics_of(tmp_path / "student")
     losses = [line["train/soft_loss"] for line in lines if "train/soft_loss" in line]
     assert losses[-1] < losses[0]
 

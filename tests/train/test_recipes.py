@@ -27,6 +27,7 @@ from bertjax.train.program import Program
 from bertjax.train.recipes import make_recipe
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.adapters import adapter_files
+from tests.lines import json_lines
 from tests.rows import make_batch
 from tests.steps import run_until
 
@@ -426,12 +427,12 @@ def test_thresholds_of_the_dev_split_are_stored_and_predict_the_test_split(
     thresholds = json.loads((run / "model/task.json").read_text())["thresholds"]
     assert thresholds.keys() == {"a", "b", "c"}
     assert json.loads((run / "calibration.json").read_text())["thresholds"] == thresholds
-    lines = [json.loads(x) for x in (run / "predictions/test.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "predictions/test.jsonl")
     again = bertjax.load_pretrained(run / "model").predict([x["input"]["text"] for x in lines])
     for line, prediction in zip(lines, again, strict=True):
         chosen = [x for x in "abc" if line["probabilities"][x] >= thresholds[x]]
         assert line["labels"] == prediction["labels"] == chosen
-    before = [json.loads(x) for x in (run / "predictions/dev.jsonl").read_text().splitlines()]
+    before = json_lines(run / "predictions/dev.jsonl")
     assert any(x["labels"] != y["labels"] for x, y in zip(before, lines, strict=True))
 
 

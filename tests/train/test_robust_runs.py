@@ -31,6 +31,7 @@ from bertjax.train.held_out_evaluation import HeldOutEvaluation
 from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
 from tests.browser import data_of
+from tests.lines import metrics_of
 from tests.steps import with_states
 
 STEPS = 16
@@ -59,15 +60,10 @@ def train(config, workdir, **changes):
     return load_file(workdir / "model" / "model.safetensors")
 
 
-def lines_of(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in x.items() if "per_second" not in k and "mfu" not in k} for x in lines]
-
-
 @pytest.fixture(scope="module")
 def whole(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    return train(config, workdir), lines_of(workdir)
+    return train(config, workdir), metrics_of(workdir)
 
 
 def with_batches(monkeypatch, is_bad):
@@ -104,7 +100,7 @@ def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them
     # The same command goes on from the last good checkpoint, as if nothing had been.
     model = train(config, tmp_path / "run")
     assert all((model[name] == whole[0][name]).all() for name in model)
-    assert lines_of(tmp_path / "run") == whole[1]
+    assert metrics_of(tmp_path / "run") == whole[1]
 
 
 @pytest.mark.slow
@@ -141,10 +137,10 @@ def test_one_bad_batch_changes_nothing_and_is_reported(config, tmp_path, monkeyp
     before, after, later = (jax.tree.leaves(states[step].params) for step in (7, 8, 9))
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
     assert not all((a == b).all() for a, b in zip(after, later, strict=True))
-    (line,) = (x for x in lines_of(tmp_path / "run") if "skipped/in_a_row" in x)
+    (line,) = (x for x in metrics_of(tmp_path / "run") if "skipped/in_a_row" in x)
     assert line["step"] == 7 and line["skipped/in_a_row"] == 1 and line["skipped/phase"] == 0
     assert (line["skipped/first_row"], line["skipped/last_row"]) == (96, 111)
-    logged = next(x for x in lines_of(tmp_path / "run") if x["step"] == 10 and "train/loss" in x)
+    logged = next(x for x in metrics_of(tmp_path / "run") if x["step"] == 10 and "train/loss" in x)
     assert math.isfinite(logged["train/loss"])
     report = data_of((tmp_path / "run" / "report.html").read_text())["runs"][0]
     assert report["status"]["state"] == "finished" and report["skipped"]["count"] == 1
@@ -161,7 +157,7 @@ def test_a_rollback_leaves_the_bad_batches_out(config, tmp_path, monkeypatch, ca
     assert record == {"to_step": 4, "from_step": 11, "phase": 0, "batches": 7}
     assert [x.name for x in (tmp_path / "run" / "rolled_back").iterdir()] == ["8"]
     assert "rollback: the run continues from step 4" in capsys.readouterr().out
-    skipped = [x for x in lines_of(tmp_path / "run") if "skipped/in_a_row" in x]
+    skipped = [x for x in metrics_of(tmp_path / "run") if "skipped/in_a_row" in x]
     assert [x["step"] for x in skipped] == [5] and skipped[0]["skipped/first_row"] == 11 * 16
 
 
@@ -170,7 +166,7 @@ def test_a_rollback_leaves_the_bad_batches_out(config, tmp_path, monkeypatch, ca
 def test_looking_for_spikes_changes_no_bit_where_there_is_none(config, whole, tmp_path):
     model = train(config, tmp_path / "run", skip_spikes=6.0)
     assert all((model[name] == whole[0][name]).all() for name in model)
-    assert lines_of(tmp_path / "run") == whole[1]
+    assert metrics_of(tmp_path / "run") == whole[1]
 
 
 @pytest.mark.slow
@@ -235,7 +231,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
         patch.setattr(HeldOutEvaluation, "batches", slow)
         with pytest.raises(Interrupted, match=f"stopped after step {stop_at} of 16"):
             train(config, tmp_path / "run")
-    lines = lines_of(tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
     assert not any("eval/mlm_loss" in x and x["step"] == stop_at for x in lines)
     # A signal while the checkpoint is replaced by one with the metrics does not interrupt that.
     replace, replaced = Checkpointer.replace, []
@@ -251,7 +247,9 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     assert len(replaced) == 1
     model = train(config, tmp_path / "run")
     assert all((model[name] == whole[0][name]).all() for name in model)
-    assert sorted(map(json.dumps, lines_of(tmp_path / "run"))) == sorted(map(json.dumps, whole[1]))
+    assert sorted(map(json.dumps, metrics_of(tmp_path / "run"))) == sorted(
+        map(json.dumps, whole[1])
+    )
 
 
 WAITING = """

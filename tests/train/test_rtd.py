@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from bertjax.model import HEADS, heads, named_config
 from bertjax.model.dropout import row_uniforms
 from bertjax.train.step import make_loss_fn
 from bertjax.weights import load_model, names, save_hf
+from tests.lines import json_lines
 from tests.steps import run_until
 
 ROWS, LENGTH, PREDICTIONS = 4, 24, 6
@@ -211,7 +211,7 @@ def whole(config, tmp_path_factory):
 
 @pytest.mark.slow
 def test_both_models_are_exported_and_measured(whole, config, sentences):
-    lines = [json.loads(x) for x in (whole / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(whole / "run" / "metrics.jsonl")
     evaluated = [x for x in lines if "eval/rtd_loss" in x]
     assert len(evaluated) == 2
     assert {"eval/mlm_loss", "eval/mlm_accuracy", "eval/rtd_accuracy"} <= evaluated[-1].keys()

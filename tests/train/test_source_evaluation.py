@@ -1,7 +1,6 @@
 """Runs on mixtures: means over rows drawn by the weights, losses and epochs of each source."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from bertjax.data.batches.pretraining_batches import RowFormat
 from bertjax.data.metadata import RowSource, unigram_entropy
 from bertjax.data.records import Row, write_shard
 from bertjax.train.held_out_evaluation import HeldOutSources, source_labels
+from tests.lines import metrics_of
 from tests.rows import encode_row
 from tests.steps import after_each_step
 
@@ -62,12 +62,6 @@ def test_labels_are_short_different_and_plain():
     assert len(set(labels)) == 6 and max(map(len, labels)) <= 42
 
 
-def lines_of(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    timed = ("tokens_per_second", "mfu")
-    return [{k: v for k, v in line.items() if not k.endswith(timed)} for line in lines]
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
@@ -103,7 +97,7 @@ def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
     )
     captured = capfd.readouterr()
     assert expected in captured.out + captured.err
-    last = [line for line in lines_of(whole) if "eval/mlm_loss" in line][-1]
+    last = [line for line in metrics_of(whole) if "eval/mlm_loss" in line][-1]
     assert {"eval/mlm_loss_wiki", "eval/mlm_loss_books", "eval/unigram_entropy"} <= last.keys()
 
     def kill(step):
@@ -115,7 +109,7 @@ def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
         with pytest.raises(MemoryError):
             pretrain.run(dataclasses.replace(config, workdir=str(resumed)))
     pretrain.run(dataclasses.replace(config, workdir=str(resumed)))
-    assert lines_of(resumed) == lines_of(whole)
+    assert metrics_of(resumed) == metrics_of(whole)
     prepare.run(dataclasses.replace(data, input=("wiki=1,books=1",)))
     with pytest.raises(ValueError, match="the data differs from the data of"):
         pretrain.run(dataclasses.replace(config, workdir=str(resumed)))

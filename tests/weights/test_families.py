@@ -25,6 +25,7 @@ from bertjax.tokenization import (
 )
 from bertjax.train.facts import load_for_task
 from bertjax.weights import load_model
+from tests.lines import json_lines
 
 # Family: how its tokenizer is trained, and what its examples are.
 RECIPES = {
@@ -126,11 +127,8 @@ def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
     predict.run(
         PredictConfig(model=str(tmp_path / "run"), input=files[kind]["dev"], output=str(output))
     )
-    written = [json.loads(line) for line in output.read_text().splitlines()]
-    of_run = [
-        json.loads(line)
-        for line in (tmp_path / "run" / "predictions" / "dev.jsonl").read_text().splitlines()
-    ]
+    written = json_lines(output)
+    of_run = json_lines(tmp_path / "run" / "predictions" / "dev.jsonl")
     assert [p["id"] for p in written] == [p["id"] for p in of_run]
     key = {"classify": "label", "tag": "labels", "qa": "answer"}[kind]
     assert [p[key] for p in written] == [p[key] for p in of_run]

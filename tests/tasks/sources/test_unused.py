@@ -13,6 +13,7 @@ from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources import unused
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagOptions
+from tests.lines import json_lines
 from tests.tables import read_tables
 
 TEXTS = [f"the {word} is here today" for word in "cat dog cow hen owl fox bee ant elk yak".split()]
@@ -479,7 +480,7 @@ def test_labels_and_other_names_are_not_harmless(name):
 @pytest.mark.parametrize("other", [{"label": [0, 1]}, {"labels": [["a"], ["b"]]}])
 def test_a_label_beside_one_that_is_named_by_the_training_file_is_in_doubt(other, tmp_path):
     train = table(tmp_path / "t.jsonl", "classify", mood=["low", "high"])
-    rows = [json.loads(line) for line in Path(train).read_text().splitlines()]
+    rows = json_lines(train)
     rows = [{"text": row["text"], "mood": row["mood"]} for row in rows]
     Path(train).write_text("\n".join(map(json.dumps, rows)))
     name, values = next(iter(other.items()))
