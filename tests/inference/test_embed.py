@@ -35,7 +35,11 @@ def texts(sentences):
 
 @pytest.mark.parametrize(
     "pooling",
-    ["mean", *(pytest.param(x, marks=pytest.mark.slow) for x in ("cls", "max+lasttoken"))],
+    [
+        "mean",
+        pytest.param("max+lasttoken", marks=pytest.mark.slow),
+        pytest.param("cls", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+    ],
 )
 def test_a_text_gets_the_vector_that_it_gets_alone(loaded, texts, pooling):
     embedder = Embedder(loaded, pooling)

@@ -134,7 +134,12 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
 
 
 @pytest.mark.parametrize(
-    "size", [50, *(pytest.param(x, marks=pytest.mark.slow) for x in (128, 300))]
+    "size",
+    [
+        50,
+        pytest.param(300, marks=pytest.mark.slow),
+        pytest.param(128, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+    ],
 )
 def test_words_are_sampled_with_the_frequencies_of_the_softmax(size):
     logits = jnp.asarray(np.random.default_rng(0).normal(0, 2, size), jnp.float32)
