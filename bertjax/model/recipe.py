@@ -2,7 +2,7 @@
 
 A training state holds trained parameters, with gradients and optimizer state, and fixed ones, which
 have neither. A recipe splits the parameters of a model into both, and joins them again: the model
-is applied to what `join` returns. The recipes of fine-tuning are in `train/recipes.py`.
+is applied to what `join` returns. Freezing and LoRA are in `train/recipes.py`.
 """
 
 import dataclasses

@@ -1,9 +1,10 @@
 """What happens in a run, as events, and the readers that are told of it.
 
-`train/run.py` emits the events in the order in which things happen. Each reader has a file in this
-folder: metric files, terminal, trackers, report, ledger, early stopping, pushes to the Hub. Events
-are synchronous. Their arrays are on the device and may not be computed yet: whoever looks at them
-waits, so that readers look at the metrics of a step some steps later.
+`train/run.py` emits the events in the order in which things happen. The readers are found by the
+names of their files, mostly in this folder: metric files, terminal, trackers, report, ledger, early
+stopping, pushes to the Hub. Events are synchronous. Their arrays are on the device and may not be
+computed yet: whoever looks at them waits, so that readers look at the metrics of a step some steps
+later.
 """
 
 import contextlib

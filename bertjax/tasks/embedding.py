@@ -145,6 +145,9 @@ class EmbeddingTask(Task):
         fields = {"pooling": self.options.pooling, "normalize": self.options.normalize}
         return {name: value for name, value in fields.items() if value is not None}
 
+    def objective(self, head: Any) -> Any:
+        return head.objective(self.label_kind, self.options)
+
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes a training example as one `Feature` with `num_texts` sequences, one per text.
 
@@ -232,7 +235,7 @@ class SimilarityTask(EmbeddingTask):
     """Embeddings whose cosines are the scores of pairs of texts; the loss is the squared error.
 
     In training, the scores are scaled such that `lowest` becomes 0 and `highest` becomes 1. CoSENT
-    compares the order alone, and divides cosines by `temperature`.
+    compares the order alone, and divides cosines by the temperature of the options.
     """
 
     label_kind: ClassVar[LabelKind] = "similarity"

@@ -111,6 +111,9 @@ class RerankTask(Task):
     def sequences_per_example(self) -> int:
         return self.num_texts
 
+    def objective(self, head: Any) -> Any:
+        return head.objective(self.label_kind, self.options)
+
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes a training example as one `Feature` with a sequence per passage.
 

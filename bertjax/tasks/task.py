@@ -189,9 +189,9 @@ class Task(abc.ABC):
         """Returns the part of a prediction that the metric compares with the label."""
         return prediction["label"]
 
-    def objective(self, usual: Any) -> Any:
-        """Returns the `Objective` of the training; `usual` is that of the model's head."""
-        return usual
+    def objective(self, head: Any) -> Any:
+        """Returns the `Objective` of the training; `head` is the model, a `BertWithHead`."""
+        return head.objective(self.label_kind)
 
     @property
     def data(self) -> Dataset:

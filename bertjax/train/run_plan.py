@@ -522,8 +522,7 @@ def _objective(
     config: FinetuneConfig, facts: FinetuningFacts, weights: tuple[float, ...] | None
 ) -> Objective:
     task = facts.task
-    usual = facts.loaded.model.objective(task.label_kind, getattr(task, "options", None))
-    objective = task.objective(usual)
+    objective = task.objective(facts.loaded.model)
     options: dict[str, Any] = {}
     smoothing = getattr(config.options, "label_smoothing", 0.0)
     if smoothing:

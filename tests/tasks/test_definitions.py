@@ -97,8 +97,8 @@ class HuberOptions(RegressOptions):
 class HuberTask(RegressionTask):
     options: HuberOptions
 
-    def objective(self, usual):
-        return usual._replace(loss_weights={"loss": self.options.delta})
+    def objective(self, head):
+        return super().objective(head)._replace(loss_weights={"loss": self.options.delta})
 
 
 def test_a_new_kind_of_task_says_what_it_reads_and_its_own_loss(tmp_path):
