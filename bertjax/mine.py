@@ -8,15 +8,22 @@ also count without a margin.
 
 import dataclasses
 import functools
+import itertools
 import re
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import AtLeast0, Checked, Count
+
+if TYPE_CHECKING:
+    from bertjax.inference.output_files import PartialLines
+    from bertjax.inference.passages import Passage
+    from bertjax.inference.pretrained import Pretrained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,118 +83,235 @@ def run(config: MineConfig) -> None:
     Raises:
         ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
-    from bertjax.base.progress import progress
     from bertjax.inference import output_files as files
     from bertjax.inference.command import start_command
     from bertjax.inference.embedder import write_vectors
-    from bertjax.inference.passages import read_passages
     from bertjax.inference.pretrained import load_pretrained
-    from bertjax.inference.retrieval import QUERIES, embedders, fresh, search
-    from bertjax.tasks.embedding import EmbedOptions
-    from bertjax.tasks.sources.columns import Columns
-    from bertjax.tasks.sources.own_files import read_tables
+    from bertjax.inference.retrieval import embedders
 
     local = start_command(config, "queries", "corpus")
-    output, ignored = Path(config.output), config.ignore_columns
-    named = Columns(text=config.text_column, pair=config.pair_column, ignored=ignored)
-    source = read_tables(EmbedOptions.table, train=local.queries, columns=named, keep=False)
-    print(source.note)
-    if (label := source.columns.label) is not None:
-        raise ValueError(
-            f"{config.queries} has pairs with scores, in column {label!r}: give queries with "
-            f"positives alone, or --ignore_columns {label} if all pairs belong together."
-        )
-    texts: list[str] = []
-    numbers: dict[int, int] = {}  # hash of a `folded` text -> the number of the first such text
-    positives: dict[str, dict[int, str]] = {}  # query -> its positives as written, by number
-    left_out: dict[int, set[int]] = {}  # hash of a `folded` query -> what is no negative of it
-
-    def add(text: str) -> int:
-        number = numbers.setdefault(hash(folded(text)), len(texts))
-        texts.extend([text] * (number == len(texts)))
-        return number
-
-    for example in source.examples("train"):
-        number = add(str(example.pair))
-        positives.setdefault(example.text, {}).setdefault(number, str(example.pair))
-        left_out.setdefault(hash(folded(example.text)), set()).add(number)
-    for query in left_out.keys() & numbers.keys():
-        left_out[query].add(numbers[query])
-    known = frozenset(numbers)
-    for passage in read_passages(Path(local.corpus), warns=True) if local.corpus else ():
-        forms = passage_forms(passage.title, passage.text)
-        if passage.whole and known.isdisjoint(forms):
-            number = add(passage.whole)
-            for query in left_out.keys() & forms:
-                left_out[query].add(number)
-    for note in source.change_notes():
-        print(f"warning: {config.queries}: {note.removeprefix('train: ')}")
-    queries = list(positives)
-    most = max(map(len, positives.values()), default=0)
-    limited = (config.margin, config.ratio, config.max_score) != (None, None, None)
-    ranks = config.rank_min + config.num_negatives * (10 if limited else 1) + most
-    depth = (config.rank_max or ranks) + most
-    searched = depth + max(map(len, left_out.values()), default=0)
+    texts = _read_texts(config, local)
     model = load_pretrained(config.model, "encoder")
-    reranker: Any = load_pretrained(config.reranker) if config.reranker else None
+    reranker: Any = None
+    if config.reranker is not None:
+        reranker = load_pretrained(config.reranker)
     embed = embedders(model.loaded, normalize=True, max_length=config.max_length)
-
-    def pools(first: int) -> list[Any]:
-        """Returns (query, {number of a positive: score}, the same of the candidates) of a block."""
-        asked, found = queries[first : first + QUERIES], []
-        x = embed["query"](asked)
-        for query, vector, *best in zip(asked, x, *search(x, vectors, searched), strict=True):
-            own = dict.fromkeys(positives[query], 0.0)
-            hidden = left_out[hash(folded(query))] - own.keys()
-            pairs = zip(*(values.tolist() for values in reversed(best)), strict=True)
-            ranked = [pair for pair in pairs if pair[0] not in hidden][:depth]
-            pool = [pair for pair in ranked if pair[0] not in own]
-            scores = (fresh(vectors)[[*own]] @ vector).tolist()
-            found.append((query, dict(zip(own, scores, strict=True)), dict(pool)))
-        for query, own, pool in found if reranker else ():
-            both = [*own, *pool]
-            for row in reranker.rerank(query, [texts[i] for i in both]):
-                number = both[row["index"]]
-                if not np.isfinite(row["score"]):
-                    raise ValueError(f"{config.reranker} scores {query!r} with {row['score']}.")
-                (own if number in own else pool)[number] = row["score"]
-        return found
-
     identity = {
         "config": dataclasses.asdict(config),
         "settings": [embedder.settings for embedder in embed.values()],
         "models": [model.identity, reranker and reranker.identity],
         "files": [files.file_identity(path) for path in (local.queries, local.corpus) if path],
     }
-    opened = functools.partial(files.PartialVectors, size=embed["document"].size)
+    output = Path(config.output)
     kept = output.with_name(f".{output.name}.vectors")  # until all is written
+    opened = functools.partial(files.PartialVectors, size=embed["document"].size)
     with files.continued(kept, identity, opened, lambda path, _: path.unlink()) as partial:
-        write_vectors(embed["document"], texts, partial, output)
+        write_vectors(embed["document"], texts.texts, partial, output)
         vectors = np.load(partial.path, mmap_mode="r")
-        with (
-            files.continued(output, identity, files.PartialLines) as lines,
-            progress("mining", len(queries), "queries") as state,
-        ):
-            place = {query: index // QUERIES for index, query in enumerate(queries)}
-            written = [place[line["query"]] for line in lines.finished()]
-            block = max(written, default=0)
-            rows = sum(x < block for x in written)  # the last block may lack some
-            lines.keep(rows)
-            for first in range(block * QUERIES, len(queries), QUERIES):
-                for n, (query, own, pool) in enumerate(pools(first), first):
-                    negatives = _chosen(pool, min(own.values()), depth - most, config, n)
-                    for positive, score in own.items() if negatives else ():
-                        line: dict[str, Any] = {
-                            "query": query,
-                            "positive": positives[query][positive],
-                        }
-                        line["negatives"] = [texts[i] for i in negatives]
-                        line["scores"] = [score, *(pool[i] for i in negatives)]
+        miner = _Miner(config, texts, embed["query"], vectors, reranker)
+        with files.continued(output, identity, files.PartialLines) as lines:
+            rows = miner.write(lines)
+    missing = sum(map(len, texts.positives.values())) - rows
+    print(f"{rows:,} rows written to {output}; {missing:,} pairs have too few negatives")
+
+
+class _Texts:
+    """The queries with their positives, and all passages, of which equal ones are one.
+
+    Attributes:
+        texts: the positives and the passages; a text is known by its index in this list.
+        positives: {query: {index of a positive: the positive as it is written in this row}}.
+    """
+
+    def __init__(self):
+        self.texts: list[str] = []
+        self.positives: dict[str, dict[int, str]] = {}
+        self._indices: dict[int, int] = {}  # by the hash of the `folded` text
+        self._left_out: dict[int, set[int]] = {}  # by the hash of the `folded` query
+
+    def add_pair(self, query: str, positive: str) -> None:
+        index = self._add(positive)
+        own = self.positives.setdefault(query, {})
+        own.setdefault(index, positive)
+        self._left_out.setdefault(hash(folded(query)), set()).add(index)
+
+    def add_passages(self, passages: Iterable["Passage"]) -> None:
+        """Adds the passages that are no form of a positive; must be called after all pairs."""
+        for query in self._left_out.keys() & self._indices.keys():
+            self._left_out[query].add(self._indices[query])
+        positives = frozenset(self._indices)
+        for passage in passages:
+            forms = passage_forms(passage.title, passage.text)
+            if positives.isdisjoint(forms):
+                index = self._add(passage.whole)
+                for query in self._left_out.keys() & forms:
+                    self._left_out[query].add(index)
+
+    def _add(self, text: str) -> int:
+        key = hash(folded(text))
+        if key not in self._indices:
+            self._indices[key] = len(self.texts)
+            self.texts.append(text)
+        return self._indices[key]
+
+    def left_out(self, query: str) -> set[int]:
+        """Returns the texts that are no negatives of a query: positives of it, and the query."""
+        return self._left_out[hash(folded(query))]
+
+    @property
+    def most_left_out(self) -> int:
+        return max(map(len, self._left_out.values()), default=0)
+
+
+def _read_texts(config: MineConfig, local: MineConfig) -> _Texts:
+    """Reads the pairs and the corpus; `local` has the paths of their copies on this machine."""
+    from bertjax.inference.passages import read_passages
+    from bertjax.tasks.embedding import EmbedOptions
+    from bertjax.tasks.sources.columns import Columns
+    from bertjax.tasks.sources.own_files import read_tables
+
+    columns = Columns(
+        text=config.text_column, pair=config.pair_column, ignored=config.ignore_columns
+    )
+    pairs = read_tables(EmbedOptions.table, train=local.queries, columns=columns, keep=False)
+    print(pairs.note)
+    label = pairs.columns.label
+    if label is not None:
+        raise ValueError(
+            f"{config.queries} has pairs with scores, in column {label!r}: give queries with "
+            f"positives alone, or --ignore_columns {label} if all pairs belong together."
+        )
+    texts = _Texts()
+    for example in pairs.examples("train"):
+        texts.add_pair(example.text, str(example.pair))
+    passages: Iterable[Passage] = ()
+    if local.corpus:
+        passages = read_passages(Path(local.corpus), warns=True)
+    texts.add_passages(passages)
+    for note in pairs.change_notes():
+        print(f"warning: {config.queries}: {note.removeprefix('train: ')}")
+    return texts
+
+
+class _Candidates(NamedTuple):
+    """The scores of the positives of a query, and of the texts that may be its negatives."""
+
+    query: str
+    positives: dict[int, float]
+    others: dict[int, float]
+
+
+class _Miner:
+    """Finds the negatives of the queries in `texts`, whose embeddings are `vectors`.
+
+    `embed` computes the embeddings of queries; without a `reranker`, their cosines are the scores.
+    """
+
+    def __init__(
+        self,
+        config: MineConfig,
+        texts: _Texts,
+        embed: Callable[[list[str]], np.ndarray],
+        vectors: np.ndarray,
+        reranker: "Pretrained | None",
+    ):
+        self._config, self._texts = config, texts
+        self._embed, self._vectors, self._reranker = embed, vectors, reranker
+        most_positives = max(map(len, texts.positives.values()), default=0)
+        needed = config.num_negatives
+        if (config.margin, config.ratio, config.max_score) != (None, None, None):
+            needed *= 10
+        self._last_rank = config.rank_max or config.rank_min + needed + most_positives
+        self._depth = self._last_rank + most_positives
+
+    def write(self, lines: "PartialLines") -> int:
+        """Writes the lines that are not written yet; returns the number of all lines."""
+        from bertjax.base.progress import progress
+        from bertjax.inference.retrieval import QUERIES
+
+        queries = [*self._texts.positives]
+        block_of = {query: index // QUERIES for index, query in enumerate(queries)}
+        written = [block_of[line["query"]] for line in lines.finished()]
+        last = max(written, default=0)  # which may lack some lines
+        rows = len(written) - written.count(last)
+        lines.keep(rows)
+        with progress("mining", len(queries), "queries") as state:
+            for first in range(last * QUERIES, len(queries), QUERIES):
+                block = queries[first : first + QUERIES]
+                for number, candidates in enumerate(self._candidates(block), first):
+                    for line in self._lines(candidates, number):
                         lines.write(line)
                         rows += 1
                     state.advance()
-    missing = sum(map(len, positives.values())) - rows
-    print(f"{rows:,} rows written to {output}; {missing:,} pairs have too few negatives")
+        return rows
+
+    def _candidates(self, queries: list[str]) -> list[_Candidates]:
+        from bertjax.inference.retrieval import fresh, search
+
+        embedded = self._embed(queries)
+        searched = self._depth + self._texts.most_left_out
+        scores, indices = search(embedded, self._vectors, searched)
+        candidates = []
+        for row, query in enumerate(queries):
+            positives = [*self._texts.positives[query]]
+            cosines = fresh(self._vectors)[positives] @ embedded[row]
+            ranked = dict(zip(indices[row].tolist(), scores[row].tolist(), strict=True))
+            for index in self._texts.left_out(query).difference(positives):
+                ranked.pop(index, None)
+            others = dict(itertools.islice(ranked.items(), self._depth))
+            for index in positives:
+                others.pop(index, None)
+            own = dict(zip(positives, cosines.tolist(), strict=True))
+            candidates.append(_Candidates(query, own, others))
+        if self._reranker is not None:
+            for of_query in candidates:
+                self._rescore(self._reranker, of_query)
+        return candidates
+
+    def _rescore(self, reranker: "Pretrained", candidates: _Candidates) -> None:
+        query, positives, others = candidates
+        indices = [*positives, *others]
+        for row in reranker.rerank(query, [self._texts.texts[index] for index in indices]):
+            index, score = indices[row["index"]], row["score"]
+            if not np.isfinite(score):
+                raise ValueError(f"{self._config.reranker} scores {query!r} with {score}.")
+            scores = positives if index in positives else others
+            scores[index] = score
+
+    def _lines(self, candidates: _Candidates, number: int) -> Iterator[dict[str, Any]]:
+        """Yields the lines of the query of this number, one per positive, if it has negatives."""
+        query, positives, others = candidates
+        negatives = self._chosen(others, min(positives.values()), number)
+        if not negatives:
+            return
+        texts = [self._texts.texts[index] for index in negatives]
+        scores = [others[index] for index in negatives]
+        for positive, score in positives.items():
+            yield {
+                "query": query,
+                "positive": self._texts.positives[query][positive],
+                "negatives": texts,
+                "scores": [score, *scores],
+            }
+
+    def _chosen(self, scores: dict[int, float], lowest: float, number: int) -> list[int]:
+        """Chooses the negatives of a query, whose worst positive has the score `lowest`, or []."""
+        config = self._config
+        highest = np.inf if config.max_score is None else config.max_score
+        if config.margin is not None:
+            highest = min(highest, lowest - config.margin)
+        if config.ratio is not None:
+            highest = min(highest, lowest - abs(lowest) * (1 - config.ratio))
+        below = [index for index, score in scores.items() if score <= highest]
+        below.sort(key=scores.__getitem__, reverse=True)
+        ranked = below[config.rank_min : self._last_rank]
+        if len(ranked) < config.num_negatives:
+            return []
+        if config.sampling == "random":
+            rng = np.random.default_rng((config.seed, number))
+            drawn = rng.choice(len(ranked), config.num_negatives, replace=False)
+            return [ranked[place] for place in sorted(drawn)]
+        return ranked[: config.num_negatives]
 
 
 # Characters that show nothing, and signs with several forms besides those of NFKC.
@@ -210,24 +334,6 @@ def passage_forms(title: str, text: str) -> list[int]:
     title, text = folded(title), folded(text)
     forms = [text, text.removeprefix(title).lstrip(_BETWEEN) or text]
     return [*map(hash, forms), *(hash(title + sign + text) for sign in ("", *_BETWEEN))]
-
-
-def _chosen(
-    pool: dict[int, float], lowest: float, last: int, config: MineConfig, number: int
-) -> list[int]:
-    """Chooses the negatives of a query, whose worst positive has the score `lowest`, or []."""
-    limits = [np.inf if config.max_score is None else config.max_score]
-    limits += [] if config.margin is None else [lowest - config.margin]
-    limits += [] if config.ratio is None else [lowest - abs(lowest) * (1 - config.ratio)]
-    below = [i for i, score in pool.items() if score <= min(limits)]
-    ranked = sorted(below, key=lambda i: -pool[i])[config.rank_min : last]
-    if len(ranked) < config.num_negatives:
-        return []
-    if config.sampling == "random":
-        rng = np.random.default_rng((config.seed, number))
-        drawn = rng.choice(len(ranked), config.num_negatives, replace=False)
-        ranked = [ranked[i] for i in sorted(drawn)]
-    return ranked[: config.num_negatives]
 
 
 parse, main = command_line.command_of(

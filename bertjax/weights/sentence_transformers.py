@@ -6,18 +6,20 @@ else is refused by its name, and copied as it is.
 """
 
 import contextlib
+import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.base.files import brief, did_you_mean, listed, read_json
+from bertjax.base.checked import Checked, Count
+from bertjax.base.files import brief, did_you_mean, listed, naming_read_errors, read_json
 from bertjax.config.model import Pooling
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.model.sentence_embedding import (
@@ -40,8 +42,8 @@ SENTENCE_FILES = (MODULES, _MODEL, *_SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
-_ANY = object()
 Value = TypeVar("Value")
+Fields = TypeVar("Fields")
 # The flags of poolings in files of old versions, the oldest of which have only the first four.
 _FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -61,33 +63,11 @@ _TENSORS = {
     "LayerNorm": {"norm.weight": "/scale", "norm.bias": "/bias"},
     "Normalize": {},
 }
-# The values that are followed; any, if other code reads the field or no embedding depends on it.
-_USUAL = {
-    "Transformer": {
-        "max_seq_length": _ANY,
-        "query_length": _ANY,
-        "document_length": _ANY,
-        "do_lower_case": _ANY,
-        "unpad_inputs": _ANY,
-        "transformer_task": "feature-extraction",
-        "modality_config": {
-            "text": {"method": "forward", "method_output_name": "last_hidden_state"}
-        },
-        "module_output_name": "token_embeddings",
-    },
-    "Pooling": {
-        "word_embedding_dimension": _ANY,
-        "embedding_dimension": _ANY,
-        "include_prompt": _ANY,
-        "pooling_mode": _ANY,
-        **dict.fromkeys(_FLAGS.values(), _ANY),
-    },
-    "Dense": {"module_input_name": _EMBEDDING, "module_output_name": _EMBEDDING},
-    "LayerNorm": {"dimension": _ANY},
-    "SentenceTransformer": {"model_type": "SentenceTransformer"},
-}
+# The usual value of a field of `_Transformer`.
+_TEXTS = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 LENGTHS = ("query_length", "document_length")
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+SIMILARITIES = get_args(Similarity)
 _NO_PROMPTS = {"query": "", "document": ""}
 
 
@@ -156,6 +136,66 @@ class Read(NamedTuple, Generic[Value]):
         return self.value  # type: ignore[return-value]
 
 
+# The fields of JSON files, and the values of them that are followed. A field of any type is checked
+# where it is used, or no embedding depends on it.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Transformer(Checked):
+    max_seq_length: Count | None = None
+    query_length: Count | None = None
+    document_length: Count | None = None
+    do_lower_case: Any = None
+    unpad_inputs: Any = None
+    transformer_task: Literal["feature-extraction"] | None = None
+    modality_config: Any = None
+    module_output_name: Literal["token_embeddings"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Model(Checked):
+    model_type: Literal["SentenceTransformer"] | None = None
+    prompts: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    default_prompt_name: Any = None
+    similarity_fn_name: Similarity = "cosine"
+    truncate_dim: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Dense(Checked):
+    in_features: Any = None
+    out_features: Count | None = None
+    bias: bool = True
+    activation_function: str | None = None
+    use_residual: bool = False
+    module_input_name: Literal["sentence_embedding"] | None = None
+    module_output_name: Literal["sentence_embedding"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LayerNorm(Checked):
+    dimension: Any = None
+
+
+def _parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: bool) -> Fields:
+    """Checks the content of a file; `strict`: fields that `kind` lacks are refused if they are set.
+
+    sentence-transformers itself refuses them in the settings of these modules.
+    """
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in content.items() if value not in (None, "", [], {})}
+    if strict:
+        _refuse_others(file, values, known)
+    with naming_read_errors(file):
+        return kind(**{name: value for name, value in values.items() if name in known})
+
+
+def _refuse_others(file: Path, content: Mapping[str, Any], known: Collection[str]) -> None:
+    for name, value in content.items():
+        if name not in known and value not in (None, {}):
+            raise _wrong(file, content, name, "which bertjax does not follow")
+
+
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """Reads the modules of sentence-transformers in a model directory; None if it has none.
 
@@ -176,13 +216,15 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
             "Normalize: give --pooling to embed without them."
         )
     (_, transformer), (_, pooling_folder), *others = named
-    file, settings = _read_settings(directory / transformer)
+    settings = _read_settings(directory / transformer)
     pooling, include_prompt = read_pooling(directory / pooling_folder / "config.json")
-    size = _hidden_size(directory / transformer / "config.json") * len(pooling.split("+"))
-    modules, params = _read_modules(directory, others, size)
+    config = _read_optional(directory / transformer / "config.json")
+    size = config.get("hidden_size") or config.get("dim") or BertConfig.hidden_size
+    modules, params = _read_modules(directory, others, size * len(pooling.split("+")))
     count = len(modules)
     while modules and modules[-1][1].kind == "Normalize":
         modules.pop()
+    model = _read_model(directory / _MODEL)
     return SentenceModules(
         pooling=pooling,
         include_prompt=include_prompt,
@@ -190,65 +232,43 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         folders=tuple(folder for folder, _ in modules),
         params={"modules": unflatten_dict(params, sep="/")} if params else {},
         normalize=len(modules) < count,
-        max_length=_count(file, settings, "max_seq_length"),
-        lower_case=bool(settings.get("do_lower_case")),
-        query_length=_count(file, settings, "query_length"),
-        document_length=_count(file, settings, "document_length"),
-        **_read_model(directory / _MODEL),
+        max_length=settings.max_seq_length,
+        lower_case=bool(settings.do_lower_case),
+        prompts={name: text or "" for name, text in model.prompts.items()},
+        default_prompt=model.default_prompt_name,
+        similarity=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        query_length=settings.query_length,
+        document_length=settings.document_length,
     )
 
 
-def _read_settings(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Returns the file with the settings of the transformer, and its content."""
+def _read_settings(folder: Path) -> _Transformer:
     for name in _SETTINGS:
         content = _read_optional(folder / name)
         if content:
-            _refuse_others(folder / name, content, _USUAL["Transformer"])
-            return folder / name, content
-    return folder / _SETTINGS[0], {}
+            settings = _parsed(_Transformer, folder / name, content, strict=True)
+            if settings.modality_config not in (None, _TEXTS):
+                why = "which bertjax does not follow"
+                raise _wrong(folder / name, content, "modality_config", why)
+            return settings
+    return _Transformer()
 
 
-def _hidden_size(file: Path) -> int:
-    config = _read_optional(file)
-    size = _count(file, config, "hidden_size") or _count(file, config, "dim")
-    return size or BertConfig.hidden_size
-
-
-def _read_model(file: Path) -> dict[str, Any]:
-    """Reads the prompts, similarity and dimensions of a model, as fields of `SentenceModules`."""
+def _read_model(file: Path) -> _Model:
+    """Reads the prompts, similarity and dimensions of a model."""
     content = _read_optional(file)
-    _refuse_others(file, content, _USUAL["SentenceTransformer"], others=True)
-    prompts = content.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(
-        isinstance(text, str | None) for text in prompts.values()
-    ):
-        raise _wrong(file, content, "prompts", "which are no texts by their names")
-    prompts = {name: text or "" for name, text in {**_NO_PROMPTS, **prompts}.items()}
-    default = content.get("default_prompt_name")
-    if default not in (None, *prompts):
+    model = _parsed(_Model, file, content, strict=False)
+    prompts = {**_NO_PROMPTS, **model.prompts}
+    if model.default_prompt_name not in (None, *prompts):
         known = f"but only the prompts {listed(sorted(prompts))}"
         raise _wrong(file, content, "default_prompt_name", known)
-    similarity = content.get("similarity_fn_name") or "cosine"
-    if similarity not in SIMILARITIES:
-        raise _wrong(file, content, "similarity_fn_name", f"not one of {', '.join(SIMILARITIES)}")
-    return {
-        "prompts": prompts,
-        "default_prompt": default,
-        "similarity": similarity,
-        "truncate_dim": _count(file, content, "truncate_dim"),
-    }
+    return dataclasses.replace(model, prompts=prompts)
 
 
 def _wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
     value = brief(repr(content.get(name)), 80)
     return ValueError(f"{file} has {brief(name, 40)}={value}, {why}: give --pooling.")
-
-
-def _count(file: Path, content: Mapping[str, Any], name: str) -> int | None:
-    value = content.get(name)
-    if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"{file}: {name} is {brief(value, 40)}; correct it.")
-    return value
 
 
 def _read_modules(
@@ -276,20 +296,17 @@ def _read_modules(
 def _read_module(file: Path, kind: str, size: int) -> SentenceModule:
     """Reads the config of a Dense or a LayerNorm whose input has `size` numbers."""
     content = read_json(file, REMEDY, MAX_BYTES)
-    _refuse_others(file, content, _USUAL[kind], others=kind == "Dense")
-    module, inputs = SentenceModule(kind), "dimension"
     if kind == "Dense":
         inputs = "in_features"
-        module = SentenceModule(
-            kind,
-            out_features=_count(file, content, "out_features") or 0,
-            bias=bool(content.get("bias", True)),
-            activation_function=str(content.get("activation_function", module.activation_function)),
-            use_residual=bool(content.get("use_residual")),
-        )
-        if activation(module.activation_function) is None:
-            known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
-            raise _wrong(file, content, "activation_function", known)
+        _parsed(_Dense, file, content, strict=False)
+    else:
+        inputs = "dimension"
+        _parsed(_LayerNorm, file, content, strict=True)
+    fields = {name: content[name] for name in SentenceModule._fields[1:] if name in content}
+    module = SentenceModule(kind, **fields)
+    if activation(module.activation_function) is None:
+        known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
+        raise _wrong(file, content, "activation_function", known)
     if content.get(inputs) != size:
         raise _wrong(file, content, inputs, f"but its input has {size} numbers")
     return module
@@ -360,19 +377,6 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _refuse_others(
-    file: Path, content: Mapping[str, Any], usual: Mapping[str, Any], others: bool = False
-) -> None:
-    """Refuses values that are not `usual`; unless `others`, as sentence-transformers, all fields
-    that are not there."""
-    for name, value in content.items():
-        if others and name not in usual:
-            continue
-        known = usual.get(name)
-        if known is not _ANY and value not in (None, {}, known):
-            raise _wrong(file, content, name, "which bertjax does not follow")
-
-
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
 
@@ -395,7 +399,9 @@ def read_pooling(file: Path) -> tuple[str, bool]:
             f"{file} asks for the pooling {brief(', '.join(names) or 'none', 60)}, but bertjax has "
             f"only {', '.join(_FLAGS)}: give --pooling to embed with one of them."
         )
-    _refuse_others(file, config, _USUAL["Pooling"])
+    sizes = ("word_embedding_dimension", "embedding_dimension")
+    known = (*sizes, "include_prompt", "pooling_mode", *_FLAGS.values())
+    _refuse_others(file, config, known)
     return "+".join(names), bool(config.get("include_prompt", True))
 
 
