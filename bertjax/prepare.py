@@ -46,9 +46,7 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
     because worker processes import the script. If `shard` is "i/n", only part i of n of the input
     is prepared, and the result is None as long as another part is not finished.
 
-    Args:
-        config: the config of the preparation; None: the default config.
-        fields: values of `PrepareConfig` fields, which replace the values in `config`.
+    `fields` are values of `PrepareConfig` fields, which replace those in `config`.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.

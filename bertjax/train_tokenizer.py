@@ -27,16 +27,11 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
         bertjax.train_tokenizer(input="text/*", vocab_size=30522, output="tokenizer")
         bertjax.train_tokenizer(input="text/*", extend="my-bert", add=5_000, output="tokenizer")
 
-    Args:
-        config: the config of the training; None: the default config.
-        fields: values of `TrainTokenizerConfig` fields, which replace the values in `config`; the
-            fields `input` and `output` are required if `config` is None.
+    `fields` are values of `TrainTokenizerConfig` fields, which replace those in `config`.
 
     Raises:
         FileNotFoundError: there is no tokenizer at `extend`.
-        ValueError: the output directory is not empty, the corpus contains no word or no word to
-            add, or `vocab_size` is too small for the corpus (unigram) or for the 256 bytes
-            (byte-level BPE).
+        ValueError: the output directory is not empty, or the corpus does not fit the config.
         TypeError: a name in `fields` is not a field of `TrainTokenizerConfig`.
     """
     return run(config_from(TrainTokenizerConfig, config, fields))

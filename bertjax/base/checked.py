@@ -10,7 +10,7 @@ import functools
 import numbers
 import os
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertjax.base.files import brief, did_you_mean
@@ -73,6 +73,11 @@ class Checked:
 def part_of(config: Any, kind: type[Part]) -> Part:
     """Returns the dataclass `kind` with the values that `config` has for its fields."""
     return kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+def read_fields(content: Mapping[str, Any], kind: type[Part]) -> Part:
+    """Returns the dataclass `kind` with the entries of `content` that are fields of it."""
+    return kind(**{f.name: content[f.name] for f in dataclasses.fields(kind) if f.name in content})  # type: ignore[arg-type]
 
 
 def dataclass_in(kind: Any) -> Any:

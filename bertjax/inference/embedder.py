@@ -276,12 +276,8 @@ def embed_file(
         text_column: the column of the texts in a table; None: the column is guessed and printed.
         model: `Pretrained.identity`; vectors of another model are not continued.
 
-    Raises:
-        ValueError: `source` has no such column or holds a value that is not a text, or its text is
-            not UTF-8.
-        FileNotFoundError: `source` does not exist or is a folder.
-        OSError: the disk is full. After a full disk or a kill, `output` has its old content, and
-            the same call continues from the vectors that the failed call wrote.
+    Raises ValueError if `source` cannot be read, and FileNotFoundError if it is no file. After a
+    full disk or a kill, `output` has its old content, and the same call continues.
     """
     if not source.is_file():
         what = "is a folder" if source.is_dir() else "does not exist"

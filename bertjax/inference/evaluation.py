@@ -70,26 +70,19 @@ def evaluate(
         bertjax.evaluate(result.model, data="test.csv")
 
     Args:
-        model: a model directory, the workdir of a finished run, a name on the Hugging Face hub, or
-            a result of `load_pretrained`.
+        model: a result of `load_pretrained`, or what it loads.
         task: a benchmark task (GLUE, SQuAD, SWAG or CoNLL) that has the same labels as the model;
             None: the examples of `data` are evaluated.
-        data: a file with labelled examples (CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns),
-            a pandas DataFrame or a list of dictionaries.
+        data: a file with labelled examples, a pandas DataFrame or a list of dictionaries.
         data_dir: folder with the published files of the benchmark task; None: it is downloaded
             from the Hugging Face hub, unless TensorFlow Datasets has prepared it.
-        tfds_data_dir: data folder of TensorFlow Datasets, which prepares the benchmark there if
-            necessary; None: its default folder, if the benchmark is already prepared there.
+        tfds_data_dir: data folder of TensorFlow Datasets; None: its default folder, if the
+            benchmark is already prepared there.
         split: the split of the benchmark task to evaluate.
-        text_column: the column of the texts in `data`. Columns that are not set are as in
-            fine-tuning, if `data` has all text columns that are then read; otherwise, they are
-            guessed. Question answering has fixed column names.
-        pair_column: the column of the second texts, if examples are pairs.
-        choice_columns: the columns of the choices of a multiple-choice task.
+        text_column: the column of the texts in `data`; it, `pair_column`, `label_column` and
+            `choice_columns` are as in `from_file`.
         label_separator: the string that separates several labels of an example in `data`.
-        max_length: maximum number of tokens per sequence; None: as in fine-tuning.
-        doc_stride: maximum number of tokens between the starts of two consecutive windows of a text
-            of more tokens; None: as in fine-tuning.
+        max_length: as in `Pretrained.predict`, and `doc_stride`.
 
     Returns:
         The metrics by name, as fractions (not percent). If the names of several splits begin with
@@ -98,7 +91,7 @@ def evaluate(
 
     Raises:
         ValueError: `task` and `data` are both set or both None, the labels of the task and the
-            model differ, a row of the examples is malformed, or the examples have no labels.
+            model differ, or the examples are malformed or have no labels.
         FileNotFoundError: the model or the data does not exist.
     """
     if (task is None) == (data is None):
@@ -176,12 +169,9 @@ def from_file(
 ) -> tuple[Task, Iterable[Example], str]:
     """Reads the examples of a user's file, with or without labels.
 
-    Args:
-        columns: the column names that the user sets. A name that the user does not set is the name
-            in the training, if the file has all text columns that are then read; otherwise, it is
-            guessed. Question answering has fixed column names.
-        label_separator: the string between several labels; None: the one used in training, if any.
-        description: the content of task.json, with the column names and separator used in training.
+    A column that `columns` does not set is that of the training, if the file has all text columns
+    that are then read; otherwise, it is guessed. Question answering has fixed column names.
+    `label_separator` is as in training if it is None; `description` is the content of task.json.
 
     Returns:
         The task with the file as its source (for multiple choice, also with the number of choices

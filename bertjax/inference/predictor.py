@@ -285,11 +285,8 @@ def compiled_program(
     A batch has arrays of B rows, under the names of the arguments of the model. Equal models share
     compiled programs, because the programs do not depend on the parameters.
 
-    Args:
-        read: function (model, outputs) of what is to be returned; it is a part of the key of the
-            cache. Outputs have the attention of all layers under "intermediates", if that is asked
-            for.
-        mesh: the mesh over whose devices the result is replicated, if there are several.
+    `read` is a function (model, outputs), where outputs have the attention of all layers under
+    "intermediates", if that is asked for. The result is replicated over the devices of `mesh`.
     """
 
     def apply(params: Any, batch: Any) -> Any:

@@ -81,8 +81,7 @@ def load_pretrained(
 
     Args:
         path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
-            the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
-            `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
+            the workdir of a run (also in a bucket), a name on the Hub, or `bertjax:tiny`.
         head: the name of the head, one of `bertjax.model.HEADS`; None: the head of the source;
             "auto": the head of the source if it was fine-tuned for a task, and "encoder", without a
             head, if it was pretrained.
@@ -212,8 +211,7 @@ class Pretrained:
         compiled programs; it may be larger than the device memory. The outputs have no padding.
 
         Args:
-            texts: texts or pairs of texts, which are truncated as by `encode` and padded to the
-                length of the longest row.
+            texts: texts or pairs of texts, which are truncated as by `encode`.
             input_ids: token ids that replace `texts`, int [B, L] as in transformers ([B, C, L] for
                 multiple choice with C choices).
             attention_mask: 1 (or True) for tokens and 0 for padding, of the shape of `input_ids`;
@@ -225,15 +223,14 @@ class Pretrained:
                 length of the rows.
 
         Returns:
-            A dict of arrays, whose keys are the names of the outputs in transformers. They are
-            last_hidden_state [B, L, D], pooler_output [B, D] and, depending on the head, logits,
-            prediction_logits and seq_relationship_logits, or start_logits and end_logits. Logits
-            are float32; hidden states have the dtype that was given to `load_pretrained`.
+            A dict of arrays, whose keys are the names of the outputs in transformers:
+            last_hidden_state [B, L, D], pooler_output [B, D] and those of the head, such as logits.
+            Logits are float32; hidden states have the dtype that was given to `load_pretrained`.
 
         Raises:
-            ValueError: `texts` and `input_ids` are both set or both None, an array has another
-                shape, type or range than described, rows are longer than the maximum length of the
-                model, or texts are passed to a model without a tokenizer.
+            ValueError: not exactly one of `texts` and `input_ids` is set, an array has another
+                shape, type or range than described, rows are too long for the model, or it has no
+                tokenizer for texts.
         """
         check("batch_size", batch_size, Count | None)
         check("output_hidden_states", output_hidden_states, bool)
@@ -385,23 +382,19 @@ class Pretrained:
         Args:
             texts: the texts; long texts are truncated as by `encode` or, if `pooling` is None, to
                 the length in the files of sentence-transformers.
-            pooling: "mean", "cls", or another of `bertjax.model.sentence_embedding.pooled`; None:
-                all that the files of sentence-transformers in the model directory say is followed,
-                and without such files, it is "mean".
-            normalize: whether to divide each vector by its Euclidean length; None: as the files of
-                sentence-transformers say, or False if there are none or `pooling` is set.
+            pooling: as in `bertjax.model.sentence_embedding.pooled`; None: all that the files of
+                sentence-transformers say is followed, and without such files, it is "mean".
+            normalize: whether to divide each vector by its Euclidean length; None: as these files
+                say, or False if there are none or `pooling` is set.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
-            batch_size: maximum number of rows in one call of the model, where a row may hold
-                several short texts; None: enough rows to keep the device busy.
+            batch_size: as in `predict`.
             truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
-                normalised; None: as the files of sentence-transformers say, or all.
+                normalised; None: as these files say, or all.
             prompt: the name of a prompt in these files, or a text to put before each text; None:
                 the default prompt of these files, if any.
 
-        Raises:
-            ValueError: `texts` is one string, a table or a dictionary, or an element is no text; or
-                as in `Embedder`.
+        Errors are those of `Embedder`, or ValueError if an element of `texts` is no text.
         """
         embedder = Embedder(
             self.loaded,

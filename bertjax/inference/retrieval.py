@@ -52,14 +52,9 @@ def search(
     passages, so that memory does not grow with the corpus, which may be mapped into memory from a
     file. Of equal scores, the passage with the lower index comes first.
 
-    Args:
-        queries: vectors, float [N, D].
-        corpus: vectors, float [P, D].
-        k: number of passages per query; of a smaller corpus, all are returned.
-
-    Returns:
-        The scores, float32 [N, min(k, P)], in descending order, and the indices of the passages,
-        int32 of the same shape. Raises ValueError if a score is not finite.
+    `queries` are vectors, float [N, D], and `corpus` float [P, D]. Returns the scores, float32
+    [N, min(k, P)], in descending order, and the indices of the passages, int32 of the same shape.
+    Raises ValueError if a score is not finite.
     """
     k = min(k, len(corpus))
     scores = np.empty((len(queries), k), np.float32)
@@ -131,10 +126,9 @@ class Collection:
     ranking lacks the passage with the id of the query.
 
     Args:
-        corpus: passages, as `read_passages` reads them.
-        queries: queries, likewise; a title is not read.
-        judgements: a file of judgements, as `read_judgements` reads it; judged queries alone are
-            searched. None: there are none, and all queries are searched.
+        corpus: passages, as `read_passages` reads them, and `queries` likewise, without titles.
+        judgements: as `read_judgements` reads them; judged queries alone are searched. None: there
+            are none, and all queries are searched.
         id_column: as in `read_passages`, of the corpus and of the queries.
         keep_same_id: whether the passage with the id of the query is ranked. It always is if ids
             are numbers of rows.
@@ -144,9 +138,8 @@ class Collection:
         is_judged: whether there are judgements, so that a ranking can be scored.
 
     Raises:
-        ValueError: an id occurs twice, no judged query or passage is in the files, a passage is
-            judged twice for a query, a score is not a number, or a positive has the id of its query
-            without `keep_same_id`.
+        ValueError: an id occurs twice, no judged query or passage is in the files, a judgement is
+            wrong, or a positive has the id of its query without `keep_same_id`.
     """
 
     def __init__(

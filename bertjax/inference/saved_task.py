@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.base.checked import Count, Positive, check
+from bertjax.base.checked import Checked, Count, Positive, read_fields
 from bertjax.base.files import brief, listed, naming_read_errors
 from bertjax.inference.embedder import following
 from bertjax.tasks import Task
@@ -39,21 +39,27 @@ KINDS: tuple[type[Task], ...] = (
     ChoiceTask,
     SimilarityTask,
 )
-_TYPES: dict[str, Any] = {
-    "task": str,
-    "label_kind": str,
-    "max_length": Count,
-    "max_query_length": Count,
-    "max_answer_length": Count,
-    "doc_stride": Count | None,  # type: ignore
-    "with_impossible": bool,
-    "null_threshold": float,
-    "temperature": Positive,
-    "columns": dict,
-    "thresholds": dict,
-    "label_separator": str | None,
-    "pairs": bool | None,
-}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Description(Checked):
+    """The entries of `task.json` that make a task, each of which old files may lack."""
+
+    task: str | None = None
+    label_kind: str | None = None
+    max_length: Count | None = None
+    max_query_length: Count | None = None
+    max_answer_length: Count | None = None
+    doc_stride: Count | None = None
+    with_impossible: bool | None = None
+    null_threshold: float | None = None
+    temperature: Positive = 1.0
+    columns: dict | None = None
+    thresholds: dict | None = None
+    label_separator: str | None = None
+    pairs: bool | None = None
+
+
 # Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
 
@@ -134,57 +140,53 @@ def saved_task(
 
     Args:
         labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
-        config: the content of config.json, whose problem_type tells the kind of a classifier.
+        config: the content of config.json.
         description: the content of task.json; empty for a model from another library.
         longest: maximum input length of the model, in tokens.
         activation: what sentence-transformers applies to the logits, as `read_cross_encoder` says.
 
     Raises:
-        ValueError: no task uses the head, an entry of task.json has a wrong type or value, the
-            problem type or the activation does not fit the number of outputs, the ids of the
-            classes are not 0, 1 and so on, or two classes whose probabilities are predicted have
-            the same name.
+        ValueError: no task uses the head, an entry of task.json has a wrong type or value, or the
+            classes or the activation do not fit.
     """
-    for name, expected in _TYPES.items():
-        if name in description:
-            check(name, description[name], expected)
-    kind = _kind_of(head, num_labels, config, description, activation)
+    saved = read_fields(description, Description)
+    kind = _kind_of(head, num_labels, config, saved.label_kind, activation)
     default_length = SPAN_LENGTH if kind is SpanTask else longest
     fields: dict[str, Any] = {
-        "name": description.get("task", head),
-        "max_length": min(description.get("max_length", default_length), longest),
+        "name": saved.task or head,
+        "max_length": min(saved.max_length or default_length, longest),
     }
     if kind is RerankTask or (issubclass(kind, TextTask) and not description):
         _check_outputs(kind, num_labels, activation)
     if kind is SpanTask:
         for name in SAVED_FIELDS:
-            if description.get(name) is not None:
-                fields[name] = description[name]
+            if getattr(saved, name) is not None:
+                fields[name] = getattr(saved, name)
     elif kind is ChoiceTask:
         fields["num_choices"] = 0  # unknown until the inputs to predict are read
     elif kind is RerankTask:
-        fields |= {"activation": activation or "Sigmoid", "pairs": description.get("pairs")}
+        fields |= {"activation": activation or "Sigmoid", "pairs": saved.pairs}
     elif kind is not SimilarityTask:
         # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
-        fields["doc_stride"] = description.get("doc_stride")
+        fields["doc_stride"] = saved.doc_stride
         if issubclass(kind, TextTask):
             fields["pairs"] = _pairs(description)
         if not issubclass(kind, RegressionTask):
             check_class_ids(labels, config)
             names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
-            return _classifier(kind, names, fields, description)
+            return _classifier(kind, names, fields, saved)
     return kind(**fields)
 
 
 def _classifier(
-    kind: type[Task], names: tuple[str, ...], fields: dict[str, Any], description: Mapping[str, Any]
+    kind: type[Task], names: tuple[str, ...], fields: dict[str, Any], saved: Description
 ) -> Task:
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
     if kind is ClassificationTask:
-        fields["temperature"] = float(description.get("temperature", 1.0))
-    elif description.get("thresholds"):
-        fields["thresholds"] = _thresholds(description["thresholds"], names)
+        fields["temperature"] = float(saved.temperature)
+    elif saved.thresholds:
+        fields["thresholds"] = _thresholds(saved.thresholds, names)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(
@@ -253,7 +255,7 @@ def _kind_of(
     head: str,
     num_labels: int,
     config: Mapping[str, Any],
-    description: Mapping[str, Any],
+    label_kind: str | None,
     activation: str,
 ) -> type[Task]:
     """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type.
@@ -263,7 +265,7 @@ def _kind_of(
     """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):
-        if kind.label_kind == description.get("label_kind"):
+        if kind.label_kind == label_kind:
             return kind
     problem = config.get("problem_type")
     is_scored = problem is None or (activation and problem == RegressionTask.problem_type)

@@ -16,11 +16,8 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
     In tagging, an element may also be the list of the words of a sentence. For multiple choice, the
-    returned task has the number of choices of the example with the most choices.
-
-    Raises:
-        ValueError: `texts` is a single string, or an element has too few or too many texts for the
-            task.
+    returned task has the number of choices of the example with the most choices. Raises ValueError
+    if `texts` is a single string, or an element has too few or too many texts for the task.
     """
     if isinstance(task, TagTask):
         elements = enumerate(_elements(texts))
@@ -45,9 +42,7 @@ def from_text(
 ) -> Example:
     """Creates an example from a text and, perhaps, a second text or passage.
 
-    Raises:
-        ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
-            tagging and `pair` is not None.
+    Raises ValueError if the task needs other texts.
     """
     if isinstance(task, ChoiceTask):
         raise ValueError(
@@ -86,9 +81,7 @@ def _to_tag(task: TagTask, element: Any, index: int) -> Example:
 def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
     """Converts each element of `texts` to [text] or [text, pair], or [text, choice, choice, ...].
 
-    Raises:
-        ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
-            element has too few or too many texts.
+    Raises ValueError if `texts` is no list of these.
     """
     needed = "a text or a pair of texts"
     if choices:
@@ -122,11 +115,7 @@ def _elements(texts: Any) -> Iterable[Any]:
 
 
 def single_texts(texts: Sequence[str]) -> list[str]:
-    """Returns texts, none of which may be a pair, as a list.
-
-    Raises:
-        ValueError: `texts` is a single string, a table or a dictionary, or an element is no text.
-    """
+    """Returns texts, none of which may be a pair, as a list; errors are as in `text_tuples`."""
     singles = []
     for index, (text, *others) in enumerate(text_tuples(texts)):
         if others:

@@ -190,19 +190,13 @@ class BertWithHead(nn.Module):
 
         Args:
             input_ids: int [B, L], the token ids.
-            token_type_ids: int [B, L], the token type ids; None: all are 0.
-            position_ids: int [B, L], the position of each token in its sequence, counted from 0;
-                None: positions in the row, which do not count padding if `config.position_offset`
-                is set (RoBERTa).
-            sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
-                0 for padding.
-            sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
+            token_type_ids: int [B, L]; None: all are 0.
+            position_ids: int [B, L], the positions in the sequences, from 0; None: those in the
+                row, which do not count padding if `config.position_offset` is set (RoBERTa).
+            sequence_ids: as `sequence_starts` and `masked_positions`, in `Rows`.
             attention_mask: int [B, L], 1 for tokens and 0 for padding; unused if `sequence_ids` is
                 set; None: there is no padding.
-            masked_positions: int [B, P], the positions of the tokens that an MLM head predicts;
-                None: all L positions.
-            dropout_rows: int [B], the index of each row in the global batch, on which its dropout
-                masks depend; None: see `deterministic`.
+            dropout_rows: as in `Rows`; None: see `deterministic`.
             deterministic: if False, dropout is applied with the PRNG key "dropout"; `dropout_rows`
                 None then means rows 0 to B - 1. If True, dropout is only applied if `dropout_rows`
                 is set.

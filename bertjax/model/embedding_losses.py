@@ -56,8 +56,8 @@ def contrastive_sums(
     Args:
         outputs: sentence_embedding float [n, C, D]; under `GLOBAL`, of the global batch, [N, C, D].
         batch: example_ids int [n], the indices of the n examples among the N; labels int [n, C], a
-            hash of each text; label_weights float [n], 0 for an example that does not exist; under
-            `GLOBAL`, labels [N, C] and label_weights [N].
+            hash of each text; label_weights float [n], 0 for an example that does not exist; both
+            also under `GLOBAL`.
         symmetric: whether the loss is the mean of this one and of that with which positives find
             their anchors among all anchors (Li et al. 2023, without the pairs of one side).
         margin: a candidate whose cosine is above that of the positive minus `margin` is no negative

@@ -1,9 +1,8 @@
 """Training objectives: functions that compute losses and metrics as sums over a batch.
 
-Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
-microbatches, devices and evaluation batches; the mean is the sum of weighted values divided by the
-sum of weights. The objectives are BERT's pretraining and fine-tuning objectives (Devlin et al.
-2018, 3.1, 4 and 5). Losses are in nats.
+Every loss and metric is a pair (sum of weighted values, sum of weights), which can be added over
+microbatches, devices and evaluation batches. The objectives are those of BERT (Devlin et al. 2018,
+3.1, 4 and 5). Losses are in nats.
 
 The distillation losses are soft-target losses, the Kullback-Leibler divergence KL(teacher ||
 student) of the distributions at temperature T, times T^2. The factor T^2 keeps the magnitude of the
@@ -112,10 +111,9 @@ class Objective(NamedTuple):
             without labels has loss 0 and not NaN.
         soft_losses: a function (outputs of the student, outputs of the teacher, batch, temperature)
             -> distillation losses, an array of the shape of the batch's "label_weights"; or None.
-        best_metric: the name of the loss, on held-out rows, that selects the best checkpoint of a
-            pretraining run; lower is better.
-        description: the name of the objective in the model card of a pretrained model.
-        metric_names: {key of a metric: name of the metric in the model card}.
+        best_metric: the name of the held-out loss that selects the best checkpoint.
+        description: the name of the objective in model cards.
+        metric_names: {key of a metric: its name in model cards}.
         named_classes: whether the last axis of the logits is over named classes, whose order may
             differ between models.
         compares_examples: whether the loss of an example depends on other examples of the global
@@ -170,11 +168,9 @@ def mlm_key(outputs: Arrays) -> str:
 def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Sums losses and accuracies of masked language modelling and next sentence prediction.
 
-    Args:
-        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; or the logits
-            [B, P, V] of a masked LM, which has no next sentence prediction.
-        batch: masked_labels int [B, P], the ids of the masked tokens; masked_weights float [B, P],
-            0 for an unused entry; labels int [B, K], the class of each sequence, -1 = no label.
+    `outputs` are prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2], or the logits
+    [B, P, V] of a masked LM; the batch has masked_labels int [B, P], the ids of the masked tokens,
+    masked_weights float [B, P] and labels int [B, K], as in `pretraining_weights`.
     """
     mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
     mlm_weights = batch["masked_weights"]

@@ -93,19 +93,12 @@ def fill(
 ) -> Filled:
     """Converts tensors with PyTorch names to the parameters of a model.
 
-    If `tensors` lacks all tensors of the pooler, or all tensors of a layer of the head, this part
-    is initialised at random from `seed`. If it has tensors of a head of another program, whose
-    names begin otherwise than all that are known, a warning names them.
-
-    Args:
-        tensors: {PyTorch name: tensor}; the tensors are read one at a time.
-        where: the path of the file or directory with the tensors, for error messages.
-        skip: a part of the model (such as "classifier") to initialise at random in any case.
-        known: {path: parameter} of parameters that are not read from `tensors`.
-
-    Raises:
-        ValueError: tensors are missing, unexpected, of a wrong shape or type, or not finite. The
-            message lists these tensors or, if there are many, their number and the first of them.
+    If `tensors`, which are read one at a time, lack all tensors of the pooler, or of a layer of the
+    head, this part is initialised at random from `seed`, as is the part `skip`, such as
+    "classifier", in any case. If they have tensors of a head of another program, whose names begin
+    otherwise than all that are known, a warning names them. `known` are {path: parameter} of
+    parameters that are not read. Raises ValueError, which says `where`, if tensors are missing,
+    unexpected, of a wrong shape or type, or not finite.
     """
     config, known = model.config, known or {}
     located = names.located(tensors, config)
@@ -178,19 +171,13 @@ def _are_foreign(unexpected: list[str], located: Mapping[str, list[names.Target]
     return beginnings.isdisjoint(name.partition(".")[0] for name in unexpected)
 
 
-def _misfit(where: str, *problems: list[str]) -> str:
-    room = MAX_MESSAGE - 90 - len(where)
-    texts: dict[int, str] = {}
-    lengths = [sum(map(len, names)) for names in problems]
-    # Characters that short lists do not need are left to the longer lists.
-    for index in sorted(range(len(problems)), key=lengths.__getitem__):
-        share = room // (len(problems) - len(texts))
-        texts[index] = listed(problems[index], max(share, 40))
-        room -= len(texts[index])
+def _misfit(where: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
+    room = (MAX_MESSAGE - 90 - len(where)) // 3
+    lists = [listed(names, max(room, 40)) for names in (missing, unexpected, wrong)]
     return (
-        f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
-        f"{texts[2]}. Give all files of one model."
-    )
+        "{} does not fit the model. Missing: {}. Unexpected: {}. Wrong: {}. Give all files of one "
+        "model."
+    ).format(where, *lists)
 
 
 def _check_layers(

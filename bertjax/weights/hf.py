@@ -104,12 +104,8 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
     The tensors are read from the first of `WEIGHTS` that exists, or from the files that it names if
-    it is an index of shards.
-
-    Raises:
-        FileNotFoundError: there are no weights, or shards that the index names are missing.
-        ValueError: the index or a file of weights is damaged, or a `.bin` file holds objects other
-            than tensors.
+    it is an index of shards. Raises FileNotFoundError if one of these is missing, and ValueError if
+    one is damaged.
     """
     file = next((file for name in WEIGHTS if (file := directory / name).is_file()), None)
     if file is None:
@@ -127,15 +123,16 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     outside = [shard for shard in shards if not is_file_name(shard)]
     if outside:
         raise ValueError(
-            f"{file} names {brief(outside[0])!r}, which is not a file of this directory, so "
-            f"{file.name} is damaged: download {file.name} again."
+            f"{file} names {brief(outside[0])!r}, which is not a file of this directory: download "
+            "it again."
         )
-    missing = [shard for shard in shards if not (directory / shard).is_file()]
+    files = [directory / shard for shard in shards]
+    missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise FileNotFoundError(
             f"{directory} lacks {listed(missing)}, which {file.name} names: copy or download them."
         )
-    return open_weights(directory / shard for shard in shards)
+    return open_weights(files)
 
 
 def save_hf(
@@ -155,8 +152,7 @@ def save_hf(
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
-        params: the parameters, which are converted and written one at a time to save memory,
-            without the head's `training_parts` and `separate_parts`.
+        params: the parameters; the head's `training_parts` and `separate_parts` are left out.
         head: the name of the head in `bertjax.model.HEADS`.
         extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
@@ -248,23 +244,30 @@ def write_safetensors(
 _HEAD = """---
 library_name: {library}
 tags:
-- {family}
+- {config.model_type}
 ---
 # {title}
 
-An encoder of the {family} family: {layers} layers, hidden size {hidden}, {heads} attention heads,
-a vocabulary of {vocab:,} tokens ({casing}), and inputs of at most {positions} tokens. Written by
+An encoder of the {config.model_type} family: {config.num_hidden_layers} layers, hidden size \
+{config.hidden_size}, {config.num_attention_heads} attention heads,
+a vocabulary of {config.vocab_size:,} tokens ({casing}), and inputs of at most \
+{config.max_length} tokens. Written by
 bertjax {version}; transformers loads it as `{architecture}`.
 """
 
-_TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
+_TAGGER = """
+`tagger.safetensors` holds {network} for the tags of `config.json`,
 trained on the hidden states {layers} (0 = embeddings, -1 = the last), {join},
 of this encoder, which was frozen (Devlin et al. 2018, 5.3). `python -m bertjax.predict --model DIR`
 applies the encoder and `tagger.safetensors`; transformers loads only the encoder.
 """
+_NETWORKS = {"bilstm": "a two-layer BiLSTM and a classifier", "linear": "a linear classifier"}
+_JOINS = {"concat": "concatenated", "sum": "summed"}
+_CASINGS = {True: "uncased", False: "cased", None: "without a tokenizer"}
 
 
-_EMBEDDINGS = """It computes embeddings of texts, as `bertjax.load_pretrained(DIR).embed(texts)`
+_EMBEDDINGS = """
+It computes embeddings of texts, as `bertjax.load_pretrained(DIR).embed(texts)`
 and, in sentence-transformers, `SentenceTransformer(DIR).encode(texts)`.
 """
 
@@ -286,27 +289,18 @@ def model_card(
     text = _HEAD.format(
         library="sentence-transformers" if embeds else "transformers",
         title=re.sub(r"([\\`*<>\[\]|#!])", r"\\\1", brief(title)),
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        vocab=config.vocab_size,
-        casing={True: "uncased", False: "cased", None: "without a tokenizer"}[do_lower_case],
-        positions=config.max_length,
-        family=config.model_type,
+        casing=_CASINGS[do_lower_case],
+        config=config,
         version=bertjax.__version__,
         architecture=architecture(config, head),
     )
     if embeds:
-        text += "\n" + _EMBEDDINGS
+        text += _EMBEDDINGS
     if tagger is not None:
-        networks = {
-            "bilstm": "a two-layer BiLSTM and a classifier",
-            "linear": "a linear classifier",
-        }
-        text += "\n" + _TAGGER.format(
-            network=networks[tagger.kind],
+        text += _TAGGER.format(
+            network=_NETWORKS[tagger.kind],
             layers=", ".join(map(str, tagger.layers)),
-            join={"concat": "concatenated", "sum": "summed"}[tagger.join],
+            join=_JOINS[tagger.join],
         )
     if not facts:
         return text
@@ -315,11 +309,12 @@ def model_card(
 
 
 def _planned(phase: Mapping[str, Any]) -> str:
-    rows = f"{phase['num_steps']:,} steps of {phase['batch_size']} rows"
-    if sizes := phase.get("warmup_batch_sizes"):
-        smaller = ", ".join(map(str, sizes))
-        rows += f" ({smaller} in the first {phase['batch_size_warmup_steps']:,} steps)"
-    return f"{rows} of {phase['max_length']} tokens"
+    smaller = ""
+    if phase.get("warmup_batch_sizes"):
+        smaller = " ({sizes} in the first {batch_size_warmup_steps:,} steps)"
+    text = "{num_steps:,} steps of {batch_size} rows" + smaller + " of {max_length} tokens"
+    sizes = ", ".join(map(str, phase.get("warmup_batch_sizes") or ()))
+    return text.format(sizes=sizes, **phase)
 
 
 def training_facts(
@@ -329,24 +324,22 @@ def training_facts(
 
     `config` is the config in run.json, and `evaluation` the last one at or before `step`.
     """
-    optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]
     masked = config.get("predict", "masked") == "masked"
-    phases = "; ".join(map(_planned, config["phases"]))
     facts: list[tuple[str, Any]] = [
         ("objective", objective.description if masked else "causal language modelling"),
         ("steps done", f"{step:,}"),
-        ("planned", phases),
+        ("planned", "; ".join(map(_planned, config["phases"]))),
     ]
     if masked:
         facts.append(("masked", f"{config['mlm_probability']:.0%} of the tokens"))
     recipe = (
-        f"{optimizer['recipe']}, peak {optimizer['learning_rate']:g}, warm-up "
-        f"{optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"
+        "{recipe}, peak {learning_rate:g}, warm-up {warmup_steps:,} steps, decay {weight_decay:g}"
     )
-    facts += [("optimizer", recipe), ("started from", config["init"] or "random weights")]
-    if distillation:
-        facts.append(("taught by", distillation["teacher"]))
+    facts.append(("optimizer", recipe.format(**config["optimizer"])))
+    facts.append(("started from", config["init"] or "random weights"))
+    if config.get("distillation"):
+        facts.append(("taught by", config["distillation"]["teacher"]))
     facts += [("computed in", config["dtype"]), ("seed", config["seed"])]
     names = {
         **{f"eval/{metric}": name for metric, name in objective.metric_names.items()},

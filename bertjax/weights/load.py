@@ -51,10 +51,10 @@ class LoadedModel(NamedTuple):
     model: BertWithHead
     head: str
     params: dict[str, Any]
-    tokenizer: Tokenizer
-    labels: list[str] | None
     absent: list[str]
     unused: list[str]
+    tokenizer: Tokenizer
+    labels: list[str] | None
     source: Source
     left_out: str | None = None
 
@@ -88,9 +88,8 @@ def load_model(
 
     Args:
         path: a directory, checkpoint or name that `open_source` accepts.
-        head: the name of the head, which is initialised at random if the source lacks it; None: the
-            head of the source; "auto": the head of the source if it was fine-tuned for a task, and
-            "encoder", without a head, if it was pretrained.
+        head: the name of the head, which is initialised at random if the source lacks it; None and
+            "auto" are as in `bertjax.load_pretrained`.
         num_labels: the number of classes; None: as in the source, or 2 if it has none.
         new_labels: whether a stored classifier with another number of classes is replaced by a
             newly initialised one; if False, the difference raises ValueError.
@@ -101,11 +100,7 @@ def load_model(
         head_fields: settings of the head, {name of a field of its class: value}; None: as in the
             source, or the defaults.
 
-    Raises:
-        FileNotFoundError: there is no model, or the model lacks a tokenizer that is required.
-        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
-            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
-            than the model.
+    Errors are those of `bertjax.load_pretrained`.
     """
     if head is not None and head not in (*HEADS, AUTO):
         raise ValueError(
@@ -132,27 +127,18 @@ def load_model(
     if labels is not None and num_labels not in (None, len(labels)):
         labels = None
     stored = _classes(source, head)
-    if num_labels is None:
-        num_labels = len(labels) if labels else stored
+    num_labels = num_labels or len(labels or ()) or stored
     model = HEADS[head](config, jnp.dtype(dtype), num_labels=num_labels)
+    bias = param_shapes(model).get(f"{model.class_part}/bias")
     skip = None
-    if new_labels:
-        bias = param_shapes(model).get(f"{model.class_part}/bias")
-        if bias is not None and bias.size != stored:
-            skip = model.class_part
+    if new_labels and bias is not None and bias.size != stored:
+        skip = model.class_part
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     modules = source.usage.modules
     model, params = with_head_fields(model, filled.params, modules, head_fields or {})
+    filled = filled._replace(params=params)
     loaded = LoadedModel(
-        model=model,
-        head=head,
-        params=params,
-        tokenizer=source.tokenizer,
-        labels=labels,
-        absent=filled.absent,
-        unused=filled.unused,
-        source=source,
-        left_out=left_out,
+        model, head, *filled, source.tokenizer, labels=labels, source=source, left_out=left_out
     )
     return resize_vocabulary(loaded, size, seed)
 
@@ -195,8 +181,7 @@ def find_head(source: Source, config: BertConfig) -> str:
     sentence-transformers has the head of sentence embeddings. Raises ValueError if there is no such
     head.
     """
-    located = names.located(source.tensors, config)
-    parts = set(_head_parts(located).values())
+    parts = set(head_tensors(source, config).values())
     stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}
     fitting = [head for head in stored if parts == stored[head]]
     architectures = source.config.get("architectures")
@@ -217,7 +202,8 @@ def find_head(source: Source, config: BertConfig) -> str:
         return str(meant)
     if len(fitting) == 1 or not parts:
         return fitting[0]
-    has_pooler = any(_has_pooler(targets) for targets in located.values())
+    paths = names.paths(source.tensors, config)
+    has_pooler = any(path.startswith("bert/pooler/") for path in paths)
     by_pooler = (head for head in fitting if HEADS[head](config).needs_pooler == has_pooler)
     head = next(by_pooler, fitting[0])
     if named:
@@ -225,29 +211,19 @@ def find_head(source: Source, config: BertConfig) -> str:
     return head
 
 
-def _has_pooler(targets: Sequence[names.Target]) -> bool:
-    return any(target.path.startswith("bert/pooler/") for target in targets)
-
-
 def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
-    return _head_parts(names.located(source.tensors, config))
-
-
-def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
-    seen = set()
-    for targets in names.located(source.tensors, config).values():
-        seen.update((target.path, target.layer) for target in targets)
-    paths = [path for path in param_shapes(HEADS[head](config)) if not path.startswith("bert/")]
-    return not names.missing_names(paths, seen, config)
-
-
-def _head_parts(located: Mapping[str, list[names.Target]]) -> dict[str, str]:
     parts = {}
-    for name, targets in located.items():
+    for name, targets in names.located(source.tensors, config).items():
         if targets and not targets[0].path.startswith("bert/"):
             parts[name] = targets[0].path.partition("/")[0]
     return parts
+
+
+def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
+    stored = names.paths(source.tensors, config)
+    needed = param_shapes(HEADS[head](config))
+    return all(path in stored for path in needed if not path.startswith("bert/"))
 
 
 def _architecture(source: Source) -> BertConfig:
@@ -426,28 +402,22 @@ def student_params(
 ) -> tuple[dict[str, Any], list[str]]:
     """Initialises a student with parameters of its teacher (DistilBERT: Sanh et al. 2019, 3).
 
-    Args:
-        teacher: the teacher, loaded with the head of the student.
-        model: the Flax module of the student.
-        layers: for each layer of the student, the index (from 0) of the teacher's layer to copy.
-        seed: the seed for the random initialisation of parameters that the teacher lacks.
-
-    Returns:
-        The student's parameters (numpy), and the parts (such as "bert/pooler") that the teacher's
-        files lack and the paths that only the student has: they were initialised at random.
+    `layers` are the indices, from 0, of the teacher's layers that become those of the student, the
+    Flax module `model`, with whose head the teacher is loaded. Returns the parameters (numpy), and
+    what is initialised from `seed`: the parts (such as "bert/pooler") that the teacher's files lack
+    and the paths that only the student has.
 
     Raises:
         ValueError: `layers` does not name one layer of the teacher for each layer of the student,
-            or student and teacher differ in the shapes of shared parameters, in activations,
-            `layer_norm_eps` or `position_offset`. The message lists all differences.
+            or student and teacher do not fit. The message lists all differences.
     """
     teacher_params: Any = flatten_dict(teacher.params, sep="/")
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
     outside = [layer for layer in layers if not 0 <= layer < depth]
     if outside or len(layers) != model.config.num_hidden_layers:
         raise ValueError(
-            f"layers={tuple(layers)}: the teacher has the layers 0 to {depth - 1}; give one for "
-            f"each of the {model.config.num_hidden_layers} layers of the student."
+            f"layers={tuple(layers)}: give one of the teacher's layers, 0 to {depth - 1}, for each "
+            f"of the {model.config.num_hidden_layers} layers of the student."
         )
     problems = []
     for name in _SAME_FIELDS:
@@ -515,8 +485,7 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
             f"The tokenizer is not the one of {loaded.source.where} with further entries "
             f"({difference})."
         )
-    size = loaded.config.vocab_size
-    if tokenizer.vocab_size > size:
+    if tokenizer.vocab_size > loaded.config.vocab_size:
         size = -(-tokenizer.vocab_size // PADDED_TO) * PADDED_TO
         loaded = resize_vocabulary(loaded, size, seed)
     pieces = [old.split(token) for token in tokenizer.tokens[old.vocab_size :]]
@@ -528,7 +497,8 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
             grown[index] = rows[ids].mean(axis=0)
         return grown
 
-    return _with_rows(loaded, "vocab_size", size, grow)._replace(tokenizer=tokenizer)
+    loaded = _with_rows(loaded, "vocab_size", loaded.config.vocab_size, grow)
+    return loaded._replace(tokenizer=tokenizer)
 
 
 def resize_vocabulary(loaded: LoadedModel, vocab_size: int, seed: int = 0) -> LoadedModel:
@@ -539,16 +509,12 @@ def resize_vocabulary(loaded: LoadedModel, vocab_size: int, seed: int = 0) -> Lo
     if vocab_size == loaded.config.vocab_size:
         return loaded
     axes = _axes_of(loaded.model, "vocab_size")
-    drawn: dict[str, np.ndarray] = {}
-    if vocab_size > loaded.config.vocab_size:
-        resized = _resized(loaded.model, "vocab_size", vocab_size)
-        drawn = fresh(resized, frozenset(axes), seed)
+    resized = _resized(loaded.model, "vocab_size", vocab_size)
+    drawn = fresh(resized, frozenset(axes), seed)
 
     def grow(path: str, rows: np.ndarray) -> np.ndarray:
-        if not drawn:
-            return rows[:vocab_size]
         all_rows = np.moveaxis(drawn[path], axes[path], 0)
-        return np.concatenate([rows, all_rows[len(rows) :]])
+        return np.concatenate([rows[:vocab_size], all_rows[len(rows) :]])
 
     return _with_rows(loaded, "vocab_size", vocab_size, grow)
 

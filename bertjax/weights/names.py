@@ -287,6 +287,14 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
     return needed
 
 
+def paths(stored: Iterable[str], config: BertConfig) -> set[str]:
+    """Returns the paths of the parameters that the tensors `stored` become."""
+    known: set[str] = set()
+    for targets in located(stored, config).values():
+        known.update(target.path for target in targets)
+    return known
+
+
 def _moved(target: Target, renamed: Mapping[str, str]) -> Target:
     return target._replace(rule=_BY_PATH[renamed.get(target.path, target.path)])
 

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.base.checked import Checked, Count
+from bertjax.base.checked import Checked, Count, read_fields
 from bertjax.base.files import brief, did_you_mean, listed, naming_read_errors, read_json
 from bertjax.config.model import Pooling
 from bertjax.model import BertConfig, BertWithHead
@@ -85,8 +85,8 @@ class SentenceModules(NamedTuple):
         default_prompt: the name of the prompt that is used if none is named; None: no prompt.
         similarity: how two vectors are compared, one of `SIMILARITIES`.
         truncate_dim: the number of dimensions that are kept in the end; None: all.
-        query_length: maximum number of tokens of a text with the prompt "query", as from
-            `encode_query`, and `document_length` with "document"; None: as `max_length`.
+        query_length: maximum number of tokens with the prompt "query", and `document_length` with
+            "document"; None: as `max_length`.
     """
 
     pooling: str = "mean"
@@ -182,12 +182,11 @@ def _parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: 
 
     sentence-transformers itself refuses them in the settings of these modules.
     """
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in content.items() if value not in (None, "", [], {})}
     if strict:
-        _refuse_others(file, values, known)
+        _refuse_others(file, values, [field.name for field in dataclasses.fields(kind)])  # type: ignore[arg-type]
     with naming_read_errors(file):
-        return kind(**{name: value for name, value in values.items() if name in known})
+        return read_fields(values, kind)
 
 
 def _refuse_others(file: Path, content: Mapping[str, Any], known: Collection[str]) -> None:
@@ -199,11 +198,8 @@ def _refuse_others(file: Path, content: Mapping[str, Any], known: Collection[str
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """Reads the modules of sentence-transformers in a model directory; None if it has none.
 
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is damaged, the directory has modules other than a transformer, a
-            pooling, and modules that `SentenceModule` describes, their sizes or weights do not fit,
-            or a setting of them is not followed.
+    Raises OSError if a file cannot be read, and ValueError if one is damaged, or modules, their
+    weights or settings are not followed.
     """
     if not (directory / MODULES).is_file():
         return None

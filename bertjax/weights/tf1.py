@@ -1,8 +1,6 @@
 """Reads and writes Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
 
 Tensors are read and written one at a time; callers of this module use PyTorch's names and layout.
-TensorFlow is imported only when a function of this module needs it.
-
 `bert_config.json` does not say whether the vocabulary is cased. `load_tokenizer(directory)` treats
 a `vocab.txt` with capital letters as cased and any other `vocab.txt` as uncased; the argument
 `do_lower_case` overrides this guess. `bert_config.json` contains neither labels nor the epsilon of
@@ -233,16 +231,14 @@ def save_tf1(
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
         tensors: pairs (PyTorch name, array), in the shapes of PyTorch, written one at a time.
-        config_json: the content of Hugging Face's `config.json`; the fields that Google's
-            `bert_config.json` also has are written.
-        vocab: the lines of `vocab.txt`, in the order of ids; it does not say the casing.
+        config_json: the content of Hugging Face's `config.json`.
+        vocab: the lines of `vocab.txt`, in the order of ids.
         name: the prefix of the names of the checkpoint's files.
 
     Raises:
         ValueError: Google's code does not support the model, or has no name for a tensor; tensors
-            are missing; the vocabulary has more than vocab_size tokens, or a token with a line
-            break; `name` is not a file name; or `directory` holds files
-            that bertjax did not write.
+            are missing; the vocabulary does not fit; `name` is not a file name; or `directory`
+            holds files that bertjax did not write.
         OSError: the disk is full; the previous content of `directory` remains.
         ImportError: TensorFlow is not installed.
     """

@@ -330,8 +330,8 @@ REFUSED = {  # message -> (file, changes) or the modules in place of the second 
         "2_Dense/config.json",
         {"module_input_name": "token_embeddings"},
     ),
-    "out_features is 0; correct it": ("2_Dense/config.json", {"out_features": 0}),
-    "similarity_fn_name='maxsim', not one of cosine, dot, euclidean, manhattan": (
+    "2_Dense/config.json: out_features=0": ("2_Dense/config.json", {"out_features": 0}),
+    "similarity_fn_name='maxsim' is not known. Known: cosine, dot, euclidean, manhattan": (
         MODEL,
         {"similarity_fn_name": "maxsim"},
     ),
@@ -339,9 +339,9 @@ REFUSED = {  # message -> (file, changes) or the modules in place of the second 
         MODEL,
         {"default_prompt_name": "question"},
     ),
-    "prompts={'query': 3}, which are no texts": (MODEL, {"prompts": {"query": 3}}),
+    "prompts=3: it must be a string": (MODEL, {"prompts": {"query": 3}}),
     "model_type='SparseEncoder'": (MODEL, {"model_type": "SparseEncoder"}),
-    "truncate_dim is -1": (MODEL, {"truncate_dim": -1}),
+    "truncate_dim=-1": (MODEL, {"truncate_dim": -1}),
     "modality_config": ("sentence_bert_config.json", {"modality_config": {"image": {}}}),
     "query_expansion": ("sentence_bert_config.json", {"query_expansion": {"length": 32}}),
 }
