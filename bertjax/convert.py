@@ -59,10 +59,8 @@ def run(config: ConvertConfig) -> None:
     """Converts the model `config.src`; with --verify, compares its outputs with PyTorch's.
 
     Raises:
-        FileNotFoundError: there is no model at `config.src`, or it has no tokenizer, which
-            `--to tf1` and `--verify` need.
-        ValueError: the output format cannot hold the model's head or one of the weights, or with
-            --verify, an output differs from PyTorch's by more than 1e-4.
+        FileNotFoundError: there is no model, or no tokenizer, which `--to tf1` and `--verify` need.
+        ValueError: the output format cannot hold the model, or as in `verify`.
         OSError: the model cannot be written or uploaded.
     """
     import jax
@@ -133,12 +131,10 @@ def _left_out(source: "Source", written: Path) -> list[str]:
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
     """Yields (name, array) of each weight, as in PyTorch, with the pooler that files contain."""
-    from flax.traverse_util import flatten_dict
-
+    from bertjax.model.recipe import flattened
     from bertjax.weights import names
 
-    flat: Any = flatten_dict(loaded.params, sep="/")
-    yield from names.to_hf(flat, loaded.config)
+    yield from names.to_hf(flattened(loaded.params), loaded.config)
     if "bert/pooler" in loaded.unused:
         for stored, targets in names.located(loaded.source.tensors, loaded.config).items():
             if targets and targets[0].path.startswith("bert/pooler/"):

@@ -47,7 +47,7 @@ def run(config: EmbedConfig) -> None:
         FileNotFoundError: there is no model or no input.
     """
     from bertjax import weights
-    from bertjax.inference.command import start_command
+    from bertjax.devices.compilation import start_command
     from bertjax.inference.embedder import Embedder, embed_file
     from bertjax.inference.pretrained import Pretrained
 

@@ -47,7 +47,7 @@ def run(config: FillMaskConfig) -> None:
         FileNotFoundError: there is no model at `config.model`.
     """
     from bertjax import weights
-    from bertjax.inference.command import start_command
+    from bertjax.devices.compilation import start_command
     from bertjax.inference.masks import fill_mask
 
     config = start_command(config)

@@ -22,8 +22,8 @@ from bertjax.base.checked import AtLeast0, Checked, Count
 
 if TYPE_CHECKING:
     from bertjax.inference.output_files import PartialLines
-    from bertjax.inference.passages import Passage
     from bertjax.inference.pretrained import Pretrained
+    from bertjax.inference.retrieval import Passage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def run(config: MineConfig) -> None:
     Raises:
         ValueError: a file cannot be read, the pairs have scores, or a score is not finite.
     """
+    from bertjax.devices.compilation import start_command
     from bertjax.inference import output_files as files
-    from bertjax.inference.command import start_command
     from bertjax.inference.embedder import write_vectors
     from bertjax.inference.pretrained import load_pretrained
     from bertjax.inference.retrieval import embedders
@@ -165,7 +165,7 @@ class _Texts:
 
 def _read_texts(config: MineConfig, local: MineConfig) -> _Texts:
     """Reads the pairs and the corpus; `local` has the paths of their copies on this machine."""
-    from bertjax.inference.passages import read_passages
+    from bertjax.inference.retrieval import read_passages
     from bertjax.tasks.embedding import EmbedOptions
     from bertjax.tasks.sources.columns import Columns
     from bertjax.tasks.sources.own_files import read_tables

@@ -260,7 +260,7 @@ def run(config: PredictConfig) -> None:
         FileNotFoundError: there is no model or no input.
     """
     from bertjax import weights
-    from bertjax.inference.command import start_command
+    from bertjax.devices.compilation import start_command
     from bertjax.inference.output_files import standard_input_as_file
     from bertjax.inference.pretrained import Pretrained
 

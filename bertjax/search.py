@@ -91,7 +91,7 @@ def run(config: SearchConfig) -> None:
         FileNotFoundError: there is no model or no file.
     """
     from bertjax import weights
-    from bertjax.inference.command import start_command
+    from bertjax.devices.compilation import start_command
     from bertjax.inference.pretrained import Pretrained
     from bertjax.inference.retrieval import DEPTH, embedders
 

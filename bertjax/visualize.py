@@ -71,10 +71,9 @@ def run(config: VisualizeConfig) -> None:
     Raises:
         FileNotFoundError: there is no model at `config.model`.
         ImportError: a figure is to be written, but matplotlib is not installed.
-        OSError: the file cannot be written.
         ValueError: the text is empty or too long, or the model has no such layer or head.
     """
-    from bertjax.inference.command import start_command
+    from bertjax.devices.compilation import start_command
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 

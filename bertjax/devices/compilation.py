@@ -1,17 +1,22 @@
 """How jax is set up: its devices, what decides the bits of results, and its persistent cache."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import zstandard
 from jax.experimental.compilation_cache import compilation_cache
 
+from bertjax.base import outputs
 from bertjax.base.files import cache_folder
+from bertjax.cloud.hub import local_data
+
+Config = TypeVar("Config")
 
 # The first flag replaces scatters and sums with atomic additions by slower operations with a fixed
 # order. The second flag turns off autotuning, because it times kernels and may choose other kernels
@@ -151,3 +156,20 @@ def no_compilation_cache() -> Iterator[None]:
     finally:
         config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
+
+
+def start_command(config: Config, *inputs: str) -> Config:
+    """Checks the paths of a command that applies a model, starts jax, and copies its inputs here.
+
+    `inputs` are the fields of `config` that name data, which may be in a bucket or on the Hub.
+    Returns the config with the paths of the copies. Raises ValueError if an output would replace an
+    input, or a file that bertjax did not write, and OSError if an input cannot be read.
+    """
+    outputs.check_paths(config)
+    start_jax()
+    copies = {}
+    for name in inputs:
+        address = getattr(config, name)
+        if address is not None:
+            copies[name] = os.path.expanduser(local_data(address))
+    return dataclasses.replace(config, **copies)  # type: ignore[type-var]

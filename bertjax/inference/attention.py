@@ -190,9 +190,7 @@ def attention_figure(
     token j; if "lines", lines from token i to token j show probabilities of at least `LEAST_LINE`.
     Colours and opacities of the `matplotlib.figure.Figure` show the square root of a probability.
 
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: the model has no such layer or head, or `plot` is unknown.
+    Raises ImportError without matplotlib, and ValueError for an unknown layer, head or plot.
     """
     check("plot", plot, Literal["matrix", "lines"])
     num_layers, num_heads = probabilities.shape[:2]

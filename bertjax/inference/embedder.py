@@ -55,13 +55,8 @@ class Embedder:
     The arguments are as in `Pretrained.embed`, and `max_length`, the maximum number of tokens
     per text. `size` is the dimension of the vectors, `truncated` the number of texts so far that
     have `max_length` tokens and may have been truncated, and `settings` everything besides model
-    and text that determines a vector, as JSON values. If `pooling` is set, nothing is taken from
-    the files of sentence-transformers.
-
-    Raises:
-        ValueError: `layers`, `max_length` or `truncate_dim` does not fit the model, there is no
-            prompt of the name `prompt`, or `pooling` is None and the directory has modules of
-            sentence-transformers that bertjax lacks.
+    and text that determines a vector, as JSON values. Raises ValueError if an argument does not
+    fit the model, or the files of sentence-transformers cannot be followed and `pooling` is None.
     """
 
     def __init__(

@@ -275,10 +275,7 @@ def official_task(
 
     The order of the labels, the calibration, the limits and `SPAN_OPTIONS` come from the model.
 
-    Raises:
-        ValueError: no benchmark task has this `name`, or the model has another head or other labels
-            than the task.
-        FileNotFoundError: the data of the benchmark does not exist.
+    Raises ValueError if no benchmark task has this `name`, or it does not fit the model.
     """
     name = check_task(name)
     definition, own = TASKS[name], model.task_with(max_length, doc_stride)

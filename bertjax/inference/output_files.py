@@ -405,21 +405,23 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
 Pair = tuple[Example, Prediction]
 
 
+@dataclasses.dataclass
 class PredictionWriter:
     """Predicts examples, writes the predictions, and counts the rows that have none or no label.
 
     `predictions` is the method of `Pretrained`. `input` is the path of the examples, for messages;
     None: they are a text of the user, whose problems raise ValueError. If `output` is None,
-    predictions are printed as JSON lines.
+    predictions are printed as JSON lines. `errors` counts examples without a prediction, and
+    `unlabelled` those without a label that can be used, of the `rows` so far.
     """
 
-    def __init__(
-        self, predictions: Callable[..., Iterator[Pair]], input: str | None, output: str | None
-    ):
-        self._predictions, self._input, self._output = predictions, input, output
-        # Of the examples so far: without a prediction, without a label that can be used, and why.
-        self.rows = self.errors = self.unlabelled = 0
-        self.problems: list[str] = []
+    predictions: Callable[..., Iterator[Pair]]
+    input: str | None
+    output: str | None
+    rows: int = 0
+    errors: int = 0
+    unlabelled: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
 
     def __call__(
         self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
@@ -448,7 +450,7 @@ class PredictionWriter:
             example = next(examples, None)
             if example is None or line.pop("id") != example.id:
                 raise ValueError(
-                    f"{self._input} changed during the prediction: run the command again."
+                    f"{self.input} changed during the prediction: run the command again."
                 )
             line.pop("input", None)
             group.append((example, line))
@@ -458,18 +460,18 @@ class PredictionWriter:
                 group = []
         lines.keep(kept)
         if kept:
-            print(f"continuing {self._output} after {kept:,} lines", flush=True)
+            print(f"continuing {self.output} after {kept:,} lines", flush=True)
         again = [example for example, _ in group]
-        pairs = self._predictions(
+        pairs = self.predictions(
             task,
             itertools.chain(again, examples),
-            report_problems=self._input is not None,
+            report_problems=self.input is not None,
             # A terminal that shows the predictions shows the progress.
-            shows_progress=self._output is not None or not sys.stdout.isatty(),
+            shows_progress=self.output is not None or not sys.stdout.isatty(),
         )
         for example, prediction in pairs:
             line: dict[str, Any] = {"id": example.id}
-            if example.row and self._output:
+            if example.row and self.output:
                 line["input"] = dict(example.row)
             lines.write({**line, **prediction})
             yield example, prediction
@@ -477,7 +479,7 @@ class PredictionWriter:
     def messages(self, *, scored: bool) -> Iterator[str]:
         """Yields what the user should know about rows; `scored`: whether there are metrics."""
         if not self.rows:
-            yield f"{self._input} has no rows, so that there are no predictions."
+            yield f"{self.input} has no rows, so that there are no predictions."
         elif scored and self.unlabelled:
             yield (
                 f"{self.unlabelled:,} of the {self.rows:,} rows have no label, or none that can be "
@@ -499,7 +501,7 @@ class PredictionWriter:
         """Raises ValueError if there are examples, and none of them could be predicted."""
         if self.rows and self.errors == self.rows:
             raise ValueError(
-                f"No row of {self._input} could be predicted; the first: {self.problems[0]}"
+                f"No row of {self.input} could be predicted; the first: {self.problems[0]}"
             )
 
 

@@ -71,7 +71,7 @@ class Groups:
     """
 
     def __init__(self, task: Task, max_length: int):
-        self._most = None
+        self._most = math.inf
         if not task.reads_windows:
             # Only the beginnings of texts are encoded; most tokens have a few characters.
             self._most = 8 * max_length
@@ -81,14 +81,13 @@ class Groups:
         """Adds the next example of the stream; returns whether it is the last of its group."""
         texts = (example.text, example.pair or "", *example.choices, *example.words)
         size = sum(map(len, texts))
-        if self._most is not None:
-            size = min(size, self._most * (1 + len(example.choices)))
-        self._characters += size
+        most = self._most * (1 + len(example.choices))
+        self._characters += min(size, most)
         self._examples += 1
-        if self._examples < WINDOW and self._characters < WINDOW_CHARACTERS:
-            return False
-        self._examples = self._characters = 0
-        return True
+        is_last = self._examples >= WINDOW or self._characters >= WINDOW_CHARACTERS
+        if is_last:
+            self._examples = self._characters = 0
+        return is_last
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -195,23 +194,23 @@ class Predictor:
 
         If only the label is wrong, the features have no labels.
         """
-        if example.problem:
-            if not report_problems:
-                raise ValueError(example.problem)
-            if not (example.text or example.words):
-                return (), example.problem
-            features, other = self._encode(dataclasses.replace(example, problem=""), True)
-            return features, other or example.problem
-        try:
-            return self._task.features_to_predict(example, self._tokenizer, self._max_length), ""
-        except ValueError as error:
-            if not report_problems:
-                raise
-            if example.label is None:
-                return (), str(error)
-            unlabelled = dataclasses.replace(example, label=None)
-            features, other = self._encode(unlabelled, report_problems)
-            return features, other or str(error)
+        problem = example.problem
+        if problem and not report_problems:
+            raise ValueError(problem)
+        if problem and not (example.text or example.words):
+            return (), problem
+        unlabelled = dataclasses.replace(example, label=None)
+        for candidate in (example, unlabelled):
+            try:
+                features = self._task.features_to_predict(
+                    candidate, self._tokenizer, self._max_length
+                )
+                return features, problem
+            except ValueError as error:
+                if not report_problems:
+                    raise
+                problem = str(error)
+        return (), problem
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
         """Yields {name of an output: array} for each of `features`, in order.
@@ -219,7 +218,7 @@ class Predictor:
         `params` are the parameters, as `inference_params` prepares them. Features are encoded
         sequences or multiple-choice examples.
         """
-        outputs: list[Any] = [None] * len(features)
+        outputs: list[Any] = [{} for _ in features]
         pieces = packed_pieces(
             features,
             limit=self._max_length * self._labels.num_choices,
@@ -235,9 +234,21 @@ class Predictor:
                 yield piece, self._run(params, piece.batch)
 
         for piece, values in read_behind(start()):
-            self._collect(outputs, features, piece, values)
+            for key, value in values.items():
+                array = np.asarray(value)
+                for index, place in piece.placements.items():
+                    part = self._part(features[index], place, key in self._sequence_outputs)
+                    outputs[index][key] = array[place.row, part]
             self.after_batch(len(piece.placements))
         return iter(outputs)
+
+    def _part(self, feature: Feature, place: Placement, of_sequences: bool) -> Any:
+        """Returns where the outputs of a feature are in its row: its sequences, or its tokens."""
+        if not of_sequences:
+            return slice(place.start, place.start + len(feature.input_ids))
+        if self._labels.num_choices > 1:
+            return slice(place.slot, place.slot + len(feature.lengths))
+        return place.slot
 
     def _run(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         rows = len(batch["input_ids"])
@@ -245,25 +256,6 @@ class Predictor:
         local = {key: values[held] for key, values in batch.items()}
         on_devices = sharding.to_devices(local, np.arange(rows)[held], self._rows, rows)
         return self._program(params, on_devices)
-
-    def _collect(
-        self,
-        outputs: list[Any],
-        features: Sequence[Feature],
-        piece: Piece,
-        values: dict[str, jax.Array],
-    ) -> None:
-        arrays = {key: np.asarray(value) for key, value in values.items()}
-        for index, (row, slot, start) in piece.placements.items():
-            feature = features[index]
-            tokens = slice(start, start + len(feature.input_ids))
-            sequences: Any = slot
-            if self._labels.num_choices > 1:
-                sequences = slice(slot, slot + len(feature.lengths))
-            outputs[index] = {}
-            for key, value in arrays.items():
-                part = sequences if key in self._sequence_outputs else tokens
-                outputs[index][key] = value[row, part]
 
 
 def _cached(build: Build) -> Build:

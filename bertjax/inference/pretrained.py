@@ -281,8 +281,7 @@ class Pretrained:
             A dict for each element of `texts`, with the keys of `bertjax.tasks.task.Prediction`.
 
         Raises:
-            ValueError: no task uses the head of the model, a text is empty, an element of `texts`
-                has too few or too many texts, or `max_length` or `doc_stride` is out of range.
+            ValueError: no task uses the head of the model, or an argument does not fit it.
         """
         task, examples = from_texts(self.task_with(max_length, doc_stride), texts)
         pairs = self.predictions(task, examples, batch_size=batch_size, shows_progress=False)
@@ -479,9 +478,8 @@ class Pretrained:
         how the model is used are kept: files of sentence-transformers and, for a fine-tuned model,
         `task.json` with its maximum length and column names.
 
-        Raises:
-            ValueError: `directory` holds the model itself, or files that bertjax did not write.
-            OSError: the disk is full; the previous content of `directory` remains.
+        Raises ValueError if `directory` holds the model itself, or files that bertjax did not
+        write. If the disk is full, the previous content of `directory` remains.
         """
         source, usage = self._loaded.source, self._loaded.source.usage
         keep_apart("the directory", directory, "model", source.where)
@@ -538,18 +536,22 @@ def _model_inputs(
             f"The inputs have {ids.shape[-1]} tokens per row, but the model accepts at most "
             f"{config.max_length}: truncate the inputs."
         )
-    types, mask = np.zeros_like(ids), np.ones_like(ids)
+    arrays = {
+        "input_ids": ids,
+        "token_type_ids": np.zeros_like(ids),
+        "attention_mask": np.ones_like(ids),
+    }
     if token_type_ids is not None:
-        types = _ids("token_type_ids", token_type_ids, config, "type_vocab_size")
+        arrays["token_type_ids"] = _ids("token_type_ids", token_type_ids, config, "type_vocab_size")
     if attention_mask is not None:
-        mask = _mask(attention_mask)
-    for name, array in (("token_type_ids", types), ("attention_mask", mask)):
+        arrays["attention_mask"] = _mask(attention_mask)
+    for name, array in arrays.items():
         if array.shape != ids.shape:
             raise ValueError(
                 f"{name} has the shape {array.shape}, but input_ids has {ids.shape}: give both one "
                 "shape."
             )
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    return arrays
 
 
 def _ids(name: str, value: Any, config: BertConfig, size: str) -> np.ndarray:

@@ -188,11 +188,9 @@ class SelfAttention(nn.Module):
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
     `kernel` selects the attention kernel: "xla", `BY_HEAD` (without gradients and dropout, the
-    fastest on CPUs) or a key of `fused_attention.FUSED`. The kernel "xla" replaces a fused kernel
-    if the attention probabilities are sown, or if the fused kernel does not support the row length,
-    local attention ("cudnn") or the dropout of the probabilities ("splash" and "cudnn" support no
-    dropout, "flash" all but the dropout of jax's PRNG "rbg"). The module sows `attention_probs`
-    [B, N, L, L] into the collection "intermediates" if the collection is mutable.
+    fastest on CPUs) or a key of `fused_attention.FUSED`. The kernel "xla" replaces one that does
+    not support what is asked for. The module sows `attention_probs` [B, N, L, L] into the
+    collection "intermediates" if the collection is mutable.
 
     `window` is the window of local attention in tokens; None: global attention. `dtype` is the
     dtype of the activations; parameters are float32.

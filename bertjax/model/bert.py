@@ -94,20 +94,11 @@ class BertModel(nn.Module):
     ) -> dict[str, jax.Array]:
         """Encodes a batch whose rows hold one or several sequences.
 
-        Args:
-            input_ids: int [B, L], the token ids.
-            token_type_ids: int [B, L], the token types: 0 for the first segment, 1 for the second.
-            position_ids: int [B, L], the position of each token in its sequence, counted from 0.
-            sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
-                0 for padding.
-            sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
-            dropout_rows: int [B], the indices of the rows in the global batch, on which the
-                dropout masks of the rows depend; None: no dropout is applied.
-            output_hidden_states: whether to also return "hidden_states".
+        `input_ids` are the token ids, int [B, L]; the other arrays are as in `base_head.Rows`.
 
-        Returns:
-            A dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if there is a pooler;
-            and "hidden_states" [layers + 1, B, L, D], the embeddings and the outputs of the layers.
+        Returns a dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if there is a
+        pooler; and, if `output_hidden_states` is set, "hidden_states" [layers + 1, B, L, D], the
+        embeddings and the outputs of the layers.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(

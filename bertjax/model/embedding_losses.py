@@ -141,11 +141,8 @@ def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
 def similarity_sums(outputs: Arrays, batch: Arrays, *, matryoshka: Sizes = ()) -> Sums:
     """Sums the squared differences of cosines and scores (Reimers and Gurevych 2019, 3).
 
-    For each size in `matryoshka`, the same loss of the first `size` dimensions is added.
-
-    Args:
-        outputs: sentence_embedding float [B, K, D], of which two consecutive ones are a pair.
-        batch: labels float [B, K/2], the scores, between 0 and 1; label_weights float [B, K/2].
+    The outputs are sentence_embedding float [B, K, D], of which two consecutive ones are a pair,
+    and the batch has labels float [B, K/2], the scores, between 0 and 1, and label_weights alike.
     """
     weights = batch["label_weights"]
     vectors = outputs["sentence_embedding"]
@@ -197,11 +194,9 @@ def distilled_sums(
 
     The loss is `soft_targets_loss` over the positive and the hard negatives of an anchor (Lin et
     al. 2020), or `margin_loss` if the temperature is None. With `matryoshka`, the vectors of all
-    sizes are divided by their lengths first.
-
-    Args:
-        outputs: sentence_embedding float [B, K, D], of which C consecutive ones are an example.
-        batch: labels float [B, K/C, C - 1], the scores; label_weights float [B, K/C].
+    sizes are divided by their lengths first. The outputs are sentence_embedding float [B, K, D], of
+    which C consecutive ones are an example, and the batch has labels float [B, K/C, C - 1], the
+    scores, and label_weights float [B, K/C].
     """
     weights = batch["label_weights"]
     teacher = batch["labels"]

@@ -120,12 +120,10 @@ class Encoder(nn.Module):
 
     The module scans over groups of layers. In BERT, each layer is a group of its own. In ALBERT,
     the layers of a group share their parameters (Lan et al. 2019, 3.1), and an inner scan runs over
-    the layers of a group. The attributes do not affect the parameters, and change outputs by
-    rounding errors only.
+    the layers of a group.
 
     Attributes:
-        unroll: the unroll factor of the scan: a larger factor takes longer to compile and has less
-            loop overhead.
+        unroll: the unroll factor of the scan.
         remat: a key of `REMAT_POLICIES`, which determines what the backward pass recomputes.
         attention_kernel: the `kernel` of `SelfAttention`.
     """

@@ -164,15 +164,11 @@ class DiscriminatorHead(nn.Module):
 class BertForReplacedTokenDetection(TokenHead):
     """Tells of each token whether it was replaced (Clark et al. 2020, 2): logits [B, L].
 
-    In pretraining, a generator, a smaller masked LM, replaces the masked tokens by samples of its
-    predictions, and both are trained; see `RtdConfig`. The outputs then also have the
+    In pretraining, a generator, a smaller masked LM with the config `generator_config`, replaces
+    the masked tokens by samples of its predictions, and both are trained; `sharing` and the weight
+    of the discriminator's loss are as in `RtdConfig`. The outputs then also have the
     "prediction_logits" [B, P, V] of the generator, and "replaced", float [B, L], 1 for each token
     that differs from the original one.
-
-    Attributes:
-        generator_config: the config of the generator; None: there is no generator.
-        sharing: what the embeddings of both have in common, as in `RtdConfig`.
-        loss_weight: the weight of the loss of the discriminator.
     """
 
     generator_config: BertConfig | None = None

@@ -119,14 +119,9 @@ def _log_buckets(differences: np.ndarray, buckets: int, longest: int) -> np.ndar
 def relative_scores(x: jax.Array, positions: jax.Array, rows: np.ndarray) -> jax.Array:
     """Computes the scores of contents for relative positions.
 
-    Args:
-        x: the contents of the tokens, [B, L, N, H].
-        positions: projected relative embeddings, [R, N, H].
-        rows: int [2 L - 1], the row of `positions` for each difference, from -(L - 1) to L - 1, of
-            the place of another token minus the place of the token.
-
-    Returns:
-        [B, N, L, L]: the score of each token for the position of each other token.
+    x [B, L, N, H] are the contents of the tokens, and `positions` [R, N, H] projected relative
+    embeddings, of which `rows` int [2 L - 1] are those of the differences, from -(L - 1) to L - 1,
+    of the place of another token minus the place of the token. Returns [B, N, L, L].
     """
     batch, length, heads, size = x.shape
     by_head = x.transpose(2, 0, 1, 3)

@@ -30,16 +30,13 @@ def pooled(
     """Pools the hidden states of each of the K sequences of a row (Reimers and Gurevych 2019, 3).
 
     The hidden states x are float [B, L, D]; `sequence_ids` and `sequence_starts` are as in
-    `Rows`. The result is float32 [B, K, D]; the vectors of unused entries of a row have no meaning,
-    but are finite.
+    `Rows`. The result is float32 [B, K, D], also for unused entries of a row.
 
-    Args:
-        pooling: "mean" over all tokens of a sequence; "mean_sqrt_len_tokens", their sum divided by
-            the square root of their number; "weightedmean", where the n-th token has the weight n
-            (Muennighoff 2022); "max" of each dimension; the hidden state of the first token
-            ("cls") or of the last one ("lasttoken"). Several, joined by "+", are concatenated.
-        skipped: int [B, K], the number of first tokens of each sequence that are left out, but
-            count for "weightedmean"; None: 0.
+    `pooling` is "mean" over all tokens of a sequence; "mean_sqrt_len_tokens", their sum divided by
+    the square root of their number; "weightedmean", where the n-th token has the weight n
+    (Muennighoff 2022); "max" of each dimension; the hidden state of the first token ("cls") or of
+    the last one ("lasttoken"). Several, joined by "+", are concatenated. `skipped` int [B, K] are
+    first tokens of each sequence that are left out, but count for "weightedmean"; None: 0.
     """
     x = x.astype(jnp.float32)
     firsts = sequence_starts if skipped is None else sequence_starts + skipped

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.files import brief, naming_read_errors
 from bertjax.config import FinetuneConfig, PretrainConfig, RtdConfig
@@ -28,6 +27,7 @@ from bertjax.inference.embedder import following
 from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.inference.saved_task import check_class_ids, with_task
 from bertjax.model import HEADS
+from bertjax.model.recipe import flattened, nested
 from bertjax.record.predictions import selected_by, splits_of
 from bertjax.tasks import Task, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
@@ -431,9 +431,9 @@ def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
 
     The returned model equals the model that is loaded from the same checkpoint with `seed`.
     """
-    flat: Any = flatten_dict(loaded.params, sep="/")
+    flat = flattened(loaded.params)
     paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
-    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
+    params = nested({**flat, **fresh(loaded.model, paths, seed)})
     return loaded._replace(params=params)
 
 

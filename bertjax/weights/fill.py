@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.files import MAX_MESSAGE, listed
 from bertjax.model import BertConfig, BertWithHead
+from bertjax.model.recipe import flattened, nested
 from bertjax.weights import names
 
 
@@ -42,7 +42,7 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
 @functools.lru_cache(maxsize=64)  # tracing takes longer than reading the weights of a small model
 def _param_shapes(model: BertWithHead) -> dict[str, Any]:
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
-    flat: Any = flatten_dict(tree, sep="/")
+    flat = flattened(tree)
     return flat
 
 
@@ -64,7 +64,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
-        flat: Any = flatten_dict(_init(model, key), sep="/")
+        flat = flattened(_init(model, key))
         return {path: flat[path] for path in sorted(paths)}
 
     return jax.device_get(init(jax.random.key(seed)))
@@ -79,7 +79,7 @@ def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) 
     if not lacking:
         return params
     paths = frozenset(path for path in param_shapes(model) if path.partition("/")[0] in lacking)
-    return params | unflatten_dict(fresh(model, paths, seed), sep="/")
+    return params | nested(fresh(model, paths, seed))
 
 
 def fill(
@@ -134,7 +134,7 @@ def fill(
         )
     names.set_unused_layers(filled, wanted)
     filled |= {**known, **fresh(model, lacking, seed)}
-    return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
+    return Filled(nested(filled), absent, sorted(unused))
 
 
 def _assigned(
@@ -171,13 +171,19 @@ def _are_foreign(unexpected: list[str], located: Mapping[str, list[names.Target]
     return beginnings.isdisjoint(name.partition(".")[0] for name in unexpected)
 
 
-def _misfit(where: str, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
-    room = (MAX_MESSAGE - 90 - len(where)) // 3
-    lists = [listed(names, max(room, 40)) for names in (missing, unexpected, wrong)]
+def _misfit(where: str, *problems: list[str]) -> str:
+    room = MAX_MESSAGE - 90 - len(where)
+    texts = [""] * len(problems)
+    # Characters that short lists do not need are left to the longer lists.
+    shortest_first = sorted(enumerate(problems), key=lambda item: sum(map(len, item[1])))
+    for taken, (index, tensors) in enumerate(shortest_first):
+        share = room // (len(problems) - taken)
+        texts[index] = listed(tensors, max(share, 40))
+        room -= len(texts[index])
     return (
-        "{} does not fit the model. Missing: {}. Unexpected: {}. Wrong: {}. Give all files of one "
-        "model."
-    ).format(where, *lists)
+        f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
+        f"{texts[2]}. Give all files of one model."
+    )
 
 
 def _check_layers(

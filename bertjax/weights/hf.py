@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import safetensors
-from flax.traverse_util import flatten_dict
 
 import bertjax
 from bertjax.base.checksums import CHECKSUMS, find_damage, write_checksums
@@ -20,6 +19,7 @@ from bertjax.base.files import brief, is_file_name, listed, read_json
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.progress import BYTES, progress
 from bertjax.model import HEADS, BertConfig, TaggerConfig
+from bertjax.model.recipe import flattened
 from bertjax.tokenization import Tokenizer
 from bertjax.weights.families import architecture, config_to_hf
 from bertjax.weights.names import LazyTensors, to_hf
@@ -221,7 +221,7 @@ def write_safetensors(
     To save memory, one tensor at a time is converted and written; the safetensors library would
     need contiguous copies of all tensors at once.
     """
-    flat: Any = flatten_dict(dict(params), sep="/")
+    flat = flattened(dict(params))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, value in to_hf(flat, config):

@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from bertjax.base.files import brief, did_you_mean, listed
 from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
 from bertjax.model.heads import PRETRAINING_HEADS
+from bertjax.model.recipe import flattened, nested
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import (
@@ -40,8 +40,7 @@ class LoadedModel(NamedTuple):
         head: the name of the head in `bertjax.model.HEADS`.
         params: the parameters, a tree of numpy arrays (float32).
         tokenizer: the tokenizer; None only if the caller of `load_model` does not require one.
-        labels: the class names in `id2label` of the source's config; None: the config has none, or
-            their number is not the `num_labels` passed to `load_model`.
+        labels: the class names in `id2label` of the source's config; None: it has none that fit.
         absent: the parts of the model that the source lacks and that were initialised at random.
         unused: the parts of the source that the model does not have.
         source: the directory or checkpoint that the model was loaded from.
@@ -166,7 +165,7 @@ def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
     stored_size = source.config.get("vocab_size", size)
     config = dataclasses.replace(loaded.config, vocab_size=stored_size)
     model = HEADS[head](config, loaded.model.dtype)
-    encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
+    encoder = flattened({"bert": loaded.params["bert"]})
     tensors = {name: source.tensors[name] for name in head_tensors(source, config)}
     filled = fill(tensors, model, str(source.where), known=encoder)
     loaded = loaded._replace(model=model, head=head, **filled._asdict())
@@ -342,7 +341,7 @@ def with_tagger(
     model = FeatureTagger(
         base.config, base.dtype, base.unroll, base.remat, num_labels=num_labels, tagger=tagger
     )
-    known: Any = flatten_dict(encoder.params, sep="/")
+    known = flattened(encoder.params)
     filled = fill(tensors or {}, model, where, seed, known=known)
     filled = filled._replace(absent=encoder.absent + filled.absent)
     return encoder._replace(model=model, head="token_classification", **filled._asdict())
@@ -354,12 +353,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
     A tagger is a linear classifier, or a BiLSTM and a linear classifier, that tags words from
     hidden states of an encoder that was not trained with it; transformers loads only the encoder.
     `tagger.safetensors` has the names of `torch.nn.LSTM` and `torch.nn.Linear`. `description` is
-    the content of `task.json`, whose entry "tagger" holds the fields of a `TaggerConfig`.
-
-    Raises:
-        FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
-        ValueError: `tagger.safetensors` is damaged, or differs from `task.json`, or the entry
-            "tagger" is invalid.
+    the content of `task.json`, whose entry "tagger" holds the fields of a `TaggerConfig`. Raises
+    FileNotFoundError or ValueError if the two do not fit.
     """
     where = encoder.source.where
     described = description.get("tagger")
@@ -411,13 +406,13 @@ def student_params(
         ValueError: `layers` does not name one layer of the teacher for each layer of the student,
             or student and teacher do not fit. The message lists all differences.
     """
-    teacher_params: Any = flatten_dict(teacher.params, sep="/")
+    teacher_params = flattened(teacher.params)
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
     outside = [layer for layer in layers if not 0 <= layer < depth]
     if outside or len(layers) != model.config.num_hidden_layers:
         raise ValueError(
-            f"layers={tuple(layers)}: give one of the teacher's layers, 0 to {depth - 1}, for each "
-            f"of the {model.config.num_hidden_layers} layers of the student."
+            f"layers={tuple(layers)}: the teacher has the layers 0 to {depth - 1}; give one for "
+            f"each of the {model.config.num_hidden_layers} layers of the student."
         )
     problems = []
     for name in _SAME_FIELDS:
@@ -441,7 +436,7 @@ def student_params(
             "student the teacher's values."
         )
     lacking = frozenset(shapes.keys() - taken.keys())
-    params = unflatten_dict({**taken, **fresh(model, lacking, seed)}, sep="/")
+    params = nested({**taken, **fresh(model, lacking, seed)})
     return params, [*teacher.absent, *sorted(lacking)]
 
 
@@ -452,7 +447,7 @@ def _is_stacked(path: str) -> bool:
 def fingerprint(params: dict[str, Any]) -> str:
     """Returns the hexadecimal SHA-256 of all parameters and their paths, to identify a model."""
     digest = hashlib.sha256()
-    flat: Any = flatten_dict(params, sep="/")
+    flat = flattened(params)
     for path in sorted(flat):
         value = np.ascontiguousarray(flat[path])
         digest.update(f"{path} {value.dtype} {value.shape}\n".encode())
@@ -562,12 +557,12 @@ def _with_rows(
 ) -> LoadedModel:
     """Returns a model whose config field is `size`; `grow` maps (path, old rows) to new rows."""
     model = _resized(loaded.model, field, size)
-    flat: Any = flatten_dict(loaded.params, sep="/")
+    flat = flattened(loaded.params)
     for path, axis in _axes_of(loaded.model, field).items():
         rows = np.moveaxis(np.asarray(flat[path]), axis, 0)
         grown = np.moveaxis(grow(path, rows), 0, axis)
         flat[path] = np.ascontiguousarray(grown)
-    return loaded._replace(model=model, params=unflatten_dict(flat, sep="/"))
+    return loaded._replace(model=model, params=nested(flat))
 
 
 def _resized(model: BertWithHead, field: str, size: int) -> BertWithHead:

@@ -16,12 +16,12 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 import jax
 import numpy as np
 import safetensors.numpy
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.base.checked import Checked, Count, read_fields
 from bertjax.base.files import brief, did_you_mean, listed, naming_read_errors, read_json
 from bertjax.config.model import Pooling
 from bertjax.model import BertConfig, BertWithHead
+from bertjax.model.recipe import flattened, nested
 from bertjax.model.sentence_embedding import (
     ACTIVATIONS,
     BertForSentenceEmbedding,
@@ -226,7 +226,7 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         include_prompt=include_prompt,
         after_pooling=tuple(module for _, module in modules),
         folders=tuple(folder for folder, _ in modules),
-        params={"modules": unflatten_dict(params, sep="/")} if params else {},
+        params={"modules": nested(params)} if params else {},
         normalize=len(modules) < count,
         max_length=settings.max_seq_length,
         lower_case=bool(settings.do_lower_case),
@@ -583,7 +583,7 @@ def module_weights(
     modules: Sequence[SentenceModule], folders: Sequence[str], params: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """Returns {path: content} of the safetensors files of modules, from a model's parameters."""
-    flat: Any = flatten_dict(params.get("modules", {}), sep="/")
+    flat = flattened(params.get("modules", {}))
     files = {}
     for index, (module, folder) in enumerate(zip(modules, folders, strict=False)):
         tensors = {}

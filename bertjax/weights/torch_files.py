@@ -292,13 +292,9 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     """Opens the state dict in a file of `torch.save`; each array is created on access.
 
     An array is a read-only view of the memory-mapped file if its data are aligned and in native
-    byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
-    to float32. The state dict is the pickled object itself, or an entry of it that is
-    called "state_dict", "model_state_dict", "state", "model", "module" or "net".
-
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: the file is damaged, or holds objects other than tensors and plain containers.
+    byte order, and a copy otherwise; bfloat16 is converted to float32. The state dict is the
+    pickled object itself, or an entry of it with a name of `_CONTAINERS`. Raises ValueError if the
+    file is damaged, or holds objects other than tensors and plain containers.
     """
     with open(path, "rb") as file:
         if not file.seek(0, 2):
