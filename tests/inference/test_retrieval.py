@@ -11,7 +11,7 @@ import pytest
 
 from bertjax import search as search_command
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.inference import passages, retrieval
+from bertjax.inference import retrieval
 from bertjax.inference.retrieval import Collection, beir_collection, search
 from bertjax.search import write_ranking
 from tests.lines import json_lines
@@ -453,8 +453,8 @@ def test_queries_must_have_texts(beir):
 
 
 def test_names_of_columns_are_read_in_any_case(beir):
-    expected = [x.whole for x in passages.read_passages(beir / "corpus.jsonl")]
+    expected = [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")]
     rows = json_lines(beir / "corpus.jsonl")
     rows = [{"_id": row["_id"], "Title": row["title"], "TEXT": row["text"]} for row in rows]
     write_rows(beir / "corpus.jsonl", rows)
-    assert [x.whole for x in passages.read_passages(beir / "corpus.jsonl")] == expected
+    assert [x.whole for x in retrieval.read_passages(beir / "corpus.jsonl")] == expected
