@@ -33,11 +33,8 @@ def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
     """Measures the training step of one phase; prints and returns speed, memory and other values.
 
     The keys are names such as "step_seconds" and "tokens_per_second". If `flags.json` is set, the
-    values are also written to this file as JSON.
-
-    Raises:
-        ValueError: the config has no phase with the index `flags.phase`, counted from 0, or the
-            config, the data and the devices are incompatible.
+    values are also written to this file as JSON. Raises ValueError if there is no such phase, or
+    the config, the data and the devices are incompatible.
     """
     from bertjax.base.outputs import check_paths
     from bertjax.train.throughput import measure

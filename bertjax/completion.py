@@ -44,11 +44,8 @@ def run(config: CompletionConfig) -> None:
 def completion_script(shell: str) -> str:
     """Returns the script for `shell`, which is "bash", "zsh" or "fish".
 
-    The modules of all commands are imported, and their `parse` tells the flags.
-
-    Raises:
-        TypeError: the function `parse` of a command does not pass its `argv` to `command_line`, so
-            that its flags are unknown.
+    The modules of all commands are imported, and their `parse` tells the flags; errors are those of
+    `declared`.
     """
     from bertjax.__main__ import COMMANDS
 
@@ -76,8 +73,7 @@ def completion_script(shell: str) -> str:
 def declared(command: str) -> Sequence[command_line.Box]:
     """Returns the boxes of all flags of `command`.
 
-    Raises:
-        TypeError: as in `completion_script`.
+    Raises TypeError if its function `parse` does not pass its `argv` to `command_line`.
     """
     try:
         importlib.import_module(f"bertjax.{command}").parse(command_line.DECLARED_ONLY)

@@ -146,10 +146,8 @@ def verify(model: "Pretrained", written: Path) -> None:
 
     A model in the TF1 format is compared by a temporary copy in Hugging Face's format.
 
-    Raises:
-        ValueError: an output differs by more than 1e-4, or transformers' tokenizer in `written`, or
-            in the directory that `model` was loaded from, gives other ids or token types.
-        ImportError: the extra `parity` is not installed.
+    Raises ValueError if an output differs by more than 1e-4, or the tokenizer of transformers, in
+    `written` or where `model` was loaded from, gives other ids or token types.
     """
     import numpy as np
 
@@ -201,10 +199,7 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
     """Returns {output name: largest absolute difference from PyTorch's model} on `SENTENCES`.
 
-    The outputs at padding tokens are not compared.
-
-    Raises:
-        ImportError: torch or transformers is not installed.
+    The outputs at padding tokens are not compared. Raises ImportError without the extra `parity`.
     """
     import numpy as np
 

@@ -42,9 +42,7 @@ class EmbedConfig(VectorConfig):
 def run(config: EmbedConfig) -> None:
     """Writes the vectors of the texts of `config.input` to `config.output`, in their order.
 
-    Raises:
-        ValueError: the input cannot be read, or a flag does not fit the model.
-        FileNotFoundError: there is no model or no input.
+    Raises FileNotFoundError, and ValueError if the input or a flag does not fit the model.
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command

@@ -42,9 +42,8 @@ class FillMaskConfig:
 def run(config: FillMaskConfig) -> None:
     """Prints the most probable tokens for each mask of `config.text`; writes the page, if any.
 
-    Raises:
-        ValueError: the text has no mask or is too long, or the model has no masked LM head.
-        FileNotFoundError: there is no model at `config.model`.
+    Raises FileNotFoundError, and ValueError if the text has no mask or is too long, or the model
+    has no masked LM head.
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command

@@ -219,10 +219,7 @@ def _warning(overlap: "TrainingOverlap") -> str:
 def predict_task(config: PredictConfig, model: "Pretrained") -> None:
     """Predicts all splits of a benchmark task except train; writes predictions, prints metrics.
 
-    Raises:
-        ValueError: the task is unknown or reads the user's own files, or the model has another head
-            or other labels than the task.
-        FileNotFoundError: the data of the task does not exist.
+    Raises ValueError if the task does not fit the model, and FileNotFoundError without its data.
     """
     from bertjax.base.outputs import check_replaceable
     from bertjax.config.task_options import OfficialOptions
@@ -254,10 +251,7 @@ def predict_task(config: PredictConfig, model: "Pretrained") -> None:
 def run(config: PredictConfig) -> None:
     """Predicts the examples that the config names; prints or writes their predictions.
 
-    Raises:
-        ValueError: the model has no task, the input cannot be read, or a flag has a value that the
-            model or the input does not support.
-        FileNotFoundError: there is no model or no input.
+    Raises FileNotFoundError, and ValueError if the input or a flag does not fit the model.
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command

@@ -112,11 +112,7 @@ def next_commands(config: QuickstartConfig) -> list[tuple[str, list[str]]]:
 
 
 def run(config: QuickstartConfig) -> int:
-    """Runs all steps and the checks; returns 0, or the exit status of what failed.
-
-    Raises:
-        OSError: the output folder cannot be written.
-    """
+    """Runs all steps and the checks; returns 0, or the exit status of what failed."""
     from bertjax.base.outputs import check_paths
 
     started = time.monotonic()

@@ -28,10 +28,8 @@ class ReportConfig:
 def run(config: ReportConfig) -> None:
     """Writes the report of `config.runs`.
 
-    Raises:
-        FileNotFoundError: there is no run in one of the folders.
-        OSError: a bucket cannot be read, or the page cannot be written.
-        ValueError: no run is given, or a run has logged no metrics yet.
+    Raises FileNotFoundError if there is no run in one of the folders, OSError if a bucket cannot be
+    read, and ValueError if no run is given, or one has logged no metrics yet.
     """
     from bertjax.base.files import write_text
     from bertjax.base.outputs import check_paths

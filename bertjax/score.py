@@ -63,10 +63,8 @@ class ScoreConfig:
 def score(config: ScoreConfig) -> dict[str, float]:
     """Computes the official metrics of the task; returns {name: value} as fractions, not percent.
 
-    Raises:
-        ValueError: a file has the wrong format, or the predictions are not for the examples of
-            `config.gold`, the file with the correct answers.
-        FileNotFoundError: a file that `config` names does not exist.
+    Raises FileNotFoundError, and ValueError if a file has the wrong format, or the predictions are
+    not for the examples of `config.gold`, the file with the correct answers.
     """
     from bertjax.tasks import TASKS
 

@@ -85,10 +85,8 @@ def run(config: SearchConfig) -> None:
 
     The metrics, nDCG@10, MRR@10 and recall@100, are printed as JSON if there are judgements.
 
-    Raises:
-        ValueError: a file cannot be read, ids do not fit, or the model has another similarity than
-            cosines and dot products.
-        FileNotFoundError: there is no model or no file.
+    Raises FileNotFoundError, and ValueError if files or ids do not fit, or the model has another
+    similarity than cosines and dot products.
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command

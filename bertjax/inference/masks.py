@@ -27,11 +27,8 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     """Predicts the `top_k` most probable tokens for each mask token in `text`.
 
     The mask token depends on the model's tokenizer: [MASK] for BERT, `<mask>` for RoBERTa. Returns
-    a list of (token, probability), most probable first, for each mask token.
-
-    Raises:
-        ValueError: `text` is not one text, has no mask token or does not fit, as in `encoded`, or
-            the model has no masked LM head, or `top_k` is below 1.
+    a list of (token, probability), most probable first, for each mask token. Raises ValueError if
+    `text` is not one text with a mask that fits, or the model has no masked LM head.
     """
     if not isinstance(text, str):
         raise ValueError(f"text is {brief(repr(text), 60)}: fill_mask takes one text at a time.")

@@ -69,10 +69,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
 
     The content is {} if the model directory has no `task.json`, or if the file describes a head
     other than the loaded one. A `FeatureTagger`, a token classifier trained on hidden states of the
-    frozen encoder, replaces the head of the returned model.
-
-    Raises:
-        ValueError: no task uses the head of the model.
+    frozen encoder, replaces the head of the returned model. Raises ValueError as `saved_task` does.
     """
     where, usage = loaded.source.where, loaded.source.usage
     description = description_of(loaded)

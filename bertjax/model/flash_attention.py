@@ -1,8 +1,7 @@
 """Flash attention (Dao et al. 2022) with the dropout of `model.dropout`, for GPUs and TPUs.
 
-For the backward pass, the Pallas kernels keep only the output and one float32 number per query and
-head, so that memory grows linearly with the row length L. The backward pass recomputes the
-probabilities and the dropout mask.
+For the backward pass, which recomputes the probabilities and the dropout mask, the Pallas kernels
+keep only the output and one float32 number per query and head.
 
 The kernels are written for two compilers, Triton (GPUs) and Mosaic (TPUs). Both support arrays with
 two axes, whose sizes Triton wants to be powers of two. A number per query is stored as a row
@@ -388,8 +387,7 @@ def flash_attention_on_device(
             is that of attention to whole rows.
         heads: the number of heads of the model; None: N.
         rate: the rate of the dropout of the probabilities.
-        platform: the platform for whose compiler the kernels are written; None: the platform of the
-            current mesh or, without one, of jax's default device.
+        platform: the platform for whose compiler the kernels are written; None: the current one.
         interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
     """
     length = query.shape[1]

@@ -50,9 +50,8 @@ def merged(
     Returns the tensors and `config`, the config.json of the base model, with the class that the
     adapter was trained with, and without the names of classes if the adapter has others.
 
-    Raises:
-        FileNotFoundError: there is no file of weights.
-        ValueError: the adapter is not one of LoRA that can be merged, or does not fit the model.
+    Raises FileNotFoundError if there are no weights, and ValueError if the adapter is not one of
+    LoRA that can be merged, or does not fit the model.
     """
     settings = read_settings(folder)
     model_type = config.get("model_type", "bert")

@@ -38,8 +38,6 @@ _SMALL_FILES = [
 class Usage(NamedTuple):
     """How a model is used, according to files beside its weights, which are read when it is opened.
 
-    If a file is damaged, `result()` raises the error, so that the rest of the model can be used.
-
     Attributes:
         description: the content of `task.json`; {} if there is none.
         modules: the modules of sentence-transformers; None if there are none.
@@ -95,11 +93,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
     `bertjax:NAME` is a model that comes with bertjax, such as `bertjax:tiny`. If `path` is a file
     `.bin` or `.safetensors`, the weights are read from this file, and all else from its directory.
-
-    Raises:
-        FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
-            model has no tokenizer although one is required.
-        ValueError: a file of the model is damaged, or a link to a place outside of its directory.
+    Raises FileNotFoundError if there is no model, or no tokenizer although one is required, and
+    ValueError if a file is damaged, or a link to a place outside of its directory.
     """
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise ValueError(
