@@ -107,7 +107,8 @@ def config_from(
 
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
     """Returns the advice to set the field with the most similar name, maybe of a nested config."""
-    last, hints = name.rsplit(".", 1)[-1], get_type_hints(config_class)
+    last = name.rsplit(".", 1)[-1]
+    hints = get_type_hints(config_class)
     nested = {
         inner.name: field.name
         for field in dataclasses.fields(config_class)
@@ -147,7 +148,8 @@ def _config_folder() -> Path:
 def _find_config_file(path: str, config_class: type[Any]) -> Path:
     if Path(path).is_file():
         return Path(path)
-    folder, names = _config_folder(), config_names(config_class)
+    folder = _config_folder()
+    names = config_names(config_class)
     if path in names:
         return folder / _FOLDERS[config_class] / f"{path}.py"
     relative = Path(path).relative_to("configs") if path.startswith("configs/") else Path(path)

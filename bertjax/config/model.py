@@ -209,7 +209,8 @@ class BertConfig(Checked):
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}: change one of them."
             )
-        buckets, longest = self.position_buckets, self.max_relative_positions
+        buckets = self.position_buckets
+        longest = self.max_relative_positions
         if buckets == 1 or (buckets > 1 and 0 < longest <= buckets // 2 + 1):
             raise ValueError(
                 f"position_buckets={buckets} must be above 1, and max_relative_positions={longest} "

@@ -160,7 +160,8 @@ class Phase(Checked):
                 "with learning_rate_curve='continue'",
                 "the phase continues the learning-rate schedule",
             )
-        sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
+        sizes = self.warmup_batch_sizes
+        steps = self.batch_size_warmup_steps
         ascending = (0, *sizes, self.batch_size)
         if any(larger <= size for size, larger in itertools.pairwise(ascending)):
             raise ValueError(
@@ -181,7 +182,8 @@ class Phase(Checked):
         Each part is a `Phase` without batch-size warm-up, with its own `num_steps`, `batch_size`
         and `accumulation_steps`. A phase without batch-size warm-up is its only part.
         """
-        sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
+        sizes = self.warmup_batch_sizes
+        steps = self.batch_size_warmup_steps
         ends = [steps * i // len(sizes) for i in range(1, len(sizes) + 1)]
         counts = [end - start for start, end in itertools.pairwise((0, *ends))]
         rows = self.batch_size // self.accumulation_steps
@@ -210,11 +212,13 @@ class Phase(Checked):
         also has the batches beyond `num_steps`, which a run reads if rollbacks left out others.
         """
         stages = self.stages
-        start, row = 0, 0
+        start = 0
+        row = 0
         for stage in stages[:-1]:
             if batch < start + stage.num_steps:
                 break
-            start, row = start + stage.num_steps, row + stage.num_steps * stage.batch_size
+            start = start + stage.num_steps
+            row = row + stage.num_steps * stage.batch_size
         else:
             stage = stages[-1]
         left = start + stage.num_steps - batch
@@ -370,7 +374,8 @@ class PretrainConfig(TrainingConfig):
         if next_token and self.head == "rtd":
             raise ValueError("--head rtd replaces masked tokens: leave predict at 'masked'.")
         if next_token:
-            mode, reason = "with predict='next_token'", "it masks no tokens"
+            mode = "with predict='next_token'"
+            reason = "it masks no tokens"
             masking = ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
             self.refuse_set(masking, mode, reason)
             for phase in self.phases:
@@ -437,7 +442,8 @@ def model_at(
     theta = None
     trained = model.trained_positions or (0 if is_new else model.max_length)
     for phase in phases:
-        theta, end = phase.get("global_rope_theta"), end + phase["num_steps"]
+        theta = phase.get("global_rope_theta")
+        end = end + phase["num_steps"]
         trained = max(trained, phase.get("max_length", 0))
         if step <= end:
             break

@@ -19,7 +19,8 @@ from bertjax.tasks.task import Prediction, Task
 BINS = 15
 # Temperatures outside are not searched: where every held-out prediction is right, the likelihood
 # rises with the logits without end.
-LOWEST, HIGHEST = 0.1, 100.0
+LOWEST = 0.1
+HIGHEST = 100.0
 _SMALLEST = 1e-300
 
 
@@ -107,7 +108,8 @@ def calibrate(logits: np.ndarray, labels: np.ndarray, second: np.ndarray) -> Cal
     whether an example belongs to the second half.
     """
     halves = [second, ~second]
-    after, temperatures = np.empty_like(logits), []
+    after = np.empty_like(logits)
+    temperatures = []
     if all(half.any() for half in halves):
         for half in halves:
             temperatures.append(fit_temperature(logits[half], labels[half]))
@@ -194,7 +196,8 @@ class HeldOutProbabilities:
 
     def thresholds(self) -> Thresholds:
         """Chooses the thresholds of the collected examples, of which there must be at least one."""
-        p, second = np.array(self._rows), np.array(self._second)
+        p = np.array(self._rows)
+        second = np.array(self._second)
         labels = np.array([[name in known for name in self._labels] for known in self._known])
         after = np.empty_like(labels)
         for half in (second, ~second):

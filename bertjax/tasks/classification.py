@@ -446,7 +446,8 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
             "another column holds the targets, name it with --label_column."
         )
     with np.errstate(all="ignore"):
-        mean, std = float(targets.mean()), float(targets.std())
+        mean = float(targets.mean())
+        std = float(targets.std())
         exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
     if not exact:
         raise ValueError(

@@ -448,10 +448,13 @@ def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
 
 def _check_loss(kind: Any, data: OwnDataset, options: EmbedOptions) -> None:
     """Raises ValueError if the loss does not fit the columns, or an option the loss."""
-    columns, loss = data.columns, options.loss or kind.objectives[0]
-    what = f"scores of pairs ({columns.label!r})" if columns.label else "no scores"
-    what += " of a teacher" * (taught := kind is DistilledTask)
-    if loss not in kind.objectives or (taught and not columns.scores):
+    columns = data.columns
+    loss = options.loss or kind.objectives[0]
+    lacks_scores = kind is DistilledTask and not columns.scores
+    if loss not in kind.objectives or lacks_scores:
+        what = "no scores of a teacher" if lacks_scores else "no scores"
+        if columns.label:
+            what = f"scores of pairs ({columns.label!r})"
         raise ValueError(
             f"--loss {loss}: {data.path('train')} has {what}: similarity and cosent take scores "
             "of pairs, margin and kl those of a teacher (--score_columns). Choose another."

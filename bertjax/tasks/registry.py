@@ -44,7 +44,8 @@ def with_task_options(config: FinetuneConfig) -> FinetuneConfig:
         ValueError: there is no such task, or the options are those of another one.
     """
     task = check_task(config.task, GLUE_TASK)
-    options, own = config.options, options_class(task)
+    options = config.options
+    own = options_class(task)
     if type(options) is TaskOptions:
         options = own()
     if type(options) is not own:
@@ -101,7 +102,8 @@ def _changed(options: TaskOptions) -> dict[str, Any]:
 
 def all_options() -> list[Box]:
     """Returns the options of all tasks, each once."""
-    boxes, seen = [], set()
+    boxes = []
+    seen = set()
     for task in (*TASKS, GLUE_TASK):
         own = options_class(task)
         names = _names(own) - seen

@@ -36,7 +36,8 @@ PLACEHOLDERS = frozenset("-100 -1 _ - * ? -X- UNK [UNK] <unk> nan NaN N/A".split
 _MARKS = dict(zip("BIMELSUW", "BIIEESSS", strict=True))
 _SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
 _SCHEMES |= {"IOBES and BILOU": "BIESLU"}
-_USUAL, _BARE = "(?P<mark>[A-Z])-(?P<type>.+)", "(?P<mark>[A-Z])(?P<type>)"
+_USUAL = "(?P<mark>[A-Z])-(?P<type>.+)"
+_BARE = "(?P<mark>[A-Z])(?P<type>)"
 # {layout of a tag: what the name of its scheme ends with}
 _LAYOUTS = {
     _USUAL: "",

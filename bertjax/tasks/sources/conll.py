@@ -242,7 +242,9 @@ def _as_written(
 ) -> Iterator[Example]:
     """Reads the sentences of a CoNLL file as `read_conll` does, without converting the tags."""
     layout = find_layout(path, columns)
-    width, word, tag = layout.width, layout.words, layout.tags
+    width = layout.width
+    word = layout.words
+    tag = layout.tags
     if word or tag not in (None, width - 1):
         used = str(word + 1) if tag is None else f"{word + 1} and {tag + 1}"
         counts.add(f"files of {width} columns, of which {used} are read", str(path))
@@ -333,7 +335,8 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
         raise ValueError(
             f"--gold and --predictions are the same file, {gold}: give two different files."
         )
-    golds, answers = [], []
+    golds = []
+    answers = []
     for expected, answer in itertools.zip_longest(_last_tags(gold), _last_tags(predictions)):
         if expected is None or answer is None:
             shorter = gold if expected is None else predictions

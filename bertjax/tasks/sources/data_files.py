@@ -81,7 +81,9 @@ def check_exists(path: Path) -> None:
 
 
 # What `save_to_disk` of `datasets` writes beside the files of a dataset, and beside its splits.
-DATASET_STATE, DATASET_INFO, DATASET_SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+DATASET_STATE = "state.json"
+DATASET_INFO = "dataset_info.json"
+DATASET_SPLITS = "dataset_dict.json"
 
 
 def saved_files(folder: Path) -> list[Path]:
@@ -165,7 +167,8 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        code, where = ord(text[error.start]), row_name(path, row)
+        code = ord(text[error.start])
+        where = row_name(path, row)
         if not 0xDC80 <= code <= 0xDCFF:
             before = ascii(text[max(0, error.start - 20) : error.end])
             raise ValueError(

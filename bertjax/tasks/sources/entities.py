@@ -105,7 +105,8 @@ def _text_example(id: str, row: Row, text: str, label: Any) -> Example:
     words = split_words(text)
     if not words:
         raise row.error(f"the text {shorten(text)} has no words; remove the row.")
-    tags, cut = None, ()
+    tags = None
+    cut = ()
     if label is not None:
         tags, cut = _tags(row, words, _spans(row, text, label))
     return Example(
@@ -213,8 +214,10 @@ def _tags(
     An entity has all words with any of its characters. Two entities in a word raise ValueError,
     because one of them would be lost or cut.
     """
-    tags, cut = ["O"] * len(words), []
-    starts, ends = [word.start for word in words], [word.end for word in words]
+    tags = ["O"] * len(words)
+    cut = []
+    starts = [word.start for word in words]
+    ends = [word.end for word in words]
     free = 0  # the words before it are tagged or passed
     for start, end, kind in spans:
         first = bisect.bisect_right(ends, start)

@@ -241,7 +241,8 @@ def _read_dataset_row(spec: GlueSpec, row: DatasetRow) -> Example:
 SUBMISSION = "submission.zip"
 HEADER = ("index", "prediction")
 # The server accepts only STS-B scores in the range of the gold scores.
-LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
+LOWEST_SCORE = 0.0
+HIGHEST_SCORE = 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
@@ -662,7 +663,9 @@ def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
     """
     if data_dir is None:
         return list(GLUE_NAMES), {}
-    folder, present, missing = Path(data_dir).expanduser(), [], {}
+    folder = Path(data_dir).expanduser()
+    present = []
+    missing = {}
     for name in GLUE_NAMES:
         spec = GLUE[name]
         try:

@@ -41,7 +41,8 @@ def _examples(path: Path) -> Iterator[Example]:
             f"{brief(', '.join(table.columns))}. Restore the official file."
         )
     for count, (number, row) in enumerate(table.rows()):
-        where, label = row_name(path, number), row.get("label", "")
+        where = row_name(path, number)
+        label = row.get("label", "")
         if label not in ("", "0", "1", "2", "3"):
             raise ValueError(
                 f"{where}: label {brief(label, 60)!r} is none of the endings 0, 1, 2, 3. Restore "

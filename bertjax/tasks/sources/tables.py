@@ -418,9 +418,11 @@ class Row(NamedTuple):
             state = f"{value}, a missing value of SQL"
         elif not value.isspace() and value:
             state = f"{value!a}, which shows nothing"
-        what, remedy = "the text", "fill it or remove the row"
+        what = "the text"
+        remedy = "fill it or remove the row"
         if entry:
-            what, remedy = f"entry {entry} of the list", "remove it, and its tag, if any"
+            what = f"entry {entry} of the list"
+            remedy = "remove it, and its tag, if any"
         raise self.error(f"{what} in {brief(column, 60)!r} is {brief(state, 60)}; {remedy}.")
 
     def name(self, value: Any) -> str:

@@ -102,7 +102,8 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
                             f"{path}: element {number} of the array is not JSON, or has more than "
                             f"{MAX_LINE:,} characters ({brief(error)}): correct the file."
                         ) from error
-                    buffer, size = buffer[at:] + more, 2 * size
+                    buffer = buffer[at:] + more
+                    size = 2 * size
                     at = _SEPARATOR.match(buffer).end()  # pyright: ignore
             else:
                 return

@@ -81,7 +81,8 @@ _SCORE = re.compile("score|sim|relat|relev|grade|rating")
 BINARY = frozenset("0 1 true false yes no y n t f".split())
 # A column with more different values is no label, split or state.
 MOST_VALUES = 20
-_LISTS, _TEXTS = "lists", "lists of texts"
+_LISTS = "lists"
+_TEXTS = "lists of texts"
 
 # Why a column that is not read could change the meaning, and the remedy.
 _ROWS = "may say which rows to use: keep the rows that are meant in a file of their own"
@@ -157,7 +158,9 @@ class UnusedColumns:
     """
 
     def __init__(self, path: Path, kind: TableKind | None, columns: Columns, named: Columns):
-        self._path, self._kind, self._columns = path, kind, columns
+        self._path = path
+        self._kind = kind
+        self._columns = columns
         self._label = columns.label or ""
         self._is_named = self._label == named.label
         self._read = {*columns.named(), *columns.ignored} - {self._label}
@@ -205,7 +208,8 @@ class UnusedColumns:
 
     def _doubt(self, name: str) -> str:
         """Returns why a column could change the meaning, or ""."""
-        key, values = plain(name), self._values[name]
+        key = plain(name)
+        values = self._values[name]
         if name == self._label:
             return self._of_label(key, values)
         if name in self._obeyed:
@@ -247,7 +251,8 @@ class UnusedColumns:
 
     def _of_second_label(self, kind: TableKind, key: str, values: _Values, harmless: bool) -> str:
         """Returns why another column may be the label of a task with one label column, or ""."""
-        label, chosen = self._values.get(self._label), plain(self._label)
+        label = self._values.get(self._label)
+        chosen = plain(self._label)
         if label is None or not values.vary or values.sort == "free":
             return ""
         alike = values.sort == label.sort
