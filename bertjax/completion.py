@@ -84,7 +84,8 @@ def declared(command: str) -> Sequence[command_line.Box]:
 
 def _completed(field: StructFieldSpec, boxes: Sequence[command_line.Box]) -> StructFieldSpec:
     """Returns a field of a command with a short help text and the values to offer."""
-    field_type, default = field.type, field.default
+    field_type = field.type
+    default = field.default
     parts = get_args(field_type)
     if field.name == "shell":  # tyro completes the names of commands, and no other positionals
         nothing: Any = command_line.type_of_flags((), (), "all")
@@ -101,7 +102,8 @@ def _completed(field: StructFieldSpec, boxes: Sequence[command_line.Box]) -> Str
             str_from_instance=lambda value: [str(value)],
             choices=values,
         )
-        field_type, default = Annotated[str, spec], str(default)
+        field_type = Annotated[str, spec]
+        default = str(default)
     # The first clause of the first sentence.
     text = re.split(r"[.;:](?:\s|$)|\s\(", command_line.help_of(field), maxsplit=1)[0]
     return dataclasses.replace(field, type=field_type, default=default, helptext=text)

@@ -101,7 +101,8 @@ def run(config: ConvertConfig) -> None:
                 f"{config.src} has the head {loaded.head}, which Google's TF1 code lacks. "
                 "Use --to hf."
             )
-        config_json, vocab = loaded.config.to_dict(), loaded.tokenizer.tokens
+        config_json = loaded.config.to_dict()
+        vocab = loaded.tokenizer.tokens
         with progress.progress("writing the TF1 checkpoint"):
             save_tf1(config.dst, _google_tensors(loaded), config_json, vocab)
     print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
@@ -215,11 +216,14 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
         input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
     )
     # For a head that transformers lacks, `architecture` is the encoder, which may have a pooler.
-    theirs, head = architecture(model.config, model.head), model.head
+    theirs = architecture(model.config, model.head)
+    head = model.head
     has_class = head == "encoder" or not theirs.endswith("Model")
     has_class &= not (head == "masked_lm" and model.config.enhanced_mask_decoder)
     if model.head == "multiple_choice":  # one example, whose choices are the sentences
-        ids, mask, types = ids[None], mask[None], types[None]
+        ids = ids[None]
+        mask = mask[None]
+        types = types[None]
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model.config.type_vocab_size > 1:
         # Models with one token type ignore token types, and some have a tokenizer with two types.

@@ -215,8 +215,11 @@ class _Miner:
         vectors: np.ndarray,
         reranker: "Pretrained | None",
     ):
-        self._config, self._texts = config, texts
-        self._embed, self._vectors, self._reranker = embed, vectors, reranker
+        self._config = config
+        self._texts = texts
+        self._embed = embed
+        self._vectors = vectors
+        self._reranker = reranker
         most_positives = max(map(len, texts.positives.values()), default=0)
         needed = config.num_negatives
         if (config.margin, config.ratio, config.max_score) != (None, None, None):
@@ -272,7 +275,8 @@ class _Miner:
         query, positives, others = candidates
         indices = [*positives, *others]
         for row in reranker.rerank(query, [self._texts.texts[index] for index in indices]):
-            index, score = indices[row["index"]], row["score"]
+            index = indices[row["index"]]
+            score = row["score"]
             if not np.isfinite(score):
                 raise ValueError(f"{self._config.reranker} scores {query!r} with {score}.")
             scores = positives if index in positives else others
@@ -331,7 +335,8 @@ def passage_forms(title: str, text: str) -> list[int]:
 
     A title with which the text begins is left out in another form.
     """
-    title, text = folded(title), folded(text)
+    title = folded(title)
+    text = folded(text)
     forms = [text, text.removeprefix(title).lstrip(_BETWEEN) or text]
     return [*map(hash, forms), *(hash(title + sign + text) for sign in ("", *_BETWEEN))]
 

@@ -82,7 +82,8 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
             )
         _print_summary(metadata, directory)
         return metadata
-    tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
+    tokenizer = load_tokenizer(config.tokenizer)
+    corpus = _open_corpus(config)
     if corpus.note:
         print(corpus.note, flush=True)
     contents = prepared_dir.contents_of(corpus.files, directory)
@@ -258,7 +259,8 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
 def _print_unknown(metadata: "Metadata") -> None:
     """Warns if many tokens are unknown or, as an unknown token may be long, many characters."""
     counts = metadata.counts
-    unknown, characters = counts.get("unknown_tokens", 0), counts.get("unknown_characters", 0)
+    unknown = counts.get("unknown_tokens", 0)
+    characters = counts.get("unknown_characters", 0)
     tokens = sum(summary.text_tokens for summary in metadata.splits.values())
     share = characters / max(counts.get("characters", 0), characters, 1)
     if max(unknown / tokens, share) <= MANY_UNKNOWN:
@@ -298,7 +300,8 @@ def _print_pairs(metadata: "Metadata") -> None:
         train = splits["train"]
         mean = train.sentences / train.documents
         for length, content in train.lengths.items():
-            true, pairs = content.labels.get("0", 0), content.sequences
+            true = content.labels.get("0", 0)
+            pairs = content.sequences
             if pairs and (
                 mean < FEW_SENTENCES or not USUAL_PAIRS[0] <= true / pairs <= USUAL_PAIRS[1]
             ):

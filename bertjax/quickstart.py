@@ -30,7 +30,8 @@ SENTENCES = (
 )
 # How far the held-out loss must be below the unigram entropy, in nats, and the accuracy of
 # next-sentence prediction above the share of the larger class, in standard deviations.
-LEAST_GAIN, LEAST_SIGMA = 0.5, 3.0
+LEAST_GAIN = 0.5
+LEAST_SIGMA = 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,8 @@ def checks(out: Path) -> Iterator[Check]:
 
     with (out / "run" / "metrics.jsonl").open(encoding="utf-8") as file:
         last = [line for line in map(json.loads, file) if "eval/mlm_loss" in line][-1]
-    entropy, loss = last["eval/unigram_entropy"], last["eval/mlm_loss"]
+    entropy = last["eval/unigram_entropy"]
+    loss = last["eval/mlm_loss"]
     yield Check(
         f"held-out MLM loss {loss:.3f} nats, unigram entropy {entropy:.3f}: "
         f"{entropy - loss:.3f} below (at least {LEAST_GAIN})",

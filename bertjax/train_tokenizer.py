@@ -120,7 +120,9 @@ def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str
     extension = extend(old, texts, config.add, min_frequency=config.min_frequency, report=print)
     _save(extension.tokenizer, Path(config.output))
     print(*about_letters(old, sample), sep="\n")
-    entries, before, after = extension.entries, extension.tokens_before, extension.tokens_after
+    entries = extension.entries
+    before = extension.tokens_before
+    after = extension.tokens_after
     print(
         f"{len(entries):,} entries added to the {old.vocab_size:,} of {config.extend}: "
         f"{extension.tokenizer.vocab_size:,} entries written to {config.output}"

@@ -20,7 +20,8 @@ from bertjax.inference.pretrained import Pretrained
 from bertjax.tasks import Example
 
 # Integers that probabilities are stored as; 16 bits are used if the page stays small.
-LEVELS_16, LEVELS_8 = 65535, 255
+LEVELS_16 = 65535
+LEVELS_8 = 255
 # Up to this number of bytes, probabilities are compressed in 16 bits to see whether they fit.
 TRIED_BYTES = 32_000_000
 # A page must not exceed 5 MB, of which this number of bytes is for the attention.
@@ -232,7 +233,8 @@ def save_figure(figure: Any, path: Path) -> str:
     The suffix of `path`, .png, .svg or .pdf, is the format. Returns an empty string, or a sentence
     that names the characters of a .png or .pdf file which the fonts of matplotlib do not have.
     """
-    buffer, suffix = io.BytesIO(), path.suffix.lower()[1:]
+    buffer = io.BytesIO()
+    suffix = path.suffix.lower()[1:]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with _matplotlib().rc_context(STYLE), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

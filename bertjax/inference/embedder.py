@@ -113,7 +113,8 @@ class Embedder:
         self.truncated = 0
         # Called with the number of texts of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
-        self._limit, self._batch_size = longest, batch_size
+        self._limit = longest
+        self._batch_size = batch_size
         self._prompt = modules.prompt(prompt)
         self._tokenizer = loaded.tokenizer
         if modules.lower_case:
@@ -145,7 +146,8 @@ class Embedder:
         features = []
         for row in self._tokenizer.encode_prompts(prompted, self.max_length):
             self.truncated += len(row) >= self.max_length
-            ids, length = np.asarray(row, np.int32), len(row)
+            ids = np.asarray(row, np.int32)
+            length = len(row)
             features.append(Feature(ids, (length,), (self._skipped or length,), None))
         pieces = packed_pieces(
             features,
@@ -208,7 +210,8 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     """
     if not isinstance(task, EmbeddingTask):
         return task, loaded
-    usage, modules = loaded.source.usage, SentenceModules()
+    usage = loaded.source.usage
+    modules = SentenceModules()
     if not task.options.pooling:
         modules = usage.modules.result() or modules
     lengths = {}
@@ -401,7 +404,8 @@ def windows(texts: Iterable[str]) -> Iterator[list[str]]:
         characters += len(text)
         if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
             yield window
-            window, characters = [], 0
+            window = []
+            characters = 0
     if window:
         yield window
 

@@ -256,7 +256,8 @@ def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[st
     if not set(texts) <= set(names) or len(set(used)) < len(used):
         return columns
     free = set(names) - set(used)
-    label, id = columns.label, columns.id
+    label = columns.label
+    id = columns.id
     if not label and trained.get("label"):
         label = trained["label"] if trained["label"] in free else ""
     if not id and trained.get("id") in free:
@@ -278,7 +279,8 @@ def official_task(
     Raises ValueError if no benchmark task has this `name`, or it does not fit the model.
     """
     name = check_task(name)
-    definition, own = TASKS[name], model.task_with(max_length, doc_stride)
+    definition = TASKS[name]
+    own = model.task_with(max_length, doc_stride)
     if definition.own_files:
         raise ValueError(
             f"--task={name} has no official files: give your own with --input (in Python: data)."
@@ -314,7 +316,8 @@ class TrainingOverlap:
     """
 
     def __init__(self, model: Pretrained, input: str | Path):
-        self._model, self._input = model, Path(input)
+        self._model = model
+        self._input = Path(input)
         self.labelled = self.repeated = 0
         self.train, self.held_out = _training_of(model.where)
         self._known: set[bytes] | None = None

@@ -73,7 +73,8 @@ def word_probabilities(
     output at the position before counts.
     """
     tokenizer = loaded.tokenizer
-    count, width = rows.shape[1], positions.shape[1]
+    count = rows.shape[1]
+    width = positions.shape[1]
     length = length_bucket(count, loaded.config.max_length)
     smallest = 8 if len(rows) == 1 else 1
     padded_width = length_bucket(width, length, smallest=smallest)
@@ -194,7 +195,8 @@ def expected_words(
     first; {} without a trained masked LM head. At a token that is no mask, "actual" is the
     probability and the rank, from 1, of this token.
     """
-    tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
+    tokenizer = masked_lm.tokenizer
+    is_decoder = masked_lm.config.is_decoder
     if "predictions" in masked_lm.absent:
         return {}
     masks = [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id]
@@ -204,7 +206,8 @@ def expected_words(
     if not positions:
         return {}
     if is_decoder:
-        rows, places = np.array([ids], np.int32), np.array([positions])
+        rows = np.array([ids], np.int32)
+        places = np.array([positions])
     else:
         rows = np.tile(np.array(ids, np.int32), (len(positions), 1))
         places = np.array(positions)[:, None]

@@ -130,8 +130,11 @@ class Predictor:
         mesh: Mesh,
         batch_size: int | None = None,
     ):
-        self._task, self._tokenizer, self._max_length = task, tokenizer, max_length
-        self._labels, self._sequence_outputs = labels_of(task), model.sequence_outputs
+        self._task = task
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._labels = labels_of(task)
+        self._sequence_outputs = model.sequence_outputs
         self._rows = sharding.batch_sharding(mesh)
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         self._batch_size = batch_size
@@ -178,7 +181,8 @@ class Predictor:
         self, examples: Iterable[Example], report_problems: bool
     ) -> Iterator[list[tuple[Example, Sequence[Feature], str]]]:
         """Encodes examples; yields groups of (example, features, what is wrong with it or "")."""
-        groups, group = Groups(self._task, self._max_length), []
+        groups = Groups(self._task, self._max_length)
+        group = []
         for example in examples:
             features, problem = self._encode(example, report_problems)
             self.truncated.add(example, features)
@@ -396,7 +400,8 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
     """
     if not len(lengths):
         return np.zeros(0, int)
-    coarse, fine = set(), set()
+    coarse = set()
+    fine = set()
     for length in range(1, max(lengths) + 1):
         coarse.add(length_bucket(length, limit, smallest=smallest))
         fine.add(length_bucket(length, limit, smallest=smallest, steps=FINE_STEPS))
@@ -415,7 +420,8 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
         costs = best[:j] + cost_of_rows
         start[j] = costs.argmin()
         best[j] = costs.min()
-    chosen, j = np.zeros(count, int), count
+    chosen = np.zeros(count, int)
+    j = count
     while j:
         chosen[start[j] : j] = candidates[j - 1]
         j = int(start[j])
@@ -566,7 +572,8 @@ def _turned(keys: list[str], kernel: jax.Array, *, outputs_first: bool) -> jax.A
     """Moves the output axes of a kernel [*K, *N] to the front, or back."""
     two_inputs = keys[-3:-1] == ["attention", "output"]  # the others have one
     split = -1 if two_inputs == outputs_first else 1
-    first, second = kernel.shape[:split], kernel.shape[split:]
+    first = kernel.shape[:split]
+    second = kernel.shape[split:]
     matrix = kernel.reshape(math.prod(first), -1)
     return matrix.mT.reshape(*second, *first)
 

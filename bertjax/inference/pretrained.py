@@ -302,7 +302,8 @@ class Pretrained:
         end, a message on stderr says how many texts may have been truncated.
         """
         check("batch_size", batch_size, Count | None)
-        loaded, restored = self.loaded, self._restored[0]
+        loaded = self.loaded
+        restored = self._restored[0]
         predictor = Predictor(
             task,
             for_inference(restored.model),
@@ -346,7 +347,8 @@ class Pretrained:
         """Returns the task with the limits that `predict` describes; errors are as there."""
         check("max_length", max_length, int | None)
         check("doc_stride", doc_stride, Count | None)
-        where, task = self.loaded.source.where, self.task
+        where = self.loaded.source.where
+        task = self.task
         if doc_stride is not None:
             if not hasattr(task, "doc_stride"):
                 raise ValueError(
@@ -440,7 +442,8 @@ class Pretrained:
         loaded = self.loaded
         if "predictions" in self.model.parts:
             return loaded
-        head, encoder = self._masked_lm, {"bert": loaded.params["bert"]}
+        head = self._masked_lm
+        encoder = {"bert": loaded.params["bert"]}
         return head._replace(params=head.params | encoder, tokenizer=loaded.tokenizer)
 
     @functools.cached_property
@@ -458,11 +461,13 @@ class Pretrained:
 
         Returns (input_ids, attention_mask, token_type_ids), int32 [B, L] each.
         """
-        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
+        tokenizer = self.loaded.tokenizer
+        limit = self.loaded.max_length
         rows = [tokenizer.encode_prompt(*parts, max_length=limit) for parts in text_tuples(texts)]
         length = max((len(ids) for ids, _ in rows), default=1)
         ids = np.full((len(rows), length), tokenizer.pad_token_id, np.int32)
-        mask, types = np.zeros_like(ids), np.zeros_like(ids)
+        mask = np.zeros_like(ids)
+        types = np.zeros_like(ids)
         for i, (row, row_types) in enumerate(rows):
             used = slice(len(row))
             ids[i, used] = row
@@ -481,12 +486,15 @@ class Pretrained:
         Raises ValueError if `directory` holds the model itself, or files that bertjax did not
         write. If the disk is full, the previous content of `directory` remains.
         """
-        source, usage = self._loaded.source, self._loaded.source.usage
+        source = self._loaded.source
+        usage = self._loaded.source.usage
         keep_apart("the directory", directory, "model", source.where)
-        head, params = self.head, self.params
+        head = self.head
+        params = self.params
         if self._loaded.left_out:
             whole = with_masked_lm(self._loaded._replace(params=params), self._loaded.left_out)
-            head, params = whole.head, whole.params
+            head = whole.head
+            params = whole.params
             if "bert/pooler" in self.absent:
                 del params["bert"]["pooler"]
         files: dict[str, Any] = usage.sentence_files.result()

@@ -271,7 +271,8 @@ def _best_of_corpus(
 def _merged(queries: Any, passages: Any, best: Any, start: Any, cosine: bool) -> Any:
     """Returns the best scores and indices of those of earlier blocks and of a block of passages."""
     if cosine:
-        queries, passages = unit(queries), unit(passages)
+        queries = unit(queries)
+        passages = unit(passages)
     scores = jnp.matmul(queries, passages.T, precision="highest")
     numbers = start + jnp.arange(len(passages), dtype=jnp.int32)
     indices = jnp.broadcast_to(numbers, scores.shape)

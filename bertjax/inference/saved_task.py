@@ -71,9 +71,12 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     other than the loaded one. A `FeatureTagger`, a token classifier trained on hidden states of the
     frozen encoder, replaces the head of the returned model. Raises ValueError as `saved_task` does.
     """
-    where, usage = loaded.source.where, loaded.source.usage
+    where = loaded.source.where
+    usage = loaded.source.usage
     description = description_of(loaded)
-    length, activation, prompt = None, "", ""
+    length = None
+    activation = ""
+    prompt = ""
     if not description and usage.modules.value:
         length = usage.modules.value.max_length
     if loaded.head == RerankTask.head:

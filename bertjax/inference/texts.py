@@ -25,7 +25,8 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
     has_choices = isinstance(task, ChoiceTask)
     examples = []
     for index, (text, *others) in enumerate(text_tuples(texts, choices=has_choices)):
-        id, where = str(index), f"texts[{index}]"
+        id = str(index)
+        where = f"texts[{index}]"
         if has_choices:
             example = Example(id=id, where=where, text=text, choices=tuple(others))
         else:
@@ -68,7 +69,8 @@ def from_text(
 
 
 def _to_tag(task: TagTask, element: Any, index: int) -> Example:
-    id, where = str(index), f"texts[{index}]"
+    id = str(index)
+    where = f"texts[{index}]"
     if isinstance(element, str):
         return from_text(task, element, id=id, where=where)
     if not _are_texts(element) or not all(word.strip() for word in element):

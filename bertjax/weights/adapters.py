@@ -17,7 +17,8 @@ from bertjax.weights.families import FAMILIES, family_name
 from bertjax.weights.hf import open_weights
 from bertjax.weights.names import LazyTensors, find, to_hf
 
-SETTINGS, MATRICES = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
+SETTINGS = "adapter_config.json"
+MATRICES = ("adapter_model.safetensors", "adapter_model.bin")
 # Fields that are followed, and those that choose what is trained or its initial values, which the
 # tensors in the file tell; docs/weights.md gives the reasons.
 _KNOWN = set(

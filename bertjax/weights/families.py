@@ -177,7 +177,8 @@ def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
         values["classifier_dropout"] = 0.0
     for name in ("attention_output_dropout", "qa_dropout"):
         values.pop(name)
-    layers, period = values["num_hidden_layers"], values["global_attn_every_n_layers"]
+    layers = values["num_hidden_layers"]
+    period = values["global_attn_every_n_layers"]
     values["layer_types"] = _layer_types(layers, period)
     values["rope_parameters"] = {
         kind: {"rope_type": "default", "rope_theta": values[name]}
@@ -214,7 +215,8 @@ def _layer_types(layers: int, period: int) -> list[str]:
 def _period(values: Mapping[str, Any]) -> int:
     """Returns n, if layers 0, n, 2n, ... are the global ones."""
     period = values.get("global_attn_every_n_layers", _MODERNBERT_PERIOD)
-    layers, types = values.get("num_hidden_layers", _MODERNBERT_LAYERS), values.get("layer_types")
+    layers = values.get("num_hidden_layers", _MODERNBERT_LAYERS)
+    types = values.get("layer_types")
     if types is None:
         return period
     if not isinstance(types, list) or len(types) != layers:
@@ -263,7 +265,8 @@ def _read_mpnet(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_deberta(values: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"hidden_size": 1536, "num_attention_heads": 24, **values}
-    size, kinds = fields["hidden_size"], values.get("pos_att_type") or ()
+    size = fields["hidden_size"]
+    kinds = values.get("pos_att_type") or ()
     kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     fields["pos_att_type"] = tuple(kind.strip() for kind in kinds if kind.strip())
     has_norm = "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|")
@@ -628,7 +631,8 @@ class MissingHead(ValueError):
             f"A model of the family {config.model_type} cannot have the head {head!r}: use one of "
             f"{', '.join(heads_of(config))}."
         )
-        self.family, self.head = config.model_type, head
+        self.family = config.model_type
+        self.head = head
 
 
 def family_of(config: BertConfig) -> Family:

@@ -100,7 +100,8 @@ def fill(
     parameters that are not read. Raises ValueError, which says `where`, if tensors are missing,
     unexpected, of a wrong shape or type, or not finite.
     """
-    config, known = model.config, known or {}
+    config = model.config
+    known = known or {}
     located = names.located(tensors, config)
     if not known:
         _check_layers(located, config, where)
@@ -234,7 +235,9 @@ def _place(
     config: BertConfig,
 ) -> str | None:
     """Writes a tensor to `filled`, unless it is None; returns what is wrong with the tensor."""
-    path, layer, shape = target.path, target.layer, like.shape
+    path = target.path
+    layer = target.layer
+    shape = like.shape
     if layer is not None:
         shape = shape[1:]
     tensor = target.part_of(tensor)

@@ -25,8 +25,10 @@ from bertjax.weights.families import architecture, config_to_hf
 from bertjax.weights.names import LazyTensors, to_hf
 from bertjax.weights.torch_files import open_bin
 
-SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+SAFETENSORS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+BIN = "pytorch_model.bin"
+BIN_INDEX = "pytorch_model.bin.index.json"
 # Of several, transformers reads the first one, too.
 WEIGHTS = (SAFETENSORS, INDEX, BIN, BIN_INDEX)
 _LFS = b"version https://git-lfs.github.com/spec/"

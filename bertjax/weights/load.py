@@ -161,7 +161,8 @@ def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
     """
     if "predictions" in loaded.model.parts:
         return loaded
-    source, size = loaded.source, loaded.config.vocab_size
+    source = loaded.source
+    size = loaded.config.vocab_size
     stored_size = source.config.get("vocab_size", size)
     config = dataclasses.replace(loaded.config, vocab_size=stored_size)
     model = HEADS[head](config, loaded.model.dtype)
@@ -275,7 +276,8 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
 
     It does so if there are none, or if num_labels is another number.
     """
-    stored, count = config.get("id2label"), config.get("num_labels")
+    stored = config.get("id2label")
+    count = config.get("num_labels")
     if stored is None:
         return None
     by_id = {}
@@ -416,7 +418,8 @@ def student_params(
         )
     problems = []
     for name in _SAME_FIELDS:
-        own, teachers = getattr(model.config, name), getattr(teacher.config, name)
+        own = getattr(model.config, name)
+        teachers = getattr(teacher.config, name)
         if own != teachers:
             problems.append(f"{name}: {own!r}, the teacher's {teachers!r}")
     taken: dict[str, np.ndarray] = {}

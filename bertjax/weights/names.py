@@ -176,8 +176,10 @@ RULES += _rules("\n".join(f"dense {part} {part}" for part in sorted(_LINEAR)))
 
 _BY_PATH = {rule.path: rule for rule in RULES}
 
-_EMBEDDING, _DECODER = "bert/embeddings/word_embeddings/embedding", "predictions/decoder/kernel"
-_BIAS, _DECODER_BIAS = "predictions/bias", "predictions/decoder/bias"
+_EMBEDDING = "bert/embeddings/word_embeddings/embedding"
+_DECODER = "predictions/decoder/kernel"
+_BIAS = "predictions/bias"
+_DECODER_BIAS = "predictions/decoder/bias"
 # Buffers of transformers, which are computed.
 _BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq)")
 # Parts of the names of tensors that published models have and transformers leaves out; the first is
@@ -273,7 +275,8 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
         if not _BUFFER.fullmatch(name):
             targets_of[name] = find(name, config.model_type)
             paths.update(target.path for target in targets_of[name])
-    redundant, renamed = set(), {_DECODER_BIAS: _BIAS}
+    redundant = set()
+    renamed = {_DECODER_BIAS: _BIAS}
     if _DECODER_BIAS in paths:
         redundant.add(_BIAS)
     if config.tie_word_embeddings:

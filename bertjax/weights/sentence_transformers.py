@@ -274,7 +274,8 @@ def _read_modules(
 
     Returns (folder, module) of those that are not without effect, and {path: parameter}.
     """
-    modules, params = [], {}
+    modules = []
+    params = {}
     for kind, folder in names:
         file = directory / folder / "config.json"
         if kind == "Normalize":
@@ -458,7 +459,8 @@ def read_cross_encoder(
     ValueError if other modules than a transformer, or a lower-casing that the tokenizer does not do
     (`lowers`), would change the scores, or if the default prompt has no text.
     """
-    model, text = _first_of(files, _MODEL), _first_of(files, *_SETTINGS)
+    model = _first_of(files, _MODEL)
+    text = _first_of(files, *_SETTINGS)
     not_followed = []
     for module in json.loads(files.get(MODULES, b"[]")):
         kind = str(module.get("type") if isinstance(module, dict) else module)
@@ -469,7 +471,9 @@ def read_cross_encoder(
         not_followed.append("max_seq_length")
     if text.get("do_lower_case") and not lowers:
         not_followed.append("do_lower_case")
-    name, prompts, prompt = model.get("default_prompt_name"), model.get("prompts"), None
+    name = model.get("default_prompt_name")
+    prompts = model.get("prompts")
+    prompt = None
     if isinstance(name, str) and isinstance(prompts, dict):
         prompt = prompts.get(name)
     if name is not None and not isinstance(prompt, str):

@@ -53,7 +53,8 @@ class Usage(NamedTuple):
 
 def usage_of(directory: Path) -> Usage:
     """Reads the files in the directory of a model that say how it is used."""
-    task, tagger = directory / "task.json", directory / hf.TAGGER
+    task = directory / "task.json"
+    tagger = directory / hf.TAGGER
     return Usage(
         _read(lambda: read_json(task) if task.is_file() else {}),
         _read(lambda: sentence_transformers.read_sentence_modules(directory)),
@@ -181,7 +182,8 @@ def _open_adapter(folder: Path, tokenizer_required: bool, whole: Path) -> Source
         refuse_links_outside(whole)
     tensors, config = adapters.merged(base.tensors, base.config, folder)
     print(f"note: the adapter in {folder} is merged with its base model, {base.where}")
-    used, described = whole, folder.parent / "config.json"
+    used = whole
+    described = folder.parent / "config.json"
     if folder.name == "adapter" and described.is_file():  # in the model that a fine-tuning wrote
         used = folder.parent
         for key, value in read_json(described).items():

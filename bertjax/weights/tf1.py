@@ -253,7 +253,8 @@ def save_tf1(
     with replacing_folder(directory) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
-        needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
+        needed = scratch.stat().st_size
+        free = shutil.disk_usage(beside).free
         if free < needed:  # TensorFlow would raise an error with a very long message.
             raise OSError(errno.ENOSPC, f"{free:,} bytes are free, but {needed:,} bytes are needed")
         # To save memory, the arrays are mapped from the file; TensorFlow copies no aligned arrays.
@@ -318,7 +319,8 @@ def _write_raw(
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
     """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
-    nameless, duplicate = [], []
+    nameless = []
+    duplicate = []
     with file.open("wb") as raw:
         for name, tensor in tensors:
             tf1 = from_pytorch(name)

@@ -77,7 +77,8 @@ _REMEDY = (
     "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
     "transformers (`save_pretrained`) on an isolated machine."
 )
-_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_PROTOCOL = 1001
 
 # Entries that torch writes into the archive's single folder; newer entries start with a dot.
 _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+)?")
@@ -166,7 +167,8 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
         raise ValueError("it has a tensor whose shape and strides do not have the same length")
     if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
         raise ValueError("it has a tensor with a negative, fractional or huge size or offset")
-    extent, most = 0, 2**40
+    extent = 0
+    most = 2**40
     if 0 not in shape:
         most = storage.numel
         extent = 1
@@ -253,7 +255,8 @@ class _Unpickler(_PythonUnpickler):
 
     def set_items(self, items: list[Any]) -> None:
         # A hundred bytes of pickle can describe nested tuples whose hash would take forever.
-        keys, values = items[::2], items[1::2]
+        keys = items[::2]
+        values = items[1::2]
         if any(type(key) not in (str, int, bool, _Other) for key in keys):
             raise ValueError("it has a dict with keys other than strings and integers")
         self.stack[-1].update(zip(keys, values, strict=True))
@@ -401,7 +404,8 @@ def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
 
 def _start_of(data: _File, entry: zipfile.ZipInfo, free_from: int) -> int:
     """Returns where the content of an entry starts, if its header agrees with the directory."""
-    at, shown = entry.header_offset, entry.orig_filename
+    at = entry.header_offset
+    shown = entry.orig_filename
     header = data[at : at + 30]
     if at < free_from or len(header) < 30 or header[:4] != b"PK\x03\x04":
         raise ValueError(f"entry {shown!r} is not where the archive's directory says")
