@@ -16,6 +16,7 @@
 | `scores.json`, `predictions/` | the scores and the predictions of a fine-tuning |
 | `calibration.json` | the temperature of its probabilities, or the thresholds of its labels |
 | `bad_rows.jsonl` | the rows of the user's files that a fine-tuning leaves out |
+| `leaks.jsonl` | the rows of its dev and test splits that are in its train split, too |
 | `report.html` | the report of the run, a page for any browser |
 | `trackers/` | which runs in experiment trackers show this run, and files of the trackers |
 | `hosts/` | files that show which hosts wait for others when a run starts |
@@ -42,6 +43,7 @@ ROLLBACKS = "rollbacks.json"
 SCORES = "scores.json"
 CALIBRATION = "calibration.json"
 BAD_ROWS = "bad_rows.jsonl"
+LEAKS = "leaks.jsonl"
 REPORT = "report.html"
 TRACKERS_FOLDER = "trackers"
 PENDING = "push"
@@ -53,6 +55,7 @@ RESULTS = (
     PREDICTIONS,
     SCORES,
     BAD_ROWS,
+    LEAKS,
     CALIBRATION,
     DAMAGED,
     REPLACED,

@@ -5,7 +5,7 @@ fields are the flags that this kind of task has, and no other.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from bertjax.base.checked import Checked, Rate
 
@@ -49,7 +49,7 @@ class OwnFilesOptions(TaskOptions):
     """Options of a task on the user's own files.
 
     Raises:
-        ValueError: there is a dev split, and a fraction to hold out as well.
+        ValueError: there is a dev split, and a fraction to hold out or a time column as well.
     """
 
     recipes = ("lora", "teacher")
@@ -67,6 +67,15 @@ class OwnFilesOptions(TaskOptions):
     """Leave out rows that cannot be used, and list them in WORKDIR/bad_rows.jsonl."""
     ignore_columns: tuple[str, ...] = ()
     """Columns not to be used, which could change the meaning of a row; empty: none."""
+    group_column: tuple[str, ...] = ()
+    """Columns such as patient or author: rows with one value are in only one of train, dev, test
+    and folds; empty: none."""
+    time_column: str | None = None
+    """Column of dates, years or numbers: the newest rows are the dev split, and folds are evaluated
+    with models of older rows; None: rows are held out at random."""
+    drop_leaks: Literal["train", "dev"] | None = None
+    """The split to leave rows out of that are in train and in dev or test, equal or nearly so;
+    None: such rows are counted."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -75,3 +84,14 @@ class OwnFilesOptions(TaskOptions):
                 f"dev_fraction={self.dev_fraction}: --dev {self.dev} is the dev split; leave one "
                 "of them out."
             )
+        if self.dev is not None and self.time_column is not None:
+            raise ValueError(
+                f"time_column={self.time_column}: it chooses the dev split, but --dev {self.dev} "
+                "is given; leave one of them out."
+            )
+
+    @property
+    def unread_columns(self) -> tuple[str, ...]:
+        """Columns that are no part of examples: those to ignore, of groups and of the time."""
+        times = () if self.time_column is None else (self.time_column,)
+        return (*self.ignore_columns, *self.group_column, *times)

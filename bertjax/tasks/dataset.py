@@ -16,7 +16,7 @@ import pickle
 import re
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -73,6 +73,46 @@ def text_digest(example: Example) -> bytes:
     """Returns a hash of the texts of an example, which is small where texts are long."""
     texts = (example.text, example.pair, example.words, example.choices)
     return hashlib.blake2b(repr(texts).encode(errors="replace"), digest_size=12).digest()
+
+
+GroupKey = tuple[str, str]
+
+
+def group_keys(example: Example, columns: Sequence[str]) -> list[GroupKey]:
+    """Returns (column, value) of the groups of an example; missing values are left out.
+
+    17.0, as pandas writes whole numbers beside missing ones, is the same group as 17.
+    """
+    keys = []
+    for column in columns:
+        value = example.row.get(column)
+        text = "" if value is None else str(value).strip()
+        if whole := _WHOLE.fullmatch(text):
+            text = whole[1]
+        if text and text.lower() not in MISSING:
+            keys.append((column, text))
+    return keys
+
+
+def connected(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
+    """Returns the group of each example, int [N], from 0, in the order in which groups occur.
+
+    Examples that share a key are in one group, and so are those that others connect: the groups are
+    the connected components. An example without keys is a group of its own.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    numbers: dict[Hashable, int] = {}
+    examples, nodes = [], []
+    for example, of_example in enumerate(keys):
+        for key in of_example:
+            examples.append(example)
+            nodes.append(len(keys) + numbers.setdefault(key, len(numbers)))
+    size = len(keys) + len(numbers)
+    graph = coo_array((np.ones(len(nodes)), (examples, nodes)), shape=(size, size))
+    _, components = connected_components(graph, directed=False)
+    return components[: len(keys)]
 
 
 class KeptExamples:
@@ -227,13 +267,27 @@ class By(NamedTuple):
 
     `key` is a function (example) -> its key, `fraction` one of (keys, fraction) -> the indices that
     are held out, and `folds` one of (keys, count, seed) -> the fold of each. `words` describe the
-    choice to the user.
+    choice to the user. `keys` says what a key is: the class of the example, its labels, its target,
+    the group that must stay together, or something else.
     """
 
     key: Callable[[Example], Any]
     fraction: Callable[[Sequence[Any], float], frozenset[int]]
     folds: Callable[[Sequence[Any], int, int], np.ndarray]
     words: str
+    keys: Literal["class", "labels", "target", "group", "other"] = "other"
+
+
+class Leak(NamedTuple):
+    """A row of the dev or test split that is in the train split, too.
+
+    `where` and `train` are the places of the two rows; the `similarity` of equal ones is 1.0.
+    """
+
+    split: str
+    where: str
+    train: str
+    similarity: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,7 +308,10 @@ class Dataset:
         can_skip: whether errors about bad rows recommend --skip_bad_rows.
         held_out: the examples of the train split that are the dev split: their indices among those
             without a problem.
-        left_out: {split: {where: problem}} of further rows that are left out.
+        left_out: {split: {where: problem}} of further rows that are left out; one with an empty
+            problem is not a bad row.
+        group_columns: the columns whose values are in one split each; () if there are no groups.
+        leaks: pairs of rows of which one is in the train split, and one in another.
         label_of: function (example) -> its label; None: the label as it was read.
     """
 
@@ -267,6 +324,8 @@ class Dataset:
     can_skip: bool = False
     held_out: frozenset[int] = frozenset()
     left_out: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    group_columns: tuple[str, ...] = ()
+    leaks: tuple[Leak, ...] = ()
     label_of: Callable[[Example], Any] | None = None
 
     @classmethod
@@ -287,6 +346,11 @@ class Dataset:
     def splits(self) -> tuple[str, ...]:
         """The splits that there are."""
         return tuple(self.rows)
+
+    @property
+    def read_columns(self) -> frozenset[str]:
+        """The columns of `Example.row` that examples are made of, or that are to be ignored."""
+        return frozenset()
 
     def path(self, split: str) -> Any:
         """Returns the file that has a split.
@@ -353,6 +417,13 @@ class Dataset:
             ValueError: there are `problems`, and `bad_rows` is not "skip".
         """
         self._refuse(split, [*problems.values()])
+        return self.leaving_out(split, problems)
+
+    def leaving_out(self, split: str, problems: Mapping[str, str]) -> Self:
+        """Returns a dataset without the examples at {where: problem}, whatever `bad_rows` is.
+
+        The problems are written to the file of bad rows, unless they are empty.
+        """
         if not problems:
             return self
         of_split = {**self.left_out.get(split, {}), **problems}
@@ -379,7 +450,6 @@ class Dataset:
             digests.append(text_digest(example))
             keys.setdefault(digests[-1], by.key(example))
         total, path = len(digests), self.path("train")
-        name = path.name or path.resolve().name
         if fold is not None:
             folds = by.folds([*keys.values()], fold.count, fold.seed)
             if len(np.unique(folds)) < fold.count:
@@ -392,32 +462,47 @@ class Dataset:
             chosen = by.fraction([*keys.values()], fraction)
         texts = {digest for index, digest in enumerate(keys) if index in chosen}
         held_out = frozenset(i for i, digest in enumerate(digests) if digest in texts)
-        if not 0 < len(held_out) < total:
-            return dataclasses.replace(
-                self,
-                note=f"warning: there is no --dev file, and none of the {total:,} examples in "
-                f"{name}, with {len(keys):,} different texts, can be held out ({by.words}), so "
-                "that the model is not evaluated: give --dev.",
-            )
-        count = (
-            f"{len(held_out):,} of the {total:,} examples in {name} are not trained on, but held "
-            "out for evaluation"
-        )
-        note = (
-            f"There is no --dev file: {count} (--dev_fraction {fraction:g}: {by.words}; "
-            "--dev_fraction 0 trains on all, without evaluation)."
-        )
-        if fold is not None:
-            note = f"Fold {fold.index + 1} of {fold.count}: {count} ({by.words})."
+        words = by.words
         if copies := total - len(keys):
-            note += (
-                f" {copies:,} examples repeat the text of an earlier one: of each text, all "
-                "examples are held out, or none."
+            words += (
+                f"; {copies:,} examples repeat the text of an earlier one: of each text, all "
+                "examples are held out, or none"
             )
-        dev = Rows(lambda _: self._chosen(held_out))  # kept apart: an evaluation reads no more
+        return self.hold_out(held_out, total, words, fraction, fold)
+
+    def hold_out(
+        self,
+        indices: frozenset[int],
+        total: int,
+        words: str,
+        fraction: float = 0.0,
+        fold: Fold | None = None,
+    ) -> Self:
+        """Returns a dataset whose dev split are the usable train examples at `indices`.
+
+        The `note` says what was held out of the `total`, and how it was chosen in `words`; if it is
+        nothing or all, there is no dev split.
+        """
+        path = self.path("train")
+        what = f"of the {total:,} examples in {path.name or path.resolve().name}"
+        if not 0 < len(indices) < total:
+            note = (
+                f"warning: there is no --dev file, and none {what} can be held out ({words}), so "
+                "that the model is not evaluated: give --dev."
+            )
+            return dataclasses.replace(self, note=note)
+        note = f"{len(indices):,} {what} are not trained on, but held out for evaluation"
+        if fold is not None:
+            note = f"Fold {fold.index + 1} of {fold.count}: {note} ({words})."
+        else:
+            note = (
+                f"There is no --dev file: {note} (--dev_fraction {fraction:g}: {words}; "
+                "--dev_fraction 0 trains on all, without evaluation)."
+            )
+        dev = Rows(lambda _: self._chosen(indices))  # kept apart: an evaluation reads no more
         deque(dev, maxlen=0)  # now, because the rows of the train split will be forgotten
         rows = {**self.rows, "dev": dev}
-        return dataclasses.replace(self, rows=rows, held_out=held_out, note=note)
+        return dataclasses.replace(self, rows=rows, held_out=indices, note=note)
 
     def _chosen(self, indices: frozenset[int]) -> Iterator[Example]:
         for index, example in enumerate(self.usable("train")):
@@ -439,7 +524,7 @@ class Dataset:
         bad = []
         for split, rows in self.rows.items():
             problems = [*rows.problems, *self.left_out.get(split, {}).values()]
-            bad += [(split, problem) for problem in problems]
+            bad += [(split, problem) for problem in problems if problem]
         return bad
 
     def write_bad_rows(self, path: Path) -> None:
@@ -448,6 +533,12 @@ class Dataset:
         for split, problem in self.all_bad_rows():
             line = {"split": split, "problem": problem}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        if lines:
+            write_text(path, "".join(lines))
+
+    def write_leaks(self, path: Path) -> None:
+        """Writes `leaks` to a file of JSON lines, if there are any."""
+        lines = [json.dumps(leak._asdict(), ensure_ascii=False) + "\n" for leak in self.leaks]
         if lines:
             write_text(path, "".join(lines))
 

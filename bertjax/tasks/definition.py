@@ -71,7 +71,7 @@ class TableOptions(OwnFilesOptions):
             text=self.text_column,
             label=self.label_column,
             id=self.id_column,
-            ignored=self.ignore_columns,
+            ignored=self.unread_columns,
         )
 
 

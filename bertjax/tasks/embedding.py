@@ -505,6 +505,7 @@ _BY_ANCHOR = By(
     _held_out,
     held_out.grouped_folds,
     "all pairs with the same first text together",
+    "group",
 )
 EMBED = TaskDefinition(
     name="embed",

@@ -320,6 +320,7 @@ _BY_QUERY = By(
     held_out.grouped,
     held_out.grouped_folds,
     "all rows with the same query together",
+    "group",
 )
 RERANK = TaskDefinition(
     name="rerank", kinds=(RerankTask,), options=RerankOptions, make=make_reranking

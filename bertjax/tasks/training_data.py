@@ -28,7 +28,7 @@ from bertjax.data.batches.batch import (
 )
 from bertjax.data.preparation.packing import pack
 from bertjax.data.records import ShardReader, write_shard
-from bertjax.tasks.dataset import Example
+from bertjax.tasks.dataset import Example, GroupKey, connected, group_keys
 from bertjax.tasks.task import Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
@@ -44,6 +44,7 @@ class TrainingData(NamedTuple):
         fingerprint: hexadecimal SHA-256 of all records in the file.
         examples: number of examples, of which long texts may have several features.
         left_out: {where: problem} of the rows that cannot be encoded and are left out.
+        groups: the group of each feature, int [number of features]; None if there are no groups.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class TrainingData(NamedTuple):
     fingerprint: str
     examples: int
     left_out: Mapping[str, str] = {}
+    groups: np.ndarray | None = None
 
 
 def write_training_data(
@@ -68,6 +70,7 @@ def write_training_data(
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
     examples = 0
     problems: dict[str, str] = {}
+    groups: list[list[GroupKey]] = []
 
     def records() -> Iterator[bytes]:
         nonlocal examples
@@ -82,6 +85,8 @@ def write_training_data(
                 labels = feature.labels[feature.labels >= 0]
                 counts[:] += np.bincount(labels, minlength=len(counts))
             sizes.append(len(feature.input_ids))
+            if task.data.group_columns:
+                groups.append(group_keys(example, task.data.group_columns))
             record = encode_feature(feature)
             digest.update(record)
             yield record
@@ -90,8 +95,15 @@ def write_training_data(
     task.data.rows["train"].forget()
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
-    fingerprint = digest.hexdigest()
-    return TrainingData(path, np.array(sizes), counts, fingerprint, examples, problems)
+    return TrainingData(
+        path,
+        np.array(sizes),
+        counts,
+        digest.hexdigest(),
+        examples,
+        problems,
+        connected(groups) if groups else None,
+    )
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:

@@ -357,19 +357,24 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
             f"--shots {shots}: {task.name} does not have one class per example. Leave it out, or "
             "use --task=classify or a benchmark task with classes."
         )
+    with contextlib.closing(ShardReader(data.path)) as reader:
+        records = reader.read(0, len(reader))
+    labels: Any = [decode_feature(record).labels for record in records]  # the train split has them
+    classes = np.array([int(label[0]) for label in labels])
+    candidates, what = np.arange(len(classes)), "examples"
+    if data.groups is not None:
+        candidates, what = _one_per_group(classes, data.groups, seed), "groups"
+    counts = np.bincount(classes[candidates], minlength=len(task.labels))
     rare = []
-    for name, count in zip(task.labels, data.class_counts, strict=True):
+    for name, count in zip(task.labels, counts, strict=True):
         if count < shots:
             rare.append(f"{name} ({count:,})")
     if rare:
         raise ValueError(
-            f"--shots {shots}: the training data has fewer examples of {listed(rare)}: give at "
-            f"most --shots {int(data.class_counts.min())}."
+            f"--shots {shots}: the training data has fewer {what} of {listed(rare)}: give at most "
+            f"--shots {int(counts.min())}."
         )
-    with contextlib.closing(ShardReader(data.path)) as reader:
-        records = reader.read(0, len(reader))
-    labels: Any = [decode_feature(record).labels for record in records]  # the train split has them
-    chosen = draw(np.array([int(label[0]) for label in labels]), shots, seed)
+    chosen = candidates[draw(classes[candidates], shots, seed)]
     path = data.path.with_name(f"shots{seed}{data.path.suffix}")
     drawn = [records[index] for index in chosen]
     write_shard(path, drawn)
@@ -389,6 +394,14 @@ def draw(classes: np.ndarray, shots: int, seed: int) -> np.ndarray:
     for name in np.unique(classes):
         drawn.append(rng.choice(np.flatnonzero(classes == name), shots, replace=False))
     return np.sort(np.concatenate(drawn))
+
+
+def _one_per_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
+    """Draws an example of each group of each class; returns their sorted indices."""
+    shuffled = np.random.default_rng(seed).permutation(len(classes))
+    pairs = np.stack([classes[shuffled], groups[shuffled]])
+    _, firsts = np.unique(pairs, axis=1, return_index=True)
+    return np.sort(shuffled[firsts])
 
 
 ALL = "all"

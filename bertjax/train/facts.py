@@ -17,6 +17,7 @@ import numpy as np
 from bertjax.base.files import brief, naming_read_errors
 from bertjax.config import FinetuneConfig, PretrainConfig, RtdConfig
 from bertjax.config.model import BertConfig
+from bertjax.config.task_options import OfficialOptions
 from bertjax.data.batches.masking import unspaced_tokens
 from bertjax.data.batches.pretraining_batches import Rows
 from bertjax.data.metadata import Metadata, row_sources
@@ -34,6 +35,7 @@ from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, Reg
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedOptions
 from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.sources.leaks import without_leaks
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train.distillation import (
@@ -281,6 +283,8 @@ def gather_finetuning(
         needs_dev: whether the dev split chooses among the runs.
     """
     task = _checked_task(config, make_task(config.task, config.options, fold), needs_dev=needs_dev)
+    if isinstance(config.options, OfficialOptions):
+        task = dataclasses.replace(task, source=without_leaks(task.data))
     notes: list[str] = []
     task, loaded = following(task, load_for_task(config, task, notes.append))
     max_length = config.max_length or task.max_length

@@ -15,7 +15,7 @@ from bertjax.base.files import (
     read_json,
     write_json,
 )
-from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, PREDICTIONS, SCORES
+from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, LEAKS, PREDICTIONS, SCORES
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
@@ -93,8 +93,9 @@ class FinetuningJob(Job):
         )
 
     def claimed(self) -> None:
-        """Writes bad_rows.jsonl, which names the rows of the user's files that are left out."""
+        """Writes which rows of the files are left out, and which are in several splits."""
         self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
+        self.task.data.write_leaks(self.workdir.path / LEAKS)
 
     def initial_params(self) -> Any:
         return self.loaded.params

@@ -1,19 +1,20 @@
 """Advice about users' tables: what most likely is not meant as it is read, and what to do then.
 
-Nothing here reads examples or changes how they are read. A function returns its warnings, or "".
+Nothing here changes how examples are read. A function returns its warnings, or "".
 """
 
 import difflib
 import itertools
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
+from bertjax.tasks.dataset import By, Dataset
 from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.tables import CSV_QUOTED, Table, read_number, read_tsv
 
@@ -159,3 +160,118 @@ def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
                     "correct it in the file."
                 )
     return warnings
+
+
+# Words of names of columns that say whom or what a row belongs to, in ten languages, without
+# accents, and words that may follow them.
+OWNERS = frozenset(
+    # English
+    "patient patients subject subjects participant person user author writer document doc docs "
+    "case session speaker family household site hospital clinic centre center customer client "
+    "student thread conversation dialogue dialog visit encounter admission donor animal specimen "
+    # German, French
+    "patientin proband probandin nutzer benutzer autor autorin verfasser dokument akte fall "
+    "sitzung sprecher sprecherin familie klinik krankenhaus kunde schuler "
+    "patiente sujet utilisateur auteur autrice dossier cas seance locuteur famille hopital "
+    # Spanish, Italian, Portuguese
+    "paciente sujeto usuario autora documento caso sesion hablante familia sitio cliente "
+    "paziente soggetto utente autore sessione parlante famiglia sito ospedale "
+    "sujeito utilizador sessao falante processo "
+    # Dutch, Polish, Turkish
+    "gebruiker schrijver geval sessie spreker gezin ziekenhuis klant "
+    "pacjent uzytkownik przypadek sesja mowca rodzina szpital "
+    "hasta kullanici yazar belge vaka oturum konusmaci aile hastane "
+    # Russian, Chinese
+    "пациент субъект пользователь автор документ случаи сессия сеанс спикер семья больница "
+    "患者 病人 用户 作者 文档 病例 会话 说话人 家庭 医院".split()
+)
+_NUMBERS = frozenset("id ids uid no nr num number key code hash index idx name".split())
+# How much of the label a column without such a name must explain, with how many rows per value.
+DEPENDENT, ROWS_PER_VALUE = 0.3, 5
+# The rows of a split whose columns are compared.
+ROWS_COMPARED = 100_000
+
+
+def names_owner(column: str) -> bool:
+    """Returns whether the name of a column says that rows with one value belong together."""
+    plain = unicodedata.normalize("NFKD", column)
+    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+", plain)
+    words = [word.lower() for word in words]
+    while len(words) > 1 and words[-1] in _NUMBERS:
+        del words[-1]
+    return bool(words) and words[-1] in OWNERS
+
+
+def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
+    """Returns a warning if values of a column that is not used are in both train and dev, or "".
+
+    Values of such a column repeat, and its name says that its rows belong together, or the label
+    depends on it, so that rows of one value tell the label of the others.
+    """
+    skipped = data.read_columns.union(ignored)
+    columns: dict[str, list[str]] = defaultdict(list)
+    labels: list[Hashable] = []
+    trained = 0
+    for split in ("train", "dev") if "dev" in data.splits else ():
+        trained = len(labels)
+        for example in itertools.islice(data.examples(split), ROWS_COMPARED):
+            labels.append(by.key(example))
+            for name in example.row.keys() - skipped:
+                columns[name].append(str(example.row[name]))
+    found = []
+    for name, texts in columns.items():
+        values, ids = np.unique(texts, return_inverse=True)
+        both = np.intersect1d(ids[:trained], ids[trained:])
+        # Rows of JSON may lack a column.
+        if 2 * len(values) < len(ids) == len(labels) and len(both):
+            if names_owner(name) or _is_told(labels, ids, len(values), by):
+                found.append((names_owner(name), len(values), len(both), name))
+    if not found:
+        return ""
+    found.sort(reverse=True)
+    shown = [f"{both:,} of {size:,} values of {name}" for _, size, both, name in found]
+    return (
+        f"warning: {' and '.join(shown)} are in train and dev; give --group_column {found[0][-1]} "
+        "to keep the rows of a value in one split, or --ignore_columns if they tell nothing about "
+        "each other."
+    )
+
+
+def _is_told(labels: Sequence[Any], values: np.ndarray, size: int, by: By) -> bool:
+    """Returns whether labels depend on `values`, int [N], of which there are `size`."""
+    if ROWS_PER_VALUE * size > len(values):
+        return False
+    if by.keys == "target":
+        return variance_explained(values, np.array(labels, np.float64)) > DEPENDENT
+    # A column with no more values than there are classes is another name of the classes.
+    if by.keys not in ("class", "labels") or size <= len({*labels}):
+        return False
+    return cramers_v(values, labels) > DEPENDENT
+
+
+def variance_explained(groups: np.ndarray, values: np.ndarray) -> float:
+    """Returns the share of the variance of `values`, float [N], between `groups`, int [N].
+
+    It is eta squared, corrected for bias (epsilon squared, Kelley 1935), and may be below 0.
+    """
+    size, counts = len(values), np.bincount(groups)
+    means = np.bincount(groups, values) / np.maximum(counts, 1)
+    within = np.square(values - means[groups]).sum() / max(size - np.count_nonzero(counts), 1)
+    total = values.var(ddof=1)
+    return float(1 - within / total) if total else 0.0
+
+
+def cramers_v(groups: np.ndarray, classes: Sequence[Hashable]) -> float:
+    """Returns Cramér's V of `groups`, int [N], and fewer `classes`, corrected for bias.
+
+    Its square is the mean of the shares of the variance of each class that groups explain, weighted
+    by how rare the class is. Without the correction, V would be .45 for independent variables with
+    five rows per group.
+    """
+    explained, weights = [], []
+    for name in {*classes}:
+        is_name = np.array([float(other == name) for other in classes])
+        explained.append(variance_explained(groups, is_name))
+        weights.append(1 - is_name.mean())
+    return float(np.sqrt(max(np.average(explained, weights=weights), 0.0)))

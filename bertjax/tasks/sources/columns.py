@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertjax.base.files import brief, did_you_mean
@@ -144,11 +145,15 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
     """Raises ValueError, suggesting the nearest name, if a user's file lacks one of `columns`."""
     for name in columns:
         if name not in table.columns:
-            raise ValueError(
-                f"{table.path} has no column {brief(name, 60)!r}. "
-                f"{did_you_mean(name, table.columns)}"
-                f"There are: {brief(', '.join(table.columns))}."
-            )
+            raise lacks_column(table.path, name, table.columns)
+
+
+def lacks_column(path: Path, name: str, columns: Sequence[str]) -> ValueError:
+    """Returns the error that a file has `columns`, but not `name`, with the nearest of them."""
+    return ValueError(
+        f"{path} has no column {brief(name, 60)!r}. {did_you_mean(name, columns)}"
+        f"There are: {brief(', '.join(columns)) or 'no named ones'}."
+    )
 
 
 def find_columns(

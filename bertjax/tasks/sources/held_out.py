@@ -3,18 +3,29 @@
 Either a fraction of the examples is held out, or the examples are divided into folds, each of which
 is held out in one run of a cross-validation. The choices of a fraction are the same in every run.
 scikit-learn's splits refuse a class of one example.
+
+Rows of one group, such as a patient, are in one split only. By time, the newest rows are held out,
+and each fold is evaluated with a model of older rows.
 """
 
+import dataclasses
 import itertools
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bertjax.config.task_options import OwnFilesOptions
-from bertjax.tasks.dataset import By, Dataset, Fold, text_digest
+from bertjax.tasks.dataset import By, Dataset, Example, Fold, GroupKey, connected, group_keys
+from bertjax.tasks.sources.advice import shared_values
+from bertjax.tasks.sources.columns import lacks_column
+from bertjax.tasks.sources.leaks import without_leaks
+from bertjax.tasks.sources.tables import FIRST_ROWS, read_number, shorten
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
 
@@ -77,6 +88,93 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
             break
         chosen += members[number]
     return frozenset(chosen)
+
+
+# Stratifying takes about half a millisecond per group; among more, chance balances the classes.
+MOST_STRATIFIED = 5_000
+
+
+def group_folds(
+    groups: np.ndarray, classes: Sequence[Hashable] | None, count: int, seed: int
+) -> np.ndarray:
+    """Divides examples into `count` folds of whole groups; returns the fold of each, int [N].
+
+    The folds are those of scikit-learn's `StratifiedGroupKFold`, with as equal shares of each of
+    `classes` as groups allow, or those of `GroupKFold` if `classes` is None, all of them are rare,
+    a fold would be empty, or there are more than `MOST_STRATIFIED` groups. There must be at least
+    `count` of the `groups`, int [N].
+    """
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    folds = np.zeros(len(groups), np.int64)
+    numbers = np.zeros(len(groups), np.int64)
+    if classes is not None and len(np.unique(groups)) <= MOST_STRATIFIED:
+        numbers = _numbered(classes)
+        if np.bincount(numbers).max() >= count:
+            splitter = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about rare classes
+                for fold, (_, members) in enumerate(splitter.split(numbers, numbers, groups)):
+                    folds[members] = fold
+            if len(np.unique(folds)) == count:
+                return folds
+    # Of groups of equal size, it deals those with larger numbers first.
+    shuffled = np.random.default_rng(seed).permutation(groups.max() + 1)[groups]
+    for fold, (_, members) in enumerate(GroupKFold(count).split(numbers, groups=shuffled)):
+        folds[members] = fold
+    return folds
+
+
+def _numbered(keys: Sequence[Hashable]) -> np.ndarray:
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+# The most folds of groups of which some together are the held-out fraction.
+MOST_PARTS = 20
+
+
+def group_share(
+    groups: np.ndarray, classes: Sequence[Hashable] | None, fraction: float, seed: int = 0
+) -> np.ndarray:
+    """Chooses whole groups with about `fraction` of the examples; returns bool [N].
+
+    The examples are divided into folds, and those neighbouring folds are chosen that have nearest
+    to `fraction` of the examples of each class.
+    """
+    most = min(MOST_PARTS, len(np.unique(groups)))
+    if most < 2:
+        return np.zeros(len(groups), bool)
+    share = Fraction(fraction).limit_denominator(most)
+    if not 0 < share < 1:
+        share = Fraction(1 if share <= 0 else most - 1, most)
+    parts, taken = share.denominator, share.numerator
+    folds = group_folds(groups, classes, parts, seed)
+    numbers = np.zeros(len(groups), np.int64) if classes is None else _numbered(classes)
+    counts = np.zeros((parts, numbers.max() + 1))
+    np.add.at(counts, (folds, numbers), 1)
+    neighbours = sum(np.roll(counts, -offset, axis=0) for offset in range(taken))
+    distances = np.abs(neighbours - fraction * counts.sum(axis=0)).sum(axis=1)
+    return (folds - distances.argmin()) % parts < taken
+
+
+def keeping_labels(
+    chosen: np.ndarray, groups: np.ndarray, labels: Sequence[Collection[Hashable]]
+) -> np.ndarray:
+    """Returns `chosen`, bool [N], without a group of each label that would else not be trained on.
+
+    `groups` are int [N], and `labels` those of each example.
+    """
+    trained: set[Hashable] = set()
+    for is_chosen, of_example in zip(chosen, labels, strict=True):
+        if not is_chosen:
+            trained.update(of_example)
+    needed = []
+    for is_chosen, group, of_example in zip(chosen, groups, labels, strict=True):
+        if is_chosen and not trained.issuperset(of_example):
+            needed.append(group)
+            trained.update(of_example)
+    return chosen & ~np.isin(groups, needed)
 
 
 def stratified_folds(labels: Sequence[Hashable], count: int, seed: int) -> np.ndarray:
@@ -142,10 +240,10 @@ def rarest_folds(labels: Sequence[Sequence[Hashable]], count: int, seed: int) ->
 
 
 _LABEL = operator.attrgetter("label")
-BY_CLASS = By(_LABEL, stratified, stratified_folds, "the same share of every class")
-BY_RAREST = By(_LABEL, rarest, rarest_folds, "the same share of every label")
-BY_TARGET = By(_LABEL, spread, spread_folds, "evenly over the range of the targets")
-BY_PASSAGE = By(operator.attrgetter("pair"), grouped, grouped_folds, "whole passages")
+BY_CLASS = By(_LABEL, stratified, stratified_folds, "the same share of every class", "class")
+BY_RAREST = By(_LABEL, rarest, rarest_folds, "the same share of every label", "labels")
+BY_TARGET = By(_LABEL, spread, spread_folds, "evenly over the range of the targets", "target")
+BY_PASSAGE = By(operator.attrgetter("pair"), grouped, grouped_folds, "whole passages", "group")
 # The keys of all examples are equal.
 AT_RANDOM = By(lambda _: None, stratified, stratified_folds, "at random")
 
@@ -157,27 +255,207 @@ DEV_FRACTION = 0.1
 def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) -> DatasetT:
     """Holds out a fold, or the fraction that `options` say, if `data` has no dev split.
 
-    Notes for the user are printed.
+    With columns of groups, rows whose group is in a later split (train, dev, test) are left out.
+    Leaks between the splits are found, and left out if `options` say so. Notes and warnings for the
+    user are printed.
 
     Raises:
-        ValueError: there are fewer different texts than folds, or a fold is empty.
+        ValueError: there are fewer different texts or groups than folds, a fold is empty, a column
+            of groups or of the time is missing, or a time cannot be read.
     """
     if data.note:
         print(data.note)
     if "train" not in data.splits:
         return data
-    if "dev" in data.splits:
-        known = {text_digest(example) for example in data.usable("train")}
-        repeated = [text_digest(example) in known for example in data.usable("dev")]
-        if any(repeated):
-            print(
-                f"warning: {sum(repeated):,} of the {len(repeated):,} examples in "
-                f"{data.path('dev')} have a text that is trained on, so that the scores on them "
-                "are better than those of new texts would be."
-            )
-        return data
+    if options.group_column:
+        data = _apart(with_groups(data, options.group_column))
     fraction = DEV_FRACTION if options.dev_fraction is None else options.dev_fraction
-    if fraction or fold:
-        data = data.split(by, fraction, fold)
+    if "dev" not in data.splits and (fraction or fold):
+        if options.time_column is not None:
+            data = split_by_time(data, options.time_column, fraction, fold)
+        elif options.group_column:
+            data = split_by_groups(data, by, fraction, fold)
+        else:
+            data = data.split(by, fraction, fold)
         print(data.note)
+        if options.time_column and options.group_column:
+            data = _apart(data)  # the time alone has divided the rows
+    if not options.group_column:  # else, the columns of groups are known
+        if warning := shared_values(data, by, options.ignore_columns):
+            print(warning)
+    return without_leaks(data, options.drop_leaks)
+
+
+def with_groups(data: DatasetT, columns: tuple[str, ...]) -> DatasetT:
+    """Returns a dataset with columns of groups, which each split must have.
+
+    Raises:
+        ValueError: a split lacks one of `columns`; the message suggests the nearest name.
+    """
+    for split in data.splits:
+        for name in columns:
+            _check_column(data, split, name)
+    return dataclasses.replace(data, group_columns=columns)
+
+
+def _check_column(data: Dataset, split: str, name: str) -> None:
+    columns: dict[str, None] = {}
+    for example in itertools.islice(data.usable(split), FIRST_ROWS):
+        columns |= dict.fromkeys(example.row)
+    if name not in columns:
+        raise lacks_column(data.path(split), name, [*columns])
+
+
+def _apart(data: DatasetT) -> DatasetT:
+    """Leaves out the rows of a split whose group is in a later one, of train, dev and test."""
+    taken: set[GroupKey] = set()
+    for split in ("test", "dev", "train"):
+        if split not in data.splits:
+            continue
+        own, left_out, count = set(), {}, 0
+        for example in data.examples(split):
+            count += 1
+            keys = group_keys(example, data.group_columns)
+            if taken.isdisjoint(keys):
+                own.update(keys)
+            else:
+                left_out[example.where] = ""
+        if left_out:
+            print(
+                f"{len(left_out):,} of the {count:,} examples of the {split} split are left out: "
+                f"their {' or '.join(data.group_columns)} is in a later one of train, dev and test."
+            )
+        taken |= own
+        data = data.leaving_out(split, left_out)
     return data
+
+
+def _train_indices(data: Dataset) -> Iterator[tuple[int, Example]]:
+    left_out = data.left_out.get("train", {})
+    for index, example in enumerate(data.usable("train")):
+        if example.where not in left_out:
+            yield index, example
+
+
+def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) -> DatasetT:
+    """Returns a dataset whose dev split is a fraction, or a fold, of the groups of its train split.
+
+    Groups are the connected components of the columns of groups and, where a task keeps examples
+    together by `by`, of these. Shares are counted in examples, and classes are as balanced as
+    groups allow. The `note` says what was held out.
+
+    Raises:
+        ValueError: there are fewer groups than folds.
+    """
+    indices, keys, labels = [], [], []
+    for index, example in _train_indices(data):
+        of_example: list[Hashable] = [*group_keys(example, data.group_columns)]
+        if by.keys == "group":
+            of_example.append(by.key(example))
+        indices.append(index)
+        keys.append(of_example)
+        labels.append(by.key(example))
+    groups, named = connected(keys), " and ".join(data.group_columns)
+    count, total = len(np.unique(groups)), len(groups)
+    classes = labels if by.keys == "class" else None
+    if fold is None:
+        chosen = group_share(groups, classes, fraction)
+        if by.keys in ("class", "labels"):
+            of_labels = [(label,) for label in labels] if classes else labels
+            chosen = keeping_labels(chosen, groups, of_labels)
+    elif fold.count > count:
+        raise ValueError(
+            f"--folds {fold.count}: the {total:,} examples in {data.path('train')} are {count:,} "
+            f"groups by {named}, each of which is in one fold: give at most --folds {count}."
+        )
+    else:
+        chosen = group_folds(groups, classes, fold.count, fold.seed) == fold.index
+    words = f"{len(np.unique(groups[chosen])):,} of the {count:,} groups by {named}"
+    if lacking := keys.count([]):
+        words += f", where {lacking:,} examples without {named} are one each"
+    held_out = frozenset(np.array(indices)[chosen].tolist())
+    return data.hold_out(held_out, total, words, fraction, fold)
+
+
+def times_of(values: Sequence[Any]) -> np.ndarray:
+    """Converts the values of a column to times that can be compared, float64 [N]; NaN: none.
+
+    They are numbers, or else dates and times of ISO 8601, years and months, without a zone in UTC.
+    """
+    texts = ["" if value is None else str(value).strip() for value in values]
+    numbers = [read_number(text) for text in texts if text]
+    if None not in numbers:
+        return np.array([read_number(text) or 0.0 if text else np.nan for text in texts])
+    return np.array([_instant(text) for text in texts])
+
+
+def _instant(text: str) -> float:
+    try:
+        time = datetime.fromisoformat(text + "0000-01-01"[len(text) :])  # of a year or a month
+    except ValueError:
+        return np.nan
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def time_cuts(times: np.ndarray, fraction: float, fold: Fold | None) -> tuple[int, int]:
+    """Returns the (first, last + 1) of the held-out examples among those sorted by `times`.
+
+    Without a fold, they are the newest `fraction`. Folds are those of scikit-learn's
+    `TimeSeriesSplit`. Examples of equal time are on one side of a cut, the nearest one.
+
+    Args:
+        times: ascending times, float [N].
+    """
+    size = len(times)
+    if fold is None:
+        return _cut(times, size - _share(fraction, size)), size
+    held_out = size // (fold.count + 1)
+    first = size - held_out * (fold.count - fold.index)
+    return _cut(times, first), _cut(times, first + held_out)
+
+
+def _cut(times: np.ndarray, place: int) -> int:
+    if place >= len(times):
+        return len(times)
+    sides = [int(np.searchsorted(times, times[place], side)) for side in ("left", "right")]
+    return min(sides, key=lambda side: abs(side - place))
+
+
+def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | None) -> DatasetT:
+    """Returns a dataset whose dev split are the newest rows of its train split by `column`.
+
+    With a fold, the dev split is a range of time, and the train split has older rows alone.
+
+    Raises:
+        ValueError: the column is missing, a time cannot be read, or there are fewer different times
+            than folds.
+    """
+    _check_column(data, "train", column)
+    indices, examples = [], []
+    for index, example in _train_indices(data):
+        indices.append(index)
+        examples.append((example.where, example.row.get(column)))
+    times = times_of([value for _, value in examples])
+    problems = {}
+    for number in np.flatnonzero(np.isnan(times)):
+        where, value = examples[number]
+        problems[where] = (
+            f"{where}: {column} is {shorten(value)}, which is no date of ISO 8601 such as "
+            "2026-01-31, year or number: correct it, or remove the row."
+        )
+    data = data.without("train", problems)
+    order = np.argsort(times, kind="stable")[: len(times) - len(problems)]  # NaN is last
+    different = len(np.unique(times[order]))
+    first, end = time_cuts(times[order], fraction, fold)
+    if fold is not None and not 0 < first < end:
+        raise ValueError(
+            f"--folds {fold.count}: {data.path('train')} has {different:,} different values of "
+            f"{column}, too few for so many folds of newer rows: give fewer folds."
+        )
+    words = f"the newest by {column}, of {different:,} different values"
+    if first < end:
+        oldest, newest = (examples[order[place]][1] for place in (first, end - 1))
+        words = f"{column} from {oldest} to {newest}; {first:,} older ones are trained on"
+    later = {examples[number][0]: "" for number in order[end:]}
+    held_out = frozenset(indices[number] for number in order[first:end])
+    return data.leaving_out("train", later).hold_out(held_out, len(order), words, fraction, fold)

@@ -78,6 +78,14 @@ class OwnDataset(Dataset):
         """The columns of the first split."""
         return next(iter(self.columns_of.values()))
 
+    @property
+    def read_columns(self) -> frozenset[str]:
+        names = set()
+        for columns in self.columns_of.values():
+            # Several rows may have one id, such as that of a patient.
+            names.update(columns.ignored, dataclasses.replace(columns, id=None).named())
+        return frozenset(names)
+
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
         return self.columns_of.get(split, self.columns).label is not None

@@ -87,13 +87,15 @@ def test_it_is_said_if_no_example_can_be_held_out(tmp_path, capsys):
     task = make_task("classify", ClassifyOptions(train=str(tmp_path / "a.csv"), dev_fraction=0.1))
     assert "dev" not in task.source.splits
     printed = capsys.readouterr().out
-    assert "none of the 40 examples in a.csv, with 2 different texts, can be held out" in printed
+    assert (
+        "none of the 40 examples in a.csv can be held out (the same share of every class" in printed
+    )
 
 
 def test_examples_of_the_dev_file_that_are_trained_on_are_counted(options, tmp_path, capsys):
     (tmp_path / "dev.csv").write_text("text,label\ntext 3,usual\ntext 4,rare\nnew,rare\n")
     make_task("classify", ClassifyOptions(train=options.train, dev=str(tmp_path / "dev.csv")))
-    assert "2 of the 3 examples in" in capsys.readouterr().out
+    assert "2 of the 3 examples of dev (66.7%) are in train" in capsys.readouterr().out
 
 
 def test_questions_about_one_passage_stay_together(tmp_path):
