@@ -26,7 +26,7 @@ TAGS = {"tag", "conll"}
 OWNERS = {
     **dict.fromkeys(("data_dir", "tfds_data_dir"), OFFICIAL),
     **dict.fromkeys(("train", "dev", "dev_fraction", "test", "skip_bad_rows"), OWN),
-    "ignore_columns": OWN,
+    **dict.fromkeys(("ignore_columns", "group_column", "time_column", "drop_leaks"), OWN),
     **dict.fromkeys(("text_column", "label_column", "id_column"), TABLES),
     "pair_column": TABLES - {"tag"},
     "choice_columns": {"choice"},
@@ -49,7 +49,7 @@ VALUES = {
     **{"dev_fraction": "0.2", "doc_stride": "8", "max_query_length": "9", "max_answer_length": "9"},
     **{"null_threshold": "1.5", "loss": "kl", "temperature": "2", "pooling": "cls"},
     **{"false_negative_margin": "0.1", "matryoshka": "8", "label_smoothing": "0.1"},
-    **{"class_weights": "balanced"},
+    **{"class_weights": "balanced", "drop_leaks": "dev"},
 }
 
 

@@ -48,11 +48,12 @@ def test_the_drawn_records_are_those_of_the_training_data(classify):
 
 
 def test_shots_of_a_class_are_of_different_patients(tmp_path, tokenizer):
-    rows = [f"note {n},{n % 17},{'ab'[n % 17 % 2]}\n" for n in range(170)]
+    # The length of a note tells which it is.
+    rows = [f"{'note ' * (n + 1)},{n % 17},{'ab'[n % 17 % 2]}\n" for n in range(170)]
     (tmp_path / "notes.csv").write_text("text,patient,label\n" + "".join(rows))
     options = ClassifyOptions(train=str(tmp_path / "notes.csv"), group_column=("patient",))
     task = make_task("classify", options)
-    data = write_training_data(task, tokenizer, 32, tmp_path / "train.array_record")
+    data = write_training_data(task, tokenizer, 200, tmp_path / "train.array_record")
     whole = list(read_shard(data.path))
     patients = [example.row["patient"] for example in task.source.examples("train")]
     drawn = [whole.index(record) for record in read_shard(shots_of(task, data, 6, seed=3).path)]

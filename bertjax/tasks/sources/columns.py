@@ -452,7 +452,7 @@ def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str
         guesses.append(f"{words.get(field, field)} from {names}")
     if not guesses:
         return ""
-    used = columns.named()
+    used = (*columns.named(), *columns.ignored)
     unused = ", ".join(name for name in table.columns if name not in used)[:200]
     if unused:
         unused = f"; not used: {unused}"
