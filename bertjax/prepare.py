@@ -8,7 +8,10 @@ chunk has documents of one source only, and a training draws rows of the sources
 
 import dataclasses
 import functools
+import hashlib
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +30,7 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 # Fields of the config that do not affect the output.
 _NOT_SETTINGS = (
     *("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite"),
-    *("runner", "parts", "runner_options"),
+    *("runner", "parts", "runner_options", "exclude"),
 )
 # The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
 MANY_UNKNOWN = 0.01
@@ -128,7 +131,7 @@ def _open_corpus(config: PrepareConfig) -> "Corpus":
 
 def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
     """Returns all that determines the output (settings, inputs, tokenizer) as JSON values."""
-    return {
+    plan = {
         "settings": {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
@@ -139,6 +142,32 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
+    if config.exclude:
+        runs = "\n".join(sorted(_excluded(config.exclude)))
+        plan["excluded"] = hashlib.sha256(runs.encode(errors="replace")).hexdigest()
+    return plan
+
+
+@functools.cache
+def _excluded(files: tuple[str, ...]) -> frozenset[str]:
+    """Returns the runs of words of all texts in test files."""
+    if not files:
+        return frozenset()
+    from bertjax.data.preparation.exclusion import runs_of
+    from bertjax.tasks.sources.tables import Table
+
+    rows = itertools.chain.from_iterable(Table(file).rows() for file in files)
+    return runs_of(text for _, row in rows for text in _texts_in(row))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+        yield " ".join(value)  # the words of a sentence
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(part)
 
 
 def _prepare_here(
@@ -191,7 +220,8 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     if remembered is not None:
         remove_damaged(place(config.output), remembered)
     joined = joined_files(place(config.output))
-    workers = Workers(part_of(config, ChunkSettings), config.num_processes or available_cores())
+    processes = config.num_processes or available_cores()
+    workers = Workers(part_of(config, ChunkSettings), processes, _excluded(config.exclude))
     with workers, progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
         for chunk in chunks_of(corpus, int(config.chunk_mb * 1e6)):
             if chunk.number == 0 and part == 0:

@@ -188,6 +188,10 @@ class PrepareConfig(Checked):
     for a tokenizer that does not."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
+    exclude: tuple[str, ...] = ()
+    """Test files (CSV, TSV, JSON, Parquet or a text per line): documents that hold one of their
+    texts are left out and counted, which are those with a run of 13 words in common, or of all
+    words of a text of 8 to 12; empty: none."""
     chunk_mb: Positive = 8.0
     """Minimum size, in MB (10^6 bytes) of text, of the chunks of documents that the text is divided
     into. Each chunk is prepared separately with its own random seed, so the examples depend on the

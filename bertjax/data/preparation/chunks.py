@@ -28,6 +28,7 @@ from bertjax.base.addresses import place, written_locally
 from bertjax.base.files import read_json_or_empty, write_text
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
+from bertjax.data.preparation.exclusion import Excluded
 from bertjax.data.preparation.packing import pack
 from bertjax.data.preparation.segments import (
     OBJECTIVES,
@@ -186,12 +187,21 @@ class _Tokens:
 
 
 class ChunkPreparer:
-    """Converts chunks to shards one after the other, with a cache of the token ids of words."""
+    """Converts chunks to shards one after the other, with a cache of the token ids of words.
 
-    def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
+    Documents that hold one of the runs of words `excluded` are left out.
+    """
+
+    def __init__(
+        self,
+        settings: ChunkSettings,
+        tokenizer: Tokenizer,
+        excluded: frozenset[str] = frozenset(),
+    ):
         self._settings = settings
         self._objective = OBJECTIVES[settings.objective]
         self._encoder = SentenceEncoder(tokenizer)
+        self._excluded = Excluded(excluded) if excluded else None
         self._tokenizer = tokenizer
         self._typecode = self._encoder.typecode
         self._cls = array(self._typecode, [tokenizer.cls_token_id])
@@ -240,8 +250,12 @@ class ChunkPreparer:
 
     def _tokenize(self, chunk: Chunk) -> _Tokens:
         tokens = _Tokens(array(self._typecode))
-        for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
-            self._add(chunk.documents[start : start + DOCUMENTS_PER_BATCH], tokens)
+        documents = chunk.documents
+        if self._excluded is not None:
+            documents = [x for x in documents if not self._excluded.is_in(x[0].decode())]
+            tokens.counts["excluded_documents"] = len(chunk.documents) - len(documents)
+        for start in range(0, len(documents), DOCUMENTS_PER_BATCH):
+            self._add(documents[start : start + DOCUMENTS_PER_BATCH], tokens)
         return tokens
 
     def _add(self, documents: Sequence[tuple[bytes, str]], tokens: _Tokens) -> None:

@@ -33,10 +33,12 @@ class Workers:
     """Converts chunks to shards: in this process if `processes` is 1, else in `processes` workers.
 
     At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
-    does not grow with the size of the input.
+    does not grow with the size of the input. `excluded` are as for `ChunkPreparer`.
     """
 
-    def __init__(self, settings: ChunkSettings, processes: int):
+    def __init__(
+        self, settings: ChunkSettings, processes: int, excluded: frozenset[str] = frozenset()
+    ):
         self._pending: set[Future] = set()
         self._most_pending = processes + 1
         self._pool = None
@@ -50,7 +52,7 @@ class Workers:
                         processes,
                         mp_context=multiprocessing.get_context("spawn"),
                         initializer=_start_worker,
-                        initargs=(settings,),
+                        initargs=(settings, excluded),
                     )
             except KeyboardInterrupt:
                 self._pool = None  # which deletes its semaphores
@@ -58,7 +60,7 @@ class Workers:
             except OSError as error:
                 print(f"warning: one process prepares, since /dev/shm cannot be used: {error}")
         if self._pool is None:
-            self._preparer = _preparer_of(settings)
+            self._preparer = _preparer_of(settings, excluded)
 
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker, or prepares it here; blocks while too many are unfinished.
@@ -114,18 +116,18 @@ def _ctrl_c_blocked() -> Iterator[None]:
 _preparer: ChunkPreparer | None = None
 
 
-def _start_worker(settings: ChunkSettings) -> None:
+def _start_worker(settings: ChunkSettings, excluded: frozenset[str]) -> None:
     global _preparer
     # Ctrl-C reaches all processes of a terminal, but workers are to finish their chunk.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _preparer = _preparer_of(settings)
+    _preparer = _preparer_of(settings, excluded)
 
 
-def _preparer_of(settings: ChunkSettings) -> ChunkPreparer:
+def _preparer_of(settings: ChunkSettings, excluded: frozenset[str]) -> ChunkPreparer:
     with read_locally(settings.output, TOKENIZER_FILES) as directory:
-        return ChunkPreparer(settings, load_tokenizer(directory))
+        return ChunkPreparer(settings, load_tokenizer(directory), excluded)
 
 
 def _end_with_parent() -> None:
