@@ -40,6 +40,7 @@ class Excluded:
         self._starts = {" ".join(run.split(" ")[:FEWEST_WORDS]) for run in runs}
 
     def is_in(self, document: str) -> bool:
+        """Returns whether a document holds one of the runs."""
         words = _words(document)
         for place, start in enumerate(_runs(words, FEWEST_WORDS)):
             if start in self._starts:
