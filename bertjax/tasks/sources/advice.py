@@ -210,7 +210,7 @@ def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
     depends on it, so that rows of one value tell the label of the others.
     """
     skipped = data.read_columns.union(ignored)
-    columns: dict[str, list[str]] = defaultdict(list)
+    columns: dict[str, list[int]] = defaultdict(list)  # hashes of the values, which may be long
     labels: list[Hashable] = []
     trained = 0
     for split in ("train", "dev") if "dev" in data.splits else ():
@@ -218,15 +218,17 @@ def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
         for example in itertools.islice(data.examples(split), ROWS_COMPARED):
             labels.append(by.key(example))
             for name in example.row.keys() - skipped:
-                columns[name].append(str(example.row[name]))
+                value = example.row[name]
+                if not isinstance(value, list | dict):
+                    columns[name].append(hash(str(value)))
     found = []
-    for name, texts in columns.items():
-        values, ids = np.unique(texts, return_inverse=True)
+    for name, hashes in columns.items():
+        values, ids = np.unique(np.array(hashes, np.int64), return_inverse=True)
         both = np.intersect1d(ids[:trained], ids[trained:])
         # Rows of JSON may lack a column.
-        if 2 * len(values) < len(ids) == len(labels) and len(both):
-            if names_owner(name) or _is_told(labels, ids, len(values), by):
-                found.append((names_owner(name), len(values), len(both), name))
+        repeat = 1 < len(values) < len(ids) / 2 and len(ids) == len(labels)
+        if repeat and len(both) and (names_owner(name) or _is_told(labels, ids, len(values), by)):
+            found.append((names_owner(name), len(values), len(both), name))
     if not found:
         return ""
     found.sort(reverse=True)

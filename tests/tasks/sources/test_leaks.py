@@ -1,14 +1,17 @@
 """Rows of dev and test that are in train are found: equal ones, and nearly equal ones."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
-from bertjax.tasks import make_task
+from bertjax.tasks import finetune_config, make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Dataset, Example, Leak
 from bertjax.tasks.sources.leaks import band_keys, find_leaks, normalized, similarity
+from bertjax.train.facts import gather_finetuning
+from bertjax.train.finetuning import FinetuningJob
 
 # Letters of five languages; Chinese and Thai have no spaces, and the others words of usual length.
 ALPHABETS = {
@@ -152,13 +155,28 @@ def test_leaks_are_counted_and_left_out_of_the_split_that_the_user_names(files, 
     task = make_task("classify", ClassifyOptions(**files))
     said = capsys.readouterr().out
     assert "6 of the 26 examples of dev (23.1%) and 4 of the 4 examples of test (100.0%)" in said
-    task.source.write_leaks(tmp_path / "leaks.jsonl")
+    task.data.write_leaks(tmp_path / "leaks.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "leaks.jsonl").read_text().splitlines()]
     assert len(lines) == 10 and lines[0]["train"] == f"{files['train']}, row 32"
     assert lines[0]["where"] == f"{files['dev']}, row 22" and lines[0]["similarity"] == 1.0
     sizes = {}
     for drop in ("train", "dev"):
-        source = make_task("classify", ClassifyOptions(**files, drop_leaks=drop)).source
+        source = make_task("classify", ClassifyOptions(**files, drop_leaks=drop)).data
         sizes[drop] = [len([*source.examples(split)]) for split in ("train", "dev", "test")]
         assert len(source.leaks) == 10 and not source.all_bad_rows()
     assert sizes == {"train": [50, 26, 4], "dev": [60, 20, 4]}
+
+
+def test_leaks_of_official_tasks_are_counted_and_nothing_is_left_out(tmp_path, capsys):
+    folder = tmp_path / "SST-2"
+    folder.mkdir()
+    rows = [f"a film with number {n * 7919}\t{n % 2}\n" for n in range(20)]
+    (folder / "train.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+    (folder / "dev.tsv").write_text("sentence\tlabel\n" + "".join(rows[:3]) + "another one\t1\n")
+    config = finetune_config(task="sst2", data_dir=str(tmp_path), init="bertjax:tiny")
+    facts = gather_finetuning(config, tmp_path, [])
+    assert "3 of the 4 examples of dev (75.0%) are in train" in capsys.readouterr().out
+    assert facts.data.examples == 20 and len({leak.where for leak in facts.task.data.leaks}) == 3
+    workdir = types.SimpleNamespace(path=tmp_path)
+    FinetuningJob.claimed(types.SimpleNamespace(task=facts.task, workdir=workdir))  # type: ignore[arg-type]
+    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) >= 3
