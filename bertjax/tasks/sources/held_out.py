@@ -101,27 +101,33 @@ def group_folds(
 
     The folds are those of scikit-learn's `StratifiedGroupKFold`, with as equal shares of each of
     `classes` as groups allow, or those of `GroupKFold` if `classes` is None, all of them are rare,
-    a fold would be empty, or there are more than `MOST_STRATIFIED` groups. There must be at least
-    `count` of the `groups`, int [N].
+    a fold would be empty, or there are more than `MOST_STRATIFIED` groups. Of fewer than `count`
+    `groups`, int [N] from 0, each is a fold.
     """
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
-    folds = np.zeros(len(groups), np.int64)
-    numbers = np.zeros(len(groups), np.int64)
-    if classes is not None and len(np.unique(groups)) <= MOST_STRATIFIED:
+    size = int(groups.max(initial=-1)) + 1
+    if size < count:
+        return groups
+    if classes is not None and size <= MOST_STRATIFIED:
         numbers = _numbered(classes)
         if np.bincount(numbers).max() >= count:
             splitter = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # about rare classes
-                for fold, (_, members) in enumerate(splitter.split(numbers, numbers, groups)):
-                    folds[members] = fold
+            folds = _folds_of(splitter, groups, numbers)
             if len(np.unique(folds)) == count:
                 return folds
     # Of groups of equal size, it deals those with larger numbers first.
-    shuffled = np.random.default_rng(seed).permutation(groups.max() + 1)[groups]
-    for fold, (_, members) in enumerate(GroupKFold(count).split(numbers, groups=shuffled)):
-        folds[members] = fold
+    shuffled = np.random.default_rng(seed).permutation(size)
+    return _folds_of(GroupKFold(count), shuffled[groups])
+
+
+def _folds_of(splitter: Any, groups: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
+    folds = np.zeros(len(groups), np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about rare classes
+        parts = splitter.split(folds, classes, groups)
+        for fold, (_, members) in enumerate(parts):
+            folds[members] = fold
     return folds
 
 
@@ -145,16 +151,21 @@ def group_share(
     most = min(MOST_PARTS, len(np.unique(groups)))
     if most < 2:
         return np.zeros(len(groups), bool)
-    share = Fraction(fraction).limit_denominator(most)
-    if not 0 < share < 1:
-        share = Fraction(1 if share <= 0 else most - 1, most)
-    parts, taken = share.denominator, share.numerator
+    within = np.clip(fraction, 1 / most, 1 - 1 / most)
+    share = Fraction(float(within)).limit_denominator(most)
+    parts = share.denominator
+    taken = share.numerator
     folds = group_folds(groups, classes, parts, seed)
-    numbers = np.zeros(len(groups), np.int64) if classes is None else _numbered(classes)
+    numbers = np.zeros(len(groups), np.int64)
+    if classes is not None:
+        numbers = _numbered(classes)
     counts = np.zeros((parts, numbers.max() + 1))
     np.add.at(counts, (folds, numbers), 1)
-    neighbours = sum(np.roll(counts, -offset, axis=0) for offset in range(taken))
-    distances = np.abs(neighbours - fraction * counts.sum(axis=0)).sum(axis=1)
+    wanted = fraction * counts.sum(axis=0)
+    chosen = np.zeros_like(counts)  # of the folds that begin with each fold
+    for offset in range(taken):
+        chosen += np.roll(counts, -offset, axis=0)
+    distances = np.abs(chosen - wanted).sum(axis=1)
     return (folds - distances.argmin()) % parts < taken
 
 
@@ -212,15 +223,7 @@ def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarr
     The shuffled groups are given, the largest first, to the fold with the fewest examples so far.
     Returns the fold of each example, int [N].
     """
-    members = _indices_by(groups)
-    shuffled = np.random.default_rng(seed).permutation(len(members))
-    folds = np.zeros(len(groups), np.int64)
-    sizes = np.zeros(count, np.int64)
-    for number in sorted(shuffled, key=lambda number: -len(members[number])):
-        smallest = sizes.argmin()
-        folds[members[number]] = smallest
-        sizes[smallest] += len(members[number])
-    return folds
+    return group_folds(_numbered(groups), None, count, seed)
 
 
 def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
@@ -312,18 +315,19 @@ def _apart(data: DatasetT) -> DatasetT:
     for split in ("test", "dev", "train"):
         if split not in data.splits:
             continue
-        own, left_out, count = set(), {}, 0
+        own: set[GroupKey] = set()
+        left_out: dict[str, str] = {}
         for example in data.examples(split):
-            count += 1
             keys = group_keys(example, data.group_columns)
             if taken.isdisjoint(keys):
                 own.update(keys)
             else:
                 left_out[example.where] = ""
         if left_out:
+            named = " or ".join(data.group_columns)
             print(
-                f"{len(left_out):,} of the {count:,} examples of the {split} split are left out: "
-                f"their {' or '.join(data.group_columns)} is in a later one of train, dev and test."
+                f"{len(left_out):,} examples of the {split} split are left out: their {named} is "
+                "in a later one of train, dev and test."
             )
         taken |= own
         data = data.leaving_out(split, left_out)
@@ -349,32 +353,38 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
     """
     indices, keys, labels = [], [], []
     for index, example in _train_indices(data):
+        indices.append(index)
+        label = by.key(example)
+        labels.append(label)
         of_example: list[Hashable] = [*group_keys(example, data.group_columns)]
         if by.keys == "group":
-            of_example.append(by.key(example))
-        indices.append(index)
+            of_example.append(label)
         keys.append(of_example)
-        labels.append(by.key(example))
-    groups, named = connected(keys), " and ".join(data.group_columns)
-    count, total = len(np.unique(groups)), len(groups)
+    groups = connected(keys)
+    count = len(np.unique(groups))
+    total = len(groups)
+    named = " and ".join(data.group_columns)
     classes = labels if by.keys == "class" else None
     if fold is None:
         chosen = group_share(groups, classes, fraction)
-        if by.keys in ("class", "labels"):
-            of_labels = [(label,) for label in labels] if classes else labels
-            chosen = keeping_labels(chosen, groups, of_labels)
+        if by.keys == "class":
+            chosen = keeping_labels(chosen, groups, [(label,) for label in labels])
+        elif by.keys == "labels":
+            chosen = keeping_labels(chosen, groups, labels)
     elif fold.count > count:
         raise ValueError(
-            f"--folds {fold.count}: the {total:,} examples in {data.path('train')} are {count:,} "
-            f"groups by {named}, each of which is in one fold: give at most --folds {count}."
+            f"--folds {fold.count}: {data.path('train')} has {count:,} groups by {named}, each of "
+            f"which is in one fold: give at most --folds {count}."
         )
     else:
         chosen = group_folds(groups, classes, fold.count, fold.seed) == fold.index
-    words = f"{len(np.unique(groups[chosen])):,} of the {count:,} groups by {named}"
-    if lacking := keys.count([]):
+    held_out = len(np.unique(groups[chosen]))
+    words = f"{held_out:,} of the {count:,} groups by {named}"
+    lacking = keys.count([])
+    if lacking:
         words += f", where {lacking:,} examples without {named} are one each"
-    held_out = frozenset(np.array(indices)[chosen].tolist())
-    return data.hold_out(held_out, total, words, fraction, fold)
+    members = np.array(indices, np.int64)[chosen]
+    return data.hold_out(frozenset(members.tolist()), total, words, fraction, fold)
 
 
 def times_of(values: Sequence[Any]) -> np.ndarray:
@@ -383,18 +393,22 @@ def times_of(values: Sequence[Any]) -> np.ndarray:
     They are numbers, or else dates and times of ISO 8601, years and months, without a zone in UTC.
     """
     texts = ["" if value is None else str(value).strip() for value in values]
-    numbers = [read_number(text) for text in texts if text]
-    if None not in numbers:
-        return np.array([read_number(text) or 0.0 if text else np.nan for text in texts])
-    return np.array([_instant(text) for text in texts])
+    numbers = [read_number(text) for text in texts]
+    read = read_number
+    if any(text and number is None for text, number in zip(texts, numbers, strict=True)):
+        read = _instant
+    return np.array([read(text) for text in texts], np.float64)  # None becomes NaN
 
 
-def _instant(text: str) -> float:
+def _instant(text: str) -> float | None:
+    rest = "0000-01-01"[len(text) :]  # of a year or a month
     try:
-        time = datetime.fromisoformat(text + "0000-01-01"[len(text) :])  # of a year or a month
+        time = datetime.fromisoformat(text + rest)
     except ValueError:
-        return np.nan
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return time.timestamp()
 
 
 def time_cuts(times: np.ndarray, fraction: float, fold: Fold | None) -> tuple[int, int]:
@@ -417,8 +431,9 @@ def time_cuts(times: np.ndarray, fraction: float, fold: Fold | None) -> tuple[in
 def _cut(times: np.ndarray, place: int) -> int:
     if place >= len(times):
         return len(times)
-    sides = [int(np.searchsorted(times, times[place], side)) for side in ("left", "right")]
-    return min(sides, key=lambda side: abs(side - place))
+    left = int(np.searchsorted(times, times[place]))
+    right = int(np.searchsorted(times, times[place], side="right"))
+    return left if place - left <= right - place else right
 
 
 def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | None) -> DatasetT:
@@ -431,22 +446,25 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
             than folds.
     """
     _check_column(data, "train", column)
-    indices, examples = [], []
+    indices, places, values = [], [], []
     for index, example in _train_indices(data):
         indices.append(index)
-        examples.append((example.where, example.row.get(column)))
-    times = times_of([value for _, value in examples])
+        places.append(example.where)
+        values.append(example.row.get(column))
+    times = times_of(values)
     problems = {}
     for number in np.flatnonzero(np.isnan(times)):
-        where, value = examples[number]
+        where = places[number]
+        value = shorten(values[number])
         problems[where] = (
-            f"{where}: {column} is {shorten(value)}, which is no date of ISO 8601 such as "
-            "2026-01-31, year or number: correct it, or remove the row."
+            f"{where}: {column} is {value}, which is no date of ISO 8601 such as 2026-01-31, year "
+            "or number: correct it, or remove the row."
         )
     data = data.without("train", problems)
-    order = np.argsort(times, kind="stable")[: len(times) - len(problems)]  # NaN is last
-    different = len(np.unique(times[order]))
+    usable = len(times) - len(problems)
+    order = np.argsort(times, kind="stable")[:usable]  # NaN is last
     first, end = time_cuts(times[order], fraction, fold)
+    different = len(np.unique(times[order]))
     if fold is not None and not 0 < first < end:
         raise ValueError(
             f"--folds {fold.count}: {data.path('train')} has {different:,} different values of "
@@ -454,8 +472,10 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
         )
     words = f"the newest by {column}, of {different:,} different values"
     if first < end:
-        oldest, newest = (examples[order[place]][1] for place in (first, end - 1))
+        oldest = values[order[first]]
+        newest = values[order[end - 1]]
         words = f"{column} from {oldest} to {newest}; {first:,} older ones are trained on"
-    later = {examples[number][0]: "" for number in order[end:]}
+    later = {places[number]: "" for number in order[end:]}
     held_out = frozenset(indices[number] for number in order[first:end])
-    return data.leaving_out("train", later).hold_out(held_out, len(order), words, fraction, fold)
+    data = data.leaving_out("train", later)
+    return data.hold_out(held_out, usable, words, fraction, fold)

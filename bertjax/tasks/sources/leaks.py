@@ -14,7 +14,7 @@ the dev and test splits are kept; those of the train split are read once.
 import dataclasses
 import itertools
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -27,7 +27,8 @@ SHINGLE = 6  # bytes, so that a shingle is a number of 48 bits
 SIMILAR = 0.8
 # Texts with a similarity of .8 agree in one of 16 bands of 6 minima with a probability of .99, with
 # one of .5 of .22, and with one of .2 of .001.
-BANDS, ROWS_PER_BAND = 16, 6
+BANDS = 16
+ROWS_PER_BAND = 6
 # A text is compared with so many of those that agree with it in a band: more are copies of a form.
 MOST_CANDIDATES = 32
 BLOCK = 1024  # texts that are hashed together
@@ -35,9 +36,14 @@ LONGEST = 1 << 14  # bytes of a text, a multiple of what models read, to bound t
 
 _MULTIPLIERS = np.random.default_rng(0).integers(
     1 << 63, size=(BANDS, ROWS_PER_BAND), dtype=np.uint64
-) * np.uint64(2) + np.uint64(1)
+)
+_MULTIPLIERS = 2 * _MULTIPLIERS + 1  # odd ones permute the numbers of 64 bits
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_SIX_BYTES = np.uint64((1 << 8 * SHINGLE) - 1)
 _BETWEEN = "\x1f"  # the separator of the texts of an example: a space, which no normal text holds
+_SEPARATOR = _BETWEEN.encode()
+_NONE, _NO_TEXT = (0.0, ""), (0.0, b"")
 
 
 def normalized(text: str) -> str:
@@ -49,50 +55,55 @@ def normalized(text: str) -> str:
 
 def _text(example: Example) -> bytes:
     """Returns the normalised texts of an example, joined by `_BETWEEN`, cut at `LONGEST` bytes."""
-    texts = [" ".join(example.words) if example.words else example.text]
+    texts = [example.text]
+    if example.words:
+        texts = [" ".join(example.words)]
     if example.pair is not None:
         texts.append(example.pair)
-    joined = _BETWEEN.join(map(normalized, itertools.chain(texts, example.choices)))
+    texts.extend(example.choices)
+    joined = _BETWEEN.join(map(normalized, texts))
     return joined.encode()[:LONGEST]
 
 
-def _shingles(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all shingles of `texts`, uint64 [S], and the index of the first of each, int [N].
-
-    A text that is shorter than a shingle is filled up with zeros.
-    """
-    filled = [text.ljust(SHINGLE, b"\0") for text in texts]
-    lengths = np.array([len(text) for text in filled])
-    counts = lengths - SHINGLE + 1
-    firsts = np.cumsum(counts) - counts
-    places = np.arange(counts.sum()) + np.repeat(np.cumsum(lengths) - lengths - firsts, counts)
-    buffer = b"".join([*filled, bytes(8)])
-    eights = np.ndarray(len(buffer) - 7, "<u8", buffer, strides=(1,))  # overlapping
-    return eights[places] & np.uint64((1 << 8 * SHINGLE) - 1), firsts
+def _shingles(text: bytes) -> np.ndarray:
+    """Returns the shingles of a text in their order, uint64 [S]; a short text is filled up."""
+    filled = text.ljust(SHINGLE, b"\0")
+    # A number of eight bytes begins at each byte, and the highest of them are no part of it.
+    buffer = filled + bytes(8 - SHINGLE)
+    eights = np.ndarray(len(buffer) - 7, "<u8", buffer, strides=(1,))
+    return eights & _SIX_BYTES
 
 
 def band_keys(texts: Sequence[bytes]) -> np.ndarray:
     """Returns a hash of the minima of each band of each text, uint64 [N, BANDS]."""
-    shingles, firsts = _shingles(texts)
-    hashes = shingles * _MIX
-    hashes ^= hashes >> np.uint64(29)
-    hashes *= _MIX
-    hashes ^= hashes >> np.uint64(32)
+    shingles = [_shingles(text) for text in texts]
+    counts = np.array([len(of_text) for of_text in shingles])
+    firsts = np.cumsum(counts) - counts
+    hashes = _mixed(np.concatenate(shingles))
     keys = np.zeros((len(texts), BANDS), np.uint64)
     permuted = np.empty_like(hashes)
-    for band in range(BANDS):
-        for multiplier in _MULTIPLIERS[band]:
+    for band, multipliers in enumerate(_MULTIPLIERS):
+        key = keys[:, band]
+        for multiplier in multipliers:
             np.multiply(hashes, multiplier, out=permuted)
             minima = np.minimum.reduceat(permuted, firsts)
-            keys[:, band] = (keys[:, band] ^ (minima >> np.uint64(17))) * _MIX
+            key[:] = _mixed(key ^ minima)
     return keys
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns hashes of numbers, uint64 [N]: nearby numbers have unrelated ones."""
+    values = values * _MIX
+    values ^= values >> _HALF
+    values *= _MIX
+    values ^= values >> _HALF
+    return values
 
 
 def similarity(a: bytes, b: bytes) -> float:
     """Returns the similarity of two normalised texts or, of several texts, the lowest of a pair."""
-    if a == b:
-        return 1.0
-    first, second = a.split(_BETWEEN.encode()), b.split(_BETWEEN.encode())
+    first = a.split(_SEPARATOR)
+    second = b.split(_SEPARATOR)
     if len(first) != len(second):
         return 0.0
     return min(map(_jaccard, first, second))
@@ -101,56 +112,42 @@ def similarity(a: bytes, b: bytes) -> float:
 def _jaccard(a: bytes, b: bytes) -> float:
     if a == b:
         return 1.0
-    sets = [np.unique(_shingles([text])[0]) for text in (a, b)]
-    common = len(np.intersect1d(*sets, assume_unique=True))
-    return common / (len(sets[0]) + len(sets[1]) - common)
+    first = _shingles(a)
+    second = _shingles(b)
+    common = np.intersect1d(first, second)
+    return len(common) / len(np.union1d(first, second))
 
 
-class _OtherTexts:
-    """The different texts of the dev and test splits, which have numbers.
+class _Index:
+    """Finds those of `texts`, which are different, that may be similar to others."""
 
-    Attributes:
-        rows: (split, where) of the rows with each text.
-    """
+    def __init__(self, texts: Sequence[bytes]):
+        self._numbers = {text: number for number, text in enumerate(texts)}
+        blocks = []
+        for start in range(0, len(texts), BLOCK):
+            blocks.append(band_keys(texts[start : start + BLOCK]))
+        keys = np.concatenate(blocks)
+        self._order = np.argsort(keys, axis=0, kind="stable")
+        self._keys = np.take_along_axis(keys, self._order, axis=0)
 
-    def __init__(self, data: Dataset):
-        self.rows: list[list[tuple[str, str]]] = []
-        self._numbers: dict[bytes, int] = {}
-        for split in data.splits:
-            for example in data.examples(split) if split != "train" else ():
-                number = self._numbers.setdefault(_text(example), len(self.rows))
-                if number == len(self.rows):
-                    self.rows.append([])
-                self.rows[number].append((split, example.where))
-        self._texts = [*self._numbers]
-        keys = [np.zeros((0, BANDS), np.uint64)]
-        for start in range(0, len(self._texts), BLOCK):
-            keys.append(band_keys(self._texts[start : start + BLOCK]))
-        joined = np.concatenate(keys)
-        self._order = np.argsort(joined, axis=0, kind="stable")
-        self._keys = np.take_along_axis(joined, self._order, axis=0)
-
-    def matches(self, texts: Sequence[bytes]) -> Iterator[tuple[int, int, float]]:
-        """Yields (index in `texts`, number, similarity) of pairs that are at least `SIMILAR`."""
-        for index, number in self._candidates(texts):
-            value = similarity(texts[index], self._texts[number])
-            if value >= SIMILAR:
-                yield index, number, value
-
-    def _candidates(self, texts: Sequence[bytes]) -> set[tuple[int, int]]:
+    def candidates(self, texts: Sequence[bytes]) -> set[tuple[int, int]]:
+        """Returns (index in `texts`, number) of the pairs that are equal or agree in a band."""
         pairs = set()
         for index, text in enumerate(texts):
-            if text in self._numbers:
-                pairs.add((index, self._numbers[text]))
+            number = self._numbers.get(text)
+            if number is not None:
+                pairs.add((index, number))
         keys = band_keys(texts)
         for band in range(BANDS):
-            known, wanted = self._keys[:, band], keys[:, band]
+            known = self._keys[:, band]
+            wanted = keys[:, band]
             firsts = np.searchsorted(known, wanted)
             ends = np.searchsorted(known, wanted, side="right")
-            for index in np.flatnonzero(firsts < ends):
-                last = min(ends[index], firsts[index] + MOST_CANDIDATES)
-                for number in self._order[firsts[index] : last, band]:
-                    pairs.add((int(index), int(number)))
+            ends = np.minimum(ends, firsts + MOST_CANDIDATES)
+            for index in np.flatnonzero(firsts < ends).tolist():
+                of_key = slice(firsts[index], ends[index])
+                for number in self._order[of_key, band].tolist():
+                    pairs.add((index, number))
         return pairs
 
 
@@ -160,23 +157,37 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
     Each row that has an equal or similar one on the other side is in at least one of the pairs,
     beside the most similar one.
     """
-    if "train" not in data.splits:
+    rows: dict[bytes, list[tuple[str, str]]] = {}  # the rows of the other splits with each text
+    for split in data.splits:
+        if split != "train":
+            for example in data.examples(split):
+                of_text = rows.setdefault(_text(example), [])
+                of_text.append((split, example.where))
+    if not rows or "train" not in data.splits:
         return ()
-    others = _OtherTexts(data)
-    best: dict[int, tuple[float, str]] = {}  # the most similar row of train, by number
-    of_train: dict[str, tuple[float, int]] = {}  # the most similar text, by place
-    train = data.examples("train") if others.rows else iter(())
+    texts = [*rows]
+    index = _Index(texts)
+    best: dict[bytes, tuple[float, str]] = {}  # the most similar row of train, by text
+    of_train: dict[str, tuple[float, bytes]] = {}  # the most similar text, by row of train
+    train = data.examples("train")
     while block := list(itertools.islice(train, BLOCK)):
-        for index, number, value in others.matches([_text(example) for example in block]):
-            where = block[index].where
-            best[number] = max(best.get(number, (0.0, "")), (value, where))
-            of_train[where] = max(of_train.get(where, (0.0, 0)), (value, number))
+        own = [_text(example) for example in block]
+        for number, other in index.candidates(own):
+            text = texts[other]
+            value = similarity(own[number], text)
+            if value >= SIMILAR:
+                where = block[number].where
+                best[text] = max(best.get(text, _NONE), (value, where))
+                of_train[where] = max(of_train.get(where, _NO_TEXT), (value, text))
     leaks: dict[Leak, None] = {}
-    for number, (value, where) in sorted(best.items()):
-        for split, other in others.rows[number]:
-            leaks[Leak(split, other, where, value)] = None
-    for where, (value, number) in of_train.items():
-        leaks[Leak(*others.rows[number][0], where, value)] = None
+    for text, of_text in rows.items():
+        if text in best:
+            value, where = best[text]
+            for split, other in of_text:
+                leaks[Leak(split, other, where, value)] = None
+    for where, (value, text) in of_train.items():
+        split, other = rows[text][0]
+        leaks[Leak(split, other, where, value)] = None
     return tuple(leaks)
 
 
@@ -190,12 +201,15 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
     places: dict[str, set[str]] = {"train": set(), "dev": set()}
     for leak in leaks:
         places["train"].add(leak.train)
-        places.setdefault(leak.split, set()).add(leak.where)
+        of_split = places.setdefault(leak.split, set())
+        of_split.add(leak.where)
     shares = []
     for split in data.splits:
-        if split != "train" and (count := len(places.get(split, ()))):
+        count = len(places.get(split, ()))
+        if split != "train" and count:
             size = sum(1 for _ in data.examples(split))
-            shares.append(f"{count:,} of the {size:,} examples of {split} ({count / size:.1%})")
+            share = count / size
+            shares.append(f"{count:,} of the {size:,} examples of {split} ({share:.1%})")
     if leaks:
         print(
             f"warning: {' and '.join(shares)} are in train, equal or with a similarity of at least "
@@ -205,5 +219,6 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
     data = dataclasses.replace(data, leaks=leaks)
     if drop is None:
         return data
-    print(f"{len(places[drop]):,} examples of {drop} are left out (--drop_leaks {drop}).")
-    return data.leaving_out(drop, dict.fromkeys(places[drop], ""))
+    dropped = places[drop]
+    print(f"{len(dropped):,} examples of {drop} are left out (--drop_leaks {drop}).")
+    return data.leaving_out(drop, dict.fromkeys(dropped, ""))
