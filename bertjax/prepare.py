@@ -29,8 +29,17 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 # Fields of the config that do not affect the output.
 _NOT_SETTINGS = (
-    *("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite"),
-    *("runner", "parts", "runner_options", "exclude"),
+    "input",
+    "output",
+    "tokenizer",
+    "num_processes",
+    "shard",
+    "merge",
+    "overwrite",
+    "runner",
+    "parts",
+    "runner_options",
+    "exclude",
 )
 # The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
 MANY_UNKNOWN = 0.01

@@ -12,9 +12,14 @@ Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", 
 """The poolings of sentence-transformers, by their names there; see `pooled`."""
 Size = Annotated[int, "[1, 2^31)"]
 DROPOUT_FIELDS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
-    *("attention_output_dropout", "token_classifier_dropout", "qa_dropout"),
-    *("embedding_dropout", "mlp_dropout"),
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "attention_output_dropout",
+    "token_classifier_dropout",
+    "qa_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
 )
 
 

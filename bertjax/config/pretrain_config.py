@@ -61,7 +61,10 @@ class RtdConfig(Checked):
     """
 
     SIZES: ClassVar[tuple[str, ...]] = (
-        *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
     )
 
     hidden_size: Size | None = None

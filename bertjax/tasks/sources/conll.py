@@ -30,7 +30,7 @@ from bertjax.tasks.tags import (
 )
 
 # Class names in the order of their ids in Hugging Face and TFDS.
-CONLL_LABELS = (*("O", "B-PER", "I-PER", "B-ORG", "I-ORG"), *("B-LOC", "I-LOC", "B-MISC", "I-MISC"))
+CONLL_LABELS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 DOCUMENT_START = "-DOCSTART-"
 NO_COLUMNS = Columns()
 # Number of sentences that tell the columns of a file.
