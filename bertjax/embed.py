@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import part_of
-from bertjax.config.vectors import VectorConfig
+from bertjax.config.model import VectorConfig
 
 SUFFIXES = (".npy", ".jsonl", ".parquet")
 

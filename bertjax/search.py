@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Count, part_of
 from bertjax.base.files import writing
-from bertjax.config.vectors import VectorConfig
+from bertjax.config.model import VectorConfig
 
 if TYPE_CHECKING:
     from bertjax.inference.retrieval import Collection, Ranking

@@ -55,8 +55,8 @@ def is_as_written(path: Path, entry: Any) -> bool:
 def find_damage(folder: Path, without: Iterable[str] = ()) -> str | None:
     """Returns a message on the first file that differs from `checksums.json`, or None.
 
-    Files named in `without` may differ. Raises FileNotFoundError if the folder has no
-    `checksums.json`.
+    Local files are compared by CRC-32, those in a bucket by the checksum that it lists. Files named
+    in `without` may differ. Raises FileNotFoundError if the folder has no `checksums.json`.
     """
     try:
         expected = read_json(folder / CHECKSUMS)
@@ -166,7 +166,8 @@ def damaged_steps(directory: Path) -> dict[int, str]:
         folder = directory / str(step)
         damage = damage_of(folder)
         has_checksums = (folder / CHECKSUMS).is_file()
-        # If an older version wrote this checkpoint, no earlier checkpoint has checksums either.
+        # The file is written before a folder counts as a checkpoint. One without it has lost it,
+        # or an older version wrote it, and then no earlier checkpoint has the file either.
         if damage is None and earlier_has_checksums and not has_checksums:
             damage = f"{CHECKSUMS} is missing"
         if damage is not None:

@@ -47,6 +47,7 @@ def unfiltered(stream: Any) -> Any:
 def printable_output(wanted: bool = True) -> Iterator[None]:
     """A context in which all that is printed is `printable`; `wanted=False`: as it is.
 
+    The latter is for libraries that colour what they print or move the cursor.
     The filters remain after an error, for the traceback that Python prints.
     """
     before = sys.stdout, sys.stderr

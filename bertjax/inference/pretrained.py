@@ -454,7 +454,7 @@ class Pretrained:
         return loaded._replace(params=inference_params(head, loaded.model))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokenizes texts or pairs of texts.
+        """Tokenizes texts or pairs of texts, as calling the model does.
 
         They are truncated to the `model_max_length` of the tokenizer, as in transformers, or to the
         maximum length of the model if it is smaller.

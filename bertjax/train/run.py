@@ -410,7 +410,7 @@ def claim(job: Job, workdir: Workdir) -> None:
             job.data_fingerprint,
             overwrite=job.config.overwrite,
             defaults=defaults_of(job.config),
-            allow=job.plan.refused_changes,
+            refused=job.plan.refused_changes,
         )
         job.tokenizer.save(workdir.tokenizer)
         job.claimed()

@@ -138,7 +138,7 @@ class RunPlan:
                 self.identity,
                 self.data_fingerprint,
                 defaults=defaults_of(self.config),
-                allow=self.refused_changes,
+                refused=self.refused_changes,
             )
             if changed and self.config.overwrite:
                 step = 0

@@ -74,7 +74,7 @@ LOCK_REMEDY = "wait until it ends, stop it, or choose another --workdir"
 
 # A function (differences, saved config, step of the newest checkpoint) that returns the differences
 # with which a run must not resume, and the reasons.
-Allow = Callable[[list[str], dict[str, Any], int], list[str]]
+Refused = Callable[[list[str], dict[str, Any], int], list[str]]
 
 
 class SavedRun(NamedTuple):
@@ -102,11 +102,11 @@ def changes_of(
     data_fingerprint: str,
     *,
     defaults: Mapping[str, Any] | None,
-    allow: Allow,
+    refused: Refused,
 ) -> list[str]:
     """Returns why the run `saved`, of run.json, cannot go on from a step; as in `Workdir.check`."""
     changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
-    changed = allow(changed, saved["config"], step)
+    changed = refused(changed, saved["config"], step)
     if data_fingerprint != saved["data_fingerprint"]:
         where = saved["config"].get("data") or train_file(saved["config"])
         changed.append("the data differs from the data of " + (where or "the task's files"))
@@ -211,7 +211,7 @@ class Workdir:
         data_fingerprint: str,
         *,
         defaults: Mapping[str, Any] | None = None,
-        allow: Allow = lambda changed, *_: changed,
+        refused: Refused = lambda changed, *_: changed,
     ) -> None:
         """Checks that the run in this workdir has the given config and training data.
 
@@ -221,14 +221,16 @@ class Workdir:
             config: {field: value} of the run's config, as run.json stores it.
             data_fingerprint: a hash of the training data.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
-            allow: selects the differences with which the run must not resume; by default all.
+            refused: selects the differences with which the run must not resume; by default all.
 
         Raises:
             ValueError: the config or the data of the run differs.
         """
         saved = self.read()
         step = self.newest_step
-        changed = changes_of(saved, step, config, data_fingerprint, defaults=defaults, allow=allow)
+        changed = changes_of(
+            saved, step, config, data_fingerprint, defaults=defaults, refused=refused
+        )
         before = saved["config"].get("machine")
         now = config.get("machine")
         if before not in (None, now) and not changed:

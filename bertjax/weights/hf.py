@@ -161,7 +161,8 @@ def save_hf(
         files: additional files to write, {relative path: text, which gets an end of line, or
             bytes}.
         tagger: the parameters of a tagger on the frozen encoder, for `tagger.safetensors`.
-        kept: {PyTorch name: tensor} of tensors that no output depends on, to write as they are.
+        kept: {PyTorch name: tensor} of tensors that no output depends on, to write instead of
+            those of the same name and shape.
 
     Raises:
         ValueError: `directory` holds files that bertjax did not write, or transformers does not
