@@ -103,7 +103,7 @@ def _values(configs: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def keep_apart(flag: str, output: str | Path, other: str, value: str | Path) -> None:
-    """Raises ValueError for an output that is the input `value`, holds it or lies among its texts."""
+    """Raises ValueError for an output that is, holds or lies among the texts of an input."""
     target = _real(output)
     sources = _named_by(os.fspath(value))
     around: set[Path] = set()
