@@ -160,6 +160,8 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     from bertjax.inference.evaluation import TrainingOverlap, from_file
     from bertjax.inference.output_files import PredictionWriter, prediction_lines
     from bertjax.inference.texts import from_text
+    from bertjax.tasks.intervals import score_intervals
+    from bertjax.tasks.measures import ScoredRows
 
     task, overlap = model.task_with(config.max_length, config.doc_stride), None
     if config.text is not None:
@@ -176,7 +178,8 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     writer = PredictionWriter(model.predictions, config.input, config.output)
     settings = {**dataclasses.asdict(config), "output": None}
     with prediction_lines(config.output, config.input, model.identity, settings) as lines:
-        scores = task.score(writer(task, iter(examples), lines))
+        rows = ScoredRows(task)
+        scores = task.score(rows.observe(writer(task, iter(examples), lines)))
     notes = task.source.change_notes() if task.source is not None else []
     for message in (*writer.messages(scored=bool(scores)), *notes):
         print(message, file=sys.stderr)
@@ -187,20 +190,27 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
             print(_warning(overlap), file=sys.stderr)
         text = json.dumps(scores)
         if sys.stderr.isatty():
-            text = scores_text(scores)
+            text = scores_text(scores, score_intervals(rows))
         print(text, file=sys.stderr)
     writer.check()
 
 
-def scores_text(scores: Mapping[str, float]) -> str:
-    """Returns scores as a line of text: "accuracy 96.25 %, macro F1 95.90 %"."""
+def scores_text(
+    scores: Mapping[str, float], intervals: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Returns scores as a line of text: "accuracy 96.25 % (95 % interval 92.00 to 98.75), ..."."""
     from bertjax.record.labels import label, number
     from bertjax.tasks.metrics import is_fraction
 
     texts = []
     for key, score in scores.items():
-        value = f"{100 * score:.2f} %" if is_fraction(key) else number(score)
-        texts.append(f"{label(key)} {value}")
+        shown = (lambda x: f"{100 * x:.2f}") if is_fraction(key) else number
+        unit = " %" if is_fraction(key) else ""
+        interval = (intervals or {}).get(key)
+        between = ""
+        if interval is not None:
+            between = f" (95 % interval {shown(interval[0])} to {shown(interval[1])})"
+        texts.append(f"{label(key)} {shown(score)}{unit}{between}")
     return ", ".join(texts)
 
 

@@ -1,8 +1,10 @@
-"""Computes the official metrics of a task from a predictions file: `python -m bertjax.score`."""
+"""Scores predictions by official metrics, or compares two models: `python -m bertjax.score`."""
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 from bertjax.base import command_line, signals
 from bertjax.base.files import did_you_mean
@@ -10,22 +12,26 @@ from bertjax.base.files import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
-    """Config of `bertjax.score`: the task, the predictions and the correct answers.
+    """Config of `bertjax.score`: predictions in official formats, or two files to compare.
 
     Raises:
-        ValueError: the task is unknown or has no official format of predictions, or a flag has no
-            effect with the task.
+        ValueError: the task is unknown or has no official format of predictions, a flag is missing,
+            or has no effect with the others.
     """
 
-    task: str
+    task: str = ""
     """Name of the task: squad, squad2, conll, cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli or
-    ax."""
-    gold: str
-    """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL."""
-    predictions: str
+    ax; with --compare, of any task, and by default the one of the run that wrote the files."""
+    gold: str | None = None
+    """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL. With
+    --compare, a file with the labels, also your own; None: the labels in the files."""
+    predictions: str | None = None
     """File of predictions. For SQuAD, the file is JSON that maps question ids to answer texts. For
     GLUE, the file is TSV with the columns index and prediction, as in a submission. For CoNLL, the
     file has columns; the first holds the words of --gold and the last the predicted tags."""
+    compare: tuple[str, ...] = ()
+    """Two files of predictions for the same examples, JSON lines that predict or finetune wrote:
+    prints the difference of each score with its 95 % interval, and whether it may be chance."""
     na_probs: str | None = None
     """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
     question has no answer, such as SPLIT_null_odds.json of bertjax, which holds the difference of
@@ -40,6 +46,15 @@ class ScoreConfig:
     def __post_init__(self):
         from bertjax.tasks import TASKS
 
+        if self.compare:
+            self._check_comparison()
+            return
+        lacking = [name for name in ("task", "gold", "predictions") if not getattr(self, name)]
+        if lacking:
+            raise ValueError(
+                f"{', '.join(f'--{name}' for name in lacking)} must be given to score a file of "
+                "predictions; to compare two files, give --compare A.jsonl B.jsonl."
+            )
         scored = {name: task for name, task in TASKS.items() if task.score_files is not None}
         if self.task not in scored:
             if self.task in TASKS:
@@ -59,16 +74,31 @@ class ScoreConfig:
                 "both, or leave it out."
             )
 
+    def _check_comparison(self) -> None:
+        from bertjax.tasks import check_task
+
+        if len(self.compare) != 2:
+            raise ValueError(
+                f"--compare takes two files of predictions, but {len(self.compare)} were given."
+            )
+        if self.task:
+            check_task(self.task)
+        for name in ("predictions", "na_probs"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} does not go with --compare: leave it out.")
+
 
 def score(config: ScoreConfig) -> dict[str, float]:
     """Computes the official metrics of the task; returns {name: value} as fractions, not percent.
+
+    `config` has a task, a file with the correct answers and predictions, and nothing to compare.
 
     Raises FileNotFoundError, and ValueError if a file has the wrong format, or the predictions are
     not for the examples of `config.gold`, the file with the correct answers.
     """
     from bertjax.tasks import TASKS
 
-    gold, predictions = Path(config.gold), Path(config.predictions)
+    gold, predictions = Path(str(config.gold)), Path(str(config.predictions))
     for path in (gold, predictions):
         if not path.is_file():
             raise FileNotFoundError(f"{path} does not exist or is not a file: check its name.")
@@ -79,15 +109,40 @@ def score(config: ScoreConfig) -> dict[str, float]:
     return score_files(gold, predictions, Path(config.na_probs), config.na_prob_thresh)
 
 
-def run(config: ScoreConfig) -> None:
-    """Prints the official metrics of the predictions as JSON, in per cent."""
-    from bertjax.tasks.metrics import in_percent
+def comparison(config: ScoreConfig) -> dict[str, Any]:
+    """Compares the two files of `config.compare`, as `bertjax.record.comparison.compare_files`."""
+    from bertjax.record.comparison import compare_files
 
+    first, second = map(Path, config.compare)
+    gold = None if config.gold is None else Path(config.gold)
+    return compare_files(first, second, gold, config.task.lower())
+
+
+def run(config: ScoreConfig) -> None:
+    """Prints the official metrics of the predictions, or a comparison, as JSON, in per cent.
+
+    The sentence about a comparison is printed to standard error as well.
+    """
+    from bertjax.tasks.metrics import in_percent, is_fraction
+
+    if config.compare:
+        result = comparison(config)
+        for name, values in result["metrics"].items():
+            factor = 100.0 if is_fraction(name) else 1.0
+            for key in ("first", "second", "difference"):
+                values[key] *= factor
+            values["interval"] = [factor * bound for bound in values["interval"]]
+        print(json.dumps(result, indent=2))
+        print(result["sentence"], file=sys.stderr)
+        return
     print(json.dumps(in_percent(score(config)), indent=2))
 
 
 parse, main = command_line.command_of(
-    ScoreConfig, run, "score", "Prints the official metrics of a task as JSON, in per cent."
+    ScoreConfig,
+    run,
+    "score",
+    "Prints the official metrics of a task, or a comparison of two models, as JSON, in per cent.",
 )
 
 

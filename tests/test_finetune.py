@@ -1,5 +1,6 @@
 """Fine-tuning from files to a model directory: all kinds of tasks, resumed runs, seeds."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -22,6 +23,7 @@ from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig, TaskOptions
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
+from bertjax.record.predictions import read_scores
 from bertjax.tasks import check_task, finetune_config, make_task
 from bertjax.train import experiments, facts, finetuning
 from bertjax.train.checkpoint import Checkpointer
@@ -109,13 +111,29 @@ def whole(config, tmp_path_factory):
     return workdir
 
 
+def test_scores_have_intervals_and_labels_that_may_be_wrong_are_listed(whole):
+    content = json.loads((whole / "scores.json").read_text())
+    intervals = content.pop("intervals")
+    assert set(intervals) == set(content)
+    for key, (low, high) in intervals.items():
+        assert low <= content[key] <= high and low < high
+    summary = json.loads((whole / "predictions/dev.summary.json").read_text())
+    assert {f"dev/{key}": bounds for key, bounds in summary["intervals"].items()} == intervals
+    with (whole / "label_errors.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert summary["label_errors"]["count"] == len(rows)
+    golds = {line["id"]: line["gold"] for line in json_lines(whole / "predictions/dev.jsonl")}
+    assert set(golds.values()) == {"high", "low"}
+    assert all(row["label"] == golds[row["id"]] != row["suggested_label"] for row in rows)
+
+
 def evaluations(workdir):
     return [line for line in json_lines(workdir / "metrics.jsonl") if "eval/accuracy" in line]
 
 
 def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(whole, sentences):
     found = [line["eval/accuracy"] for line in evaluations(whole)]
-    scores = json.loads((whole / "scores.json").read_text())
+    scores = read_scores(whole / "scores.json")
     assert len(found) == 6
     assert scores["dev/accuracy"] == max(found) > 0.8
     predictions = json_lines(whole / "predictions/dev.jsonl")
@@ -154,7 +172,7 @@ def test_a_finished_run_has_nothing_to_do_until_something_is_missing(
     """The same command leaves the files of a finished run as they are, and says so."""
     workdir = tmp_path / "run"
     shutil.copytree(whole, workdir)
-    scores = json.loads((workdir / "scores.json").read_text())
+    scores = read_scores(workdir / "scores.json")
     config = finetune_config(config, workdir=str(workdir), num_epochs=6)
 
     def contents():

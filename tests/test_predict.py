@@ -14,6 +14,7 @@ from bertjax.base.lock import Locked
 from bertjax.convert import ConvertConfig
 from bertjax.inference.output_files import PartialLines, continued
 from bertjax.predict import PredictConfig
+from bertjax.record.predictions import read_scores
 from bertjax.tasks import finetune_config
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.weights import load_model
@@ -46,7 +47,7 @@ def run(tmp_path_factory, one_layer):
 def test_several_labels_in_a_column_are_scored(run, tmp_path, capsys):
     file, output = str(run.parent / "a.csv"), str(tmp_path / "out.jsonl")
     predict.run(PredictConfig(model=str(run), input=file, output=output))  # task.json knows the |
-    scores = json.loads((run / "scores.json").read_text())
+    scores = read_scores(run / "scores.json")
     found = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert {f"dev/{key}": value for key, value in found.items()} == pytest.approx(scores)
     predict.run(PredictConfig(model=str(run), input=file, output=output, label_separator=";"))

@@ -21,6 +21,7 @@ from bertjax.base.run_file import write_run
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.record import report_writer
 from bertjax.record.metrics import read_lines, to_line
+from bertjax.record.predictions import read_scores
 from bertjax.record.report import report_page, run_data
 from bertjax.tasks import finetune_config
 from tests.browser import data_of, needs_chromium, used
@@ -104,7 +105,7 @@ def test_the_first_page_of_a_run_shows_what_it_has(pretrained, tmp_path):
 @pytest.mark.slow
 def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):
     run = data_of((tuned / "report.html").read_text())["runs"][0]
-    scores = json.loads((tuned / "scores.json").read_text())
+    scores = read_scores(tuned / "scores.json")
     (split,) = run["splits"]
     assert split["split"] == "dev" and run["scores"] == scores
     assert {f"dev/{name}": value for name, value in split["scores"].items()} == scores
@@ -220,7 +221,7 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     seen = shown_by_browser((tuned / "report.html").read_text(), tmp_path)
     wanted = logged_values(tuned, "run")
     assert {key: value for key, (value, _) in seen["values"].items()} == wanted
-    scores = json.loads((tuned / "scores.json").read_text())
+    scores = read_scores(tuned / "scores.json")
     assert {key: value for key, (value, _) in seen["scores"].items()} == scores
     assert seen["scores"]["dev/accuracy"][1] == f"{100 * scores['dev/accuracy']:.2f} %"
     rows = list(csv.reader((tuned / "predictions" / "dev.confusion.csv").read_text().splitlines()))
@@ -319,7 +320,7 @@ def test_every_kind_of_task_has_its_figures(kind, figures, one_layer, files, tmp
     seen = shown_by_browser(page, tmp_path)
     (split,) = data_of(page)["runs"][0]["splits"]
     assert all(title in seen["text"] for title in figures)
-    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    scores = read_scores(tmp_path / "run" / "scores.json")
     assert {key: value for key, (value, _) in seen["scores"].items()} == scores
     if kind == "regress":
         lines = (tmp_path / "run" / "predictions" / "dev.jsonl").read_text().splitlines()

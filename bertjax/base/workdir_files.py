@@ -14,6 +14,7 @@
 | `rollbacks.json` | the rollbacks of the run, if there were any |
 | `model/`, `push/` | the exported model; models that wait to be pushed to the Hub |
 | `scores.json`, `predictions/` | the scores and the predictions of a fine-tuning |
+| `label_errors.csv` | the labels of its dev split, or of all folds, that may be wrong |
 | `calibration.json` | the temperature of its probabilities, or the thresholds of its labels |
 | `bad_rows.jsonl` | the rows of the user's files that a fine-tuning leaves out |
 | `leaks.jsonl` | the rows of its dev and test splits that are in its train split, too |
@@ -44,6 +45,7 @@ SCORES = "scores.json"
 CALIBRATION = "calibration.json"
 BAD_ROWS = "bad_rows.jsonl"
 LEAKS = "leaks.jsonl"
+LABEL_ERRORS = "label_errors.csv"
 REPORT = "report.html"
 TRACKERS_FOLDER = "trackers"
 PENDING = "push"
@@ -56,6 +58,7 @@ RESULTS = (
     SCORES,
     BAD_ROWS,
     LEAKS,
+    LABEL_ERRORS,
     CALIBRATION,
     DAMAGED,
     REPLACED,

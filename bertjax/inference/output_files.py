@@ -40,6 +40,7 @@ from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
 from bertjax.tasks.sources.tables import DELIMITERS
+from bertjax.tasks.task import OF_GOLD
 
 
 @contextlib.contextmanager
@@ -244,7 +245,7 @@ def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
     of_input = dict(line.get("input") or {"id": line["id"]})
     of_prediction: dict[str, Any] = {}
     for key, value in line.items():
-        if key in ("id", "input", "nbest"):
+        if key in ("id", "input", "nbest", *OF_GOLD):
             continue
         if key == "probabilities" and isinstance(value, dict):
             for name, probability in value.items():
@@ -452,7 +453,8 @@ class PredictionWriter:
                 raise ValueError(
                     f"{self.input} changed during the prediction: run the command again."
                 )
-            line.pop("input", None)
+            for name in ("input", *OF_GOLD):
+                line.pop(name, None)
             group.append((example, line))
             if groups.ends_with(example):
                 kept += len(group)
@@ -473,6 +475,8 @@ class PredictionWriter:
             line: dict[str, Any] = {"id": example.id}
             if example.row and self.output:
                 line["input"] = dict(example.row)
+            if self.output:
+                line |= task.gold(example)
             lines.write({**line, **prediction})
             yield example, prediction
 

@@ -169,16 +169,22 @@ function scoreTable(run) {
     const [split, ...rest] = key.split("/");
     (scores[split] = scores[split] || {})[rest.join("/")] = value;
   }
+  const intervals = { ...run.intervals };
+  for (const split of splits) for (const [name, bounds] of Object.entries(split.intervals || {})) intervals[`${split.split}/${name}`] = bounds;
   const columns = Object.keys(scores), names = [...new Set(columns.flatMap((split) => Object.keys(scores[split])))];
   if (!names.length) return null;
   const rows = names.map((name) => [titled(name), ...columns.map((split) => {
-    const value = scores[split][name];
-    return element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
-      typeof value !== "number" ? "–" : data.names[name].percent ? percent(value, 2) : decimal(value));
+    const value = scores[split][name], bounds = intervals[`${split}/${name}`];
+    const format = (number) => data.names[name].percent ? percent(number, 2) : decimal(number);
+    const cell = element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
+      typeof value !== "number" ? "–" : format(value));
+    if (!bounds) return cell;
+    return element("span", {}, cell, element("small", { class: "interval" }, ` ${bounds.map(format).join(" to ")}`));
   })]);
+  const meaning = Object.keys(intervals).length ? " Beside each score is its 95 % interval: what other rows of the same kind would give." : "";
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
   return element("section", {}, element("h3", {}, "Scores"),
-    element("p", {}, `Of the last predictions that were written${steps.length ? ` (${steps.join("; ")})` : ""}.`),
+    element("p", {}, `Of the last predictions that were written${steps.length ? ` (${steps.join("; ")})` : ""}.${meaning}`),
     table(["metric", ...columns], rows, columns.map((_, n) => n + 1)));
 }
 

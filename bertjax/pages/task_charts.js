@@ -147,6 +147,18 @@ function mistakes(split) {
   return made;
 }
 
+// Labels that the model, which was not trained on them, says are wrong.
+function labelErrors(errors) {
+  const rows = errors.rows.map((row) => element("div", { class: "mistake" }, element("p", { dir: "auto" }, row.text),
+    row.pair ? element("p", { dir: "auto" }, row.pair) : null,
+    element("span", {}, row.words ? `${row.words} · ` : "", "label ", element("b", { class: "gold", dir: "auto" }, row.label), " with ",
+      percent(row.self_confidence, 1), ", suggested ", element("b", { class: "predicted", dir: "auto" }, row.suggested_label), " with ",
+      percent(row.probability, 1), row.place ? ` · ${row.place}` : "")));
+  return element("section", { class: "wide" }, element("h3", {}, "Labels to look at"),
+    element("p", {}, `${grouped(errors.count)} labels may be wrong by confident learning (Northcutt et al. 2021)${rows.length < errors.count ? `; here are the ${rows.length} surest` : ""}. label_errors.csv has all of them.`),
+    ...rows);
+}
+
 // Tables on the left, the figure with the probabilities or numbers on the right, mistakes below.
 function splitFigures(split, ...before) {
   const tables = [...before];
@@ -157,6 +169,6 @@ function splitFigures(split, ...before) {
   const left = tables.filter(Boolean), made = element("div", { class: "grid" });
   const stack = left.length ? element("div", { class: figure ? "stack" : "stack wide" }, ...left) : null;
   if (figure && !stack) figure.classList.add("wide");
-  made.append(...[stack, figure, split.mistakes ? mistakes(split) : null].filter(Boolean));
+  made.append(...[stack, figure, split.mistakes ? mistakes(split) : null, split.label_errors && split.label_errors.count ? labelErrors(split.label_errors) : null].filter(Boolean));
   return made;
 }

@@ -19,7 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.base import printable
-from bertjax.base.files import brief, did_you_mean, write_json, writing
+from bertjax.base.files import (
+    brief,
+    did_you_mean,
+    read_json,
+    read_json_or_empty,
+    write_json,
+    writing,
+)
 from bertjax.config import FinetuneConfig
 from bertjax.config.finetune_config import LAST
 from bertjax.inference.output_files import without_formula
@@ -106,33 +113,89 @@ def best_run(scores: Scores, metric: str | None) -> str:
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
-def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
+# The key of the intervals in scores.json and in a summary of predictions.
+INTERVALS = "intervals"
+# {score: (low, high)}, with the keys of the scores.
+Intervals = Mapping[str, Sequence[float]]
+
+
+def read_scores(path: Path) -> dict[str, float]:
+    """Reads the scores of a run from its scores.json, without their intervals."""
+    scores = read_json(path)
+    scores.pop(INTERVALS, None)
+    return scores
+
+
+def read_intervals(path: Path) -> dict[str, Any]:
+    """Reads the intervals of the scores of a run from its scores.json; {} if it has none."""
+    return read_json_or_empty(path).get(INTERVALS, {})
+
+
+def print_scores(
+    scores: Scores,
+    task: Task,
+    best: str | None = None,
+    intervals: Mapping[str, Intervals] | None = None,
+    of_mean: Mapping[str, Intervals] | None = None,
+) -> None:
     """Prints a table with the scores of each run on `task`.
 
     For several runs, it has means and standard deviations, and the name of the `best` one follows.
+    `intervals` are those of the scores of each run, and `of_mean` those of the means, by what they
+    cover.
     """
     names = sorted(set().union(*scores.values()))
+    intervals, of_mean = intervals or {}, of_mean or {}
     if not names:
         return
     if len(scores) == 1:
-        (run,) = scores.values()
+        ((name, run),) = scores.items()
+        of_run = intervals.get(name, {})
         table = Table("metric", "score", title=task.name)
+        if of_run:
+            table.add_column("95 % interval")
         for key in names:
-            table.add_row(score_label(key), _shown(key, run[key]))
+            cells = [_shown_interval(key, of_run)] if of_run else []
+            table.add_row(score_label(key), _shown(key, run[key]), *cells)
         printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
     rows = {name: [run[key] for key in names] for name, run in scores.items()}
     values = list(rows.values())
     for name, row in rows.items():
-        table.add_row(name, *map(_shown, names, row))
+        cells = []
+        for key, value in zip(names, row, strict=True):
+            interval = _shown_interval(key, intervals.get(name, {}))
+            cells.append(f"{_shown(key, value)}\n{interval}".rstrip())
+        table.add_row(name, *cells)
     table.add_section()
     table.add_row("mean", *map(_shown, names, np.mean(values, axis=0)))
     table.add_row("std", *map(_shown, names, np.std(values, axis=0, ddof=1)))
+    for covered, of_names in of_mean.items():
+        cells = [_shown_interval(key, of_names) for key in names]
+        table.add_row(f"95 %: {covered}", *cells)
     printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
+    if of_mean:
+        meanings = [COVERED[covered] for covered in of_mean]
+        print(f"95 % intervals of the mean cover {'; '.join(meanings)}")
     metric = grading_metric(task)
     if best is not None and metric is not None and metric in names:
         print(f"best by {score_label(metric)}: {best}")
+
+
+# What an interval of the mean of several runs covers.
+COVERED = {
+    "rows": "rows: other rows of the same kind, predicted by these models",
+    "seeds": "seeds: other models of the same data, on these rows",
+    "both": "both: other models on other rows",
+}
+
+
+def _shown_interval(key: str, intervals: Intervals) -> str:
+    """Returns "90.12 to 93.45" for the interval of a score, or ""."""
+    if key not in intervals:
+        return ""
+    return " to ".join(_shown(key, bound).removesuffix(" %") for bound in intervals[key])
 
 
 def _shown(key: str, value: float) -> str:
@@ -518,6 +581,53 @@ class PredictionSummary:
         """Writes `content` to SPLIT.summary.json, unless no example of the split has a label."""
         if self.examples:
             write_json(folder / f"{split}{SUFFIX}", self.content(scores))
+
+
+# The probable label errors that a report shows.
+SHOWN_ERRORS = 20
+ERROR_COLUMNS = (
+    *("id", "place", "text", "pair", "words", "label", "suggested_label"),
+    *("probability", "self_confidence", "normalized_margin"),
+)
+
+
+def write_label_errors(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a table of the labels that may be wrong, `LabelErrors.rows`.
+
+    Columns that no row has a value of are left out. Texts that a spreadsheet would take as formulas
+    get a ' in front.
+    """
+    used = [name for name in ERROR_COLUMNS if any(row.get(name) for row in rows)]
+    with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(used or ERROR_COLUMNS)
+        for row in rows:
+            writer.writerow([without_formula(row.get(name, "")) for name in used])
+
+
+def label_errors_in_words(count: int, path: Path) -> str:
+    """Says how many labels may be wrong, and where they are."""
+    if not count:
+        return "no label of the held-out examples seems to be wrong"
+    return f"{count:,} labels of held-out examples may be wrong: {path}, the surest first"
+
+
+def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what the report shows of the labels that may be wrong: their number and the first."""
+    shown = []
+    for row in rows[:SHOWN_ERRORS]:
+        texts = {"text": _cut(row["text"]), "place": _place(row["place"])}
+        if row.get("pair"):
+            texts["pair"] = _cut(row["pair"])
+        shown.append({**row, **texts})
+    return {"count": len(rows), "rows": shown}
+
+
+def add_to_summary(folder: Path, split: str, content: Mapping[str, Any]) -> None:
+    """Adds `content` to the summary of the predictions of a split, if there is one."""
+    path = folder / f"{split}{SUFFIX}"
+    if summary := read_json_or_empty(path):
+        write_json(path, {**summary, **content})
 
 
 def confusions(counts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:

@@ -38,7 +38,7 @@ from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.pages import fill
 from bertjax.record.labels import in_percent, label
 from bertjax.record.ledger import FINISHED, read_ledger, read_processes, totals
-from bertjax.record.predictions import SUFFIX, split_prefix
+from bertjax.record.predictions import INTERVALS, SUFFIX, split_prefix
 from bertjax.tasks import with_task_options
 from bertjax.tasks.metrics import higher_is_better
 
@@ -478,6 +478,7 @@ def run_data(
     """
     if metrics is None:
         metrics = read_metrics(workdir / METRICS)
+    scores = read_json_or_empty(workdir / SCORES)
     processes = read_processes(workdir)
     facts = processes[-1] if processes else {}
     config = {}
@@ -517,7 +518,8 @@ def run_data(
         "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
         "eval": {"steps": [step for step, _ in metrics.evals], "values": values},
-        "scores": read_json_or_empty(workdir / SCORES),
+        "scores": scores,
+        "intervals": scores.pop(INTERVALS, {}),
         "splits": splits,
         "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),

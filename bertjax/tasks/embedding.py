@@ -155,7 +155,7 @@ class EmbeddingTask(Task):
             ValueError: a text is empty, or the example has no second text, or more or fewer hard
                 negatives than other examples.
         """
-        texts = _texts(example)
+        texts = texts_of(example)
         if len(texts) != self.num_texts:
             raise ValueError(
                 f"{example.where} has {len(texts) - 2} hard negatives, but the first row has "
@@ -170,7 +170,7 @@ class EmbeddingTask(Task):
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> list[Feature]:
         """Encodes each text of an example as a `Feature` of its own."""
-        texts = _texts(example)
+        texts = texts_of(example)
         sequences = self._encoded(texts, tokenizer, max_length)
         return [feature_of([sequence], None) for sequence in sequences]
 
@@ -282,7 +282,7 @@ class ContrastiveTask(EmbeddingTask):
         def scored() -> Iterator[tuple[Example, Prediction]]:
             for example, prediction in pairs:
                 if VECTORS in prediction:
-                    retrieval.add(_texts(example), prediction[VECTORS])
+                    retrieval.add(texts_of(example), prediction[VECTORS])
                 yield example, prediction
 
         return super().score(scored()) | retrieval.scores()
@@ -304,7 +304,7 @@ class DistilledTask(ContrastiveTask):
         return np.array(example.scores, np.float32)
 
 
-def _texts(example: Example) -> list[str]:
+def texts_of(example: Example) -> list[str]:
     """Returns the texts of an example; raises ValueError if one is empty or there is only one."""
     if example.pair is None:
         raise ValueError(
@@ -390,13 +390,17 @@ class Retrieval:
         anchors whose positive is among the first. `triplet_accuracy`, if there are hard negatives,
         is the fraction of examples whose positive is nearer than all of them.
         """
+        return {name: float(np.mean(values)) for name, values in self.columns().items()}
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns the values of the examples, of which `scores` are the means."""
         if not self._anchors:
             return {}
         ranks = self._ranks()
-        values = {"mrr": float(np.mean(1 / ranks))}
-        values |= {f"recall_at_{k}": float(np.mean(ranks <= k)) for k in RECALLS}
+        values = {"mrr": 1 / ranks}
+        values |= {f"recall_at_{k}": ranks <= k for k in RECALLS}
         if self._triplets:
-            values[TRIPLET_METRIC] = float(np.mean(self._triplets))
+            values[TRIPLET_METRIC] = np.array(self._triplets)
         return values
 
     def _ranks(self) -> np.ndarray:

@@ -15,7 +15,7 @@ import string
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import regex
@@ -193,7 +193,7 @@ def entity_f1(
         ValueError: the number of predicted tags of a sentence differs from its number of words.
     """
     _check_lengths(golds, predictions)
-    right = in_golds = in_predictions = words = right_words = 0
+    sums = EntityCounts(0, 0, 0, 0, 0)
     rows = zip(golds, predictions, cut or itertools.repeat(()), strict=False)
     for number, (gold, answer, missed) in enumerate(rows, 1):
         if len(gold) != len(answer):
@@ -201,20 +201,37 @@ def entity_f1(
                 f"Sentence {number} has {len(gold)} words but {len(answer)} predicted tags: "
                 "predict one tag for each word."
             )
-        expected = entities(gold)
-        predicted = entities(answer)
-        for entity in {*expected}.intersection(predicted):
-            right += entity[0] not in missed
-        in_golds += len(expected)
-        in_predictions += len(predicted)
-        words += len(gold)
-        right_words += sum(map(operator.eq, gold, answer))
+        counts = entity_counts(gold, answer, missed)
+        sums = EntityCounts(*map(sum, zip(sums, counts, strict=True)))
     return {
-        "precision": right / max(in_predictions, 1),
-        "recall": right / max(in_golds, 1),
-        "f1": 2 * right / max(in_golds + in_predictions, 1),
-        "accuracy": right_words / max(words, 1),
+        "precision": sums.right / max(sums.in_predictions, 1),
+        "recall": sums.right / max(sums.in_golds, 1),
+        "f1": 2 * sums.right / max(sums.in_golds + sums.in_predictions, 1),
+        "accuracy": sums.right_words / max(sums.words, 1),
     }
+
+
+class EntityCounts(NamedTuple):
+    """Numbers of entities and words; those that are right equal the gold ones."""
+
+    right: int
+    in_golds: int
+    in_predictions: int
+    words: int
+    right_words: int
+
+
+def entity_counts(
+    gold: Sequence[str], answer: Sequence[str], cut: Collection[int] = ()
+) -> EntityCounts:
+    """Counts the entities and words of one sentence, as `entity_f1` does."""
+    expected = entities(gold)
+    predicted = entities(answer)
+    right = 0
+    for entity in {*expected}.intersection(predicted):
+        right += entity[0] not in cut
+    right_words = sum(map(operator.eq, gold, answer))
+    return EntityCounts(right, len(expected), len(predicted), len(gold), right_words)
 
 
 def word_accuracy(
@@ -340,11 +357,18 @@ def squad1(
                 "--task=squad2, or leave the question out."
             )
         if name in predictions:
-            answer = normalize_answer(predictions[name])
-            normalized = list(map(normalize_answer, texts))
-            exact += answer in normalized
-            f1 += _best_f1(normalized, answer, words)
+            scores = squad1_scores(texts, predictions[name], words)
+            exact, f1 = exact + scores[0], f1 + scores[1]
     return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
+
+
+def squad1_scores(
+    texts: Sequence[str], answer: str, words: Words = str.split
+) -> tuple[float, float]:
+    """Returns the highest exact match and F1 of an answer over the accepted `texts`."""
+    answer = normalize_answer(answer)
+    normalized = list(map(normalize_answer, texts))
+    return float(answer in normalized), _best_f1(normalized, answer, words)
 
 
 def squad2(
@@ -381,7 +405,7 @@ def squad2(
     values: dict[str, float] = {}
     groups: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
     for name, texts in golds.items():
-        score = exact[name], f1[name] = _scores(texts, predictions[name], words)
+        score = exact[name], f1[name] = squad2_scores(texts, predictions[name], words)
         if null_odds is not None and null_odds[name] > threshold:
             score = (float(not texts), float(not texts))
         groups[""].append(score)
@@ -398,7 +422,9 @@ def squad2(
     return values
 
 
-def _scores(texts: Sequence[str], answer: str, words: Words) -> tuple[float, float]:
+def squad2_scores(
+    texts: Sequence[str], answer: str, words: Words = str.split
+) -> tuple[float, float]:
     """Returns the highest exact match and F1 over `texts`; if there are none, "" is correct."""
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.

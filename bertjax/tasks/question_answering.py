@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +25,16 @@ from bertjax.config.task_options import OfficialOptions, OwnFilesOptions
 from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.definition import WindowOptions
-from bertjax.tasks.metrics import squad1, squad2, words_and_characters
+from bertjax.tasks.metrics import (
+    Words,
+    squad1,
+    squad1_scores,
+    squad2,
+    squad2_scores,
+    words_and_characters,
+)
 from bertjax.tasks.task import (
+    GOLD,
     Example,
     Export,
     Outputs,
@@ -277,6 +285,16 @@ class SpanTask(Task):
                 break
         return list(entries.values())
 
+    def gold(self, example: Example) -> dict[str, Any]:
+        if example.answers or example.label == IMPOSSIBLE:
+            return {GOLD: [text for text, _ in example.answers]}
+        return {}
+
+    def with_gold(self, example: Example, line: Mapping[str, Any]) -> Example:
+        answers = tuple((text, NOWHERE) for text in line[GOLD])
+        label = None if answers else IMPOSSIBLE
+        return dataclasses.replace(example, answers=answers, label=label)
+
     def metric_names(self) -> list[str]:
         golds, answers = {"": ["a"]}, {"": "a"}
         if self.with_impossible:
@@ -293,12 +311,21 @@ class SpanTask(Task):
                 null_odds[name] = prediction["null_odds"]
         if not golds:
             return {}
-        # SQuAD's own scores split answers at spaces alone.
-        words = str.split if self.name in ("squad", "squad2") else words_and_characters
         if not self.with_impossible:
-            return squad1(golds, answers, words)
+            return squad1(golds, answers, self._words)
         # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
-        return squad2(golds, answers, null_odds, np.inf, words)
+        return squad2(golds, answers, null_odds, np.inf, self._words)
+
+    def scores_of(self, texts: Sequence[str], answer: str) -> tuple[float, float]:
+        """Returns the exact match and F1 of an answer to a question with accepted `texts`."""
+        if self.with_impossible:
+            return squad2_scores(texts, answer, self._words)
+        return squad1_scores(texts, answer, self._words)
+
+    @property
+    def _words(self) -> Words:
+        """How answers are split into words; SQuAD's own scores split them at spaces alone."""
+        return str.split if self.name in ("squad", "squad2") else words_and_characters
 
 
 def span_task(options: SpanOptions, **fields: Any) -> SpanTask:

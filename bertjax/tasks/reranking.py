@@ -7,9 +7,8 @@ those of the rankings of all passages with the same query.
 
 import dataclasses
 import operator
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -187,28 +186,15 @@ class RerankTask(Task):
         0. As in trec_eval, a query without a positive has 0. If no query has two passages, as in
         pairs of sentences with scores, the metrics are those of regression.
         """
-        scores: dict[str, dict[str, float]] = defaultdict(dict)  # {query: {passage: score}}
-        gains: dict[str, dict[str, float]] = defaultdict(dict)
-        singles: list[tuple[float, float]] = []
-        for example, prediction in pairs:
-            if example.label is None or "score" not in prediction:
-                continue
-            label: Any = example.label
-            singles.append((float(label), prediction["score"]))
-            found = [prediction["score"], *prediction.get("negatives", ())]
-            of_query = gains[example.text]
-            for passage, score in zip(_passages(example) or ("",), found, strict=True):
-                scores[example.text][passage] = score
-                of_query[passage] = max(label, of_query.get(passage, 0.0))
-                label = 0.0  # of the negatives
-        if max(map(len, scores.values()), default=0) < 2:
-            return regression_metrics(*zip(*singles, strict=True)) if singles else {}
         rows = []
-        for query, of_query in gains.items():
-            ranked = ranked_gains(scores[query], of_query)
-            precision = average_precision(ranked, of_query.values())
-            rows.append((ndcg(ranked, of_query.values(), 10), mrr(ranked, 10), precision))
-        return dict(zip(METRICS, np.mean(rows, axis=0).tolist(), strict=True))
+        for example, prediction in pairs:
+            passages = ranked_passages(example, prediction)
+            if passages is not None:
+                rows.append(passages)
+        if values := query_scores(rows):
+            return dict(zip(METRICS, np.mean(values, axis=0).tolist(), strict=True))
+        singles = [(row.label, row.scores[0]) for row in rows]
+        return regression_metrics(*zip(*singles, strict=True)) if singles else {}
 
     def metric_names(self) -> list[str]:
         return [*METRICS]
@@ -228,6 +214,45 @@ class RerankTask(Task):
 
     def description(self, max_length: int) -> dict[str, Any]:
         return {**super().description(max_length), "pairs": self.pairs}
+
+
+class RankedPassages(NamedTuple):
+    """The passages of a labelled example with their scores; `label` is that of the first one."""
+
+    query: str
+    passages: tuple[str, ...]
+    scores: list[float]
+    label: float
+
+
+def ranked_passages(example: Example, prediction: Prediction) -> RankedPassages | None:
+    """Returns the passages of an example; None if it has no label, or no scores were predicted."""
+    if example.label is None or "score" not in prediction:
+        return None
+    scores = [prediction["score"], *prediction.get("negatives", ())]
+    label: Any = example.label
+    return RankedPassages(example.text, _passages(example) or ("",), scores, float(label))
+
+
+def query_scores(rows: Sequence[RankedPassages]) -> list[tuple[float, ...]]:
+    """Computes the `METRICS` of each query; returns [] if no query has two passages."""
+    queries: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    for row in rows:
+        scores, gains = queries.setdefault(row.query, ({}, {}))
+        label = row.label
+        for passage, score in zip(row.passages, row.scores, strict=True):
+            scores[passage] = score
+            gains[passage] = max(label, gains.get(passage, 0.0))
+            label = 0.0
+    if all(len(scores) < 2 for scores, _ in queries.values()):
+        return []
+    values = []
+    for scores, gains in queries.values():
+        ranked = ranked_gains(scores, gains)
+        judged = gains.values()
+        precision = average_precision(ranked, judged)
+        values.append((ndcg(ranked, judged, 10), mrr(ranked, 10), precision))
+    return values
 
 
 def ranking_task(task: Task, where: str) -> tuple[RerankTask, str]:

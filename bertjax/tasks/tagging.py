@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +36,8 @@ from bertjax.tasks.tags import (
     tag_scheme,
 )
 from bertjax.tasks.task import (
+    GOLD,
+    GOLD_CUT,
     Example,
     Export,
     Outputs,
@@ -195,11 +197,13 @@ class TagTask(Task):
         context. A word that the model has not read, because it is an unknown symbol, has the
         probability None, and the tag O or, if no label is O, the first label. If the labels mark
         entities, the key entities holds a list of dicts with the keys type, text, probability,
-        first_word, last_word and, for a running text, start and end (in characters).
+        first_word, last_word and, for a running text, start and end (in characters). Of a labelled
+        example, gold_probabilities are those of the given tags.
         """
         unread = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
         tags = [unread] * len(example.words)
         confidences: list[float | None] = [None] * len(example.words)
+        golds, of_golds = self._word_labels(example), confidences.copy()
         for feature, output in zip(features, outputs, strict=True):
             assert feature.origins is not None
             (tokens,) = np.nonzero(feature.origins >= 0)
@@ -209,8 +213,15 @@ class TagTask(Task):
             words = feature.origins[tokens].tolist()
             for word, label, probability in zip(words, best.tolist(), chosen, strict=True):
                 tags[word], confidences[word] = self.labels[label], probability
+            if golds is not None:
+                known = np.flatnonzero(golds[words] >= 0)
+                of_known = probabilities[known, golds[words][known]].tolist()
+                for row, probability in zip(known.tolist(), of_known, strict=True):
+                    of_golds[words[row]] = probability
         prediction: Prediction = {"words": [*example.words], "labels": tags}
         prediction["probabilities"] = confidences
+        if golds is not None:
+            prediction["gold_probabilities"] = of_golds
         if self.marks_entities:
             read = [word for word, confidence in enumerate(confidences) if confidence is not None]
             self._tag_symbols_within_entities(read, tags, confidences)
@@ -230,6 +241,14 @@ class TagTask(Task):
                 written = self.scheme.from_iob2(written)
             for word in {*range(read[first], read[end - 1])} - {*read}:
                 tags[word], probabilities[word] = written[1], probabilities[read[first]]
+
+    def gold(self, example: Example) -> dict[str, Any]:
+        cut = {GOLD_CUT: example.cut} if example.cut else {}
+        return super().gold(example) | cut
+
+    def with_gold(self, example: Example, line: Mapping[str, Any]) -> Example:
+        cut = tuple(line.get(GOLD_CUT, ()))
+        return dataclasses.replace(example, label=tuple(line[GOLD]), cut=cut)
 
     @functools.cached_property
     def scheme(self) -> TagScheme | None:

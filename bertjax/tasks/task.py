@@ -99,7 +99,8 @@ def feature_of(
 #   regression   score
 #   tokens       words, labels and probabilities, one of each per word; if the labels mark entities,
 #                entities: type, text, probability, first_word, last_word of each, and, if the words
-#                are those of a running text, start and end of its characters
+#                are those of a running text, start and end of its characters; of a labelled
+#                example, gold_probabilities of the given tags
 #   span         answer, answer_start, answer_end (in characters), probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
 #   similarity   similarity of text and pair and, if there are hard negatives, negatives: the
@@ -112,6 +113,10 @@ Prediction = dict[str, Any]
 # the feature's own sequences or tokens, without padding or other sequences of a packed row.
 Outputs = Mapping[str, np.ndarray]
 
+
+# The key of the label in a line of predictions, and the keys that tables leave out.
+GOLD, GOLD_CUT = "gold", "gold_cut"
+OF_GOLD = (GOLD, GOLD_CUT, "gold_probabilities")
 
 Pairs = Iterable[tuple[Example, Prediction]]
 Export = Callable[[Path, str, Pairs], Iterator[tuple[Example, Prediction]]]
@@ -193,6 +198,21 @@ class Task(abc.ABC):
         """Returns the `Objective` of the training; `head` is the model, a `BertWithHead`."""
         return head.objective(self.label_kind)
 
+    def gold(self, example: Example) -> dict[str, Any]:
+        """Returns what is written of the label of an example beside its prediction; {}: none.
+
+        "gold" is the class, number, index or list of labels; of a question, the accepted answers,
+        of which there are none if it has no answer.
+        """
+        return {} if example.label is None else {GOLD: example.label}
+
+    def with_gold(self, example: Example, line: Mapping[str, Any]) -> Example:
+        """Returns an example with the label that a line of predictions has, as of `gold`."""
+        label = line[GOLD]
+        if isinstance(label, list):
+            label = tuple(label)
+        return dataclasses.replace(example, label=label)
+
     @property
     def data(self) -> Dataset:
         """The examples of a task that has some."""
@@ -230,8 +250,9 @@ class Task(abc.ABC):
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
-        If the example is a row of a user's file, "input" holds the columns of the row. If the task
-        has a function `export`, it writes further files for the official scorer.
+        If the example is a row of a user's file, "input" holds the columns of the row. If it is
+        labelled, "gold" is the label, as `gold` returns it. If the task has a function `export`, it
+        writes further files for the official scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:
@@ -239,7 +260,7 @@ class Task(abc.ABC):
         with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
             for example, prediction in pairs:
                 given = {"input": dict(example.row)} if example.row else {}
-                line = {"id": example.id, **given, **prediction}
+                line = {"id": example.id, **given, **self.gold(example), **prediction}
                 line.pop(self.unwritten, None)
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 yield example, prediction

@@ -17,17 +17,24 @@ import json
 import math
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from bertjax.base.files import is_remote, listed, read_json, write_json, writing
+from bertjax.base.files import is_remote, listed, write_json, writing
 from bertjax.base.lock import scratch_folder
 from bertjax.base.outputs import replacing_folder
-from bertjax.base.workdir_files import CALIBRATION, METRICS, MODEL, PREDICTIONS, SCORES
+from bertjax.base.workdir_files import (
+    CALIBRATION,
+    LABEL_ERRORS,
+    METRICS,
+    MODEL,
+    PREDICTIONS,
+    SCORES,
+)
 from bertjax.cloud.hub import push_folder
 from bertjax.config import FinetuneConfig, defaults_of, differences
 from bertjax.config.finetune_config import LAST
@@ -38,15 +45,24 @@ from bertjax.devices.activity import Clock
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
+    INTERVALS,
+    Intervals,
     best_run,
     grading_metric,
+    label_errors_in_words,
     print_scores,
+    read_intervals,
+    read_scores,
     splits_of,
+    write_label_errors,
 )
 from bertjax.tasks import Task, with_task_options
 from bertjax.tasks.definition import Fold
+from bertjax.tasks.label_errors import LabelErrors
+from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData
+from bertjax.train import run_intervals
 from bertjax.train.facts import FinetuningFacts, gather_finetuning, reinitialized
 from bertjax.train.finetuning import FinetuningJob
 from bertjax.train.run import Session, looked_at_run, opened_run, print_plans, say, train
@@ -203,11 +219,15 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     best = best_run(scores, grading_metric(task))
     if config.shots:  # the dev split, which is many times as large, must not choose the draw
         best = next(iter(scores))
+    of_mean: Mapping[str, Intervals] = {}
+    if len(scores) > 1 and not config.sweep and hosts.is_first():
+        of_mean = run_intervals.of_seeds(workdir, task, scores)
     if len(scores) > 1:
         submission = getattr(config.options, "submission", None)
-        hosts.on_first(lambda: publish(workdir, best, scores, submission))
+        hosts.on_first(lambda: publish(workdir, best, scores, submission, of_mean))
     if hosts.is_first():
-        print_scores(scores, task, None if config.shots else best)
+        found = {name: read_intervals(workdir / name / SCORES) for name in scores}
+        print_scores(scores, task, None if config.shots else best, found, of_mean)
         if config.shots and len(scores) > 1:
             print(f"exported: {best}, the model of the first draw, which no score has chosen")
     return FinetuneResult(scores, best, workdir / MODEL)
@@ -227,7 +247,7 @@ def train_run(
     if name and finished.is_file():
         try:
             workdir.check(plan.identity, plan.data_fingerprint, defaults=defaults_of(config))
-            return read_json(finished)
+            return read_scores(finished)
         except ValueError:
             if not config.overwrite:
                 raise
@@ -236,7 +256,7 @@ def train_run(
             f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
             "--workdir or delete that folder."
         )
-        return read_json(finished)
+        return read_scores(finished)
     scores = train(
         lambda: FinetuningJob(plan, facts, workdir),
         workdir,
@@ -249,11 +269,16 @@ def train_run(
 
 
 def publish(
-    workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
+    workdir: Path,
+    best: str,
+    scores: dict[str, dict[str, float]],
+    submission: str | None,
+    of_mean: Mapping[str, Intervals],
 ) -> None:
     """Copies model and predictions of the run `best` to the workdir, and writes all scores.
 
     The predictions of the run for the test split are added to the zip file `submission`, if any.
+    `of_mean` are the intervals of the mean scores, by what they cover.
     """
     run = workdir / best
     predictions = workdir / PREDICTIONS
@@ -263,9 +288,14 @@ def publish(
         predictions.mkdir(exist_ok=True)
         with writing(predictions / file.name) as temporary:
             shutil.copyfile(file, temporary)
-    if (run / CALIBRATION).is_file():
-        shutil.copyfile(run / CALIBRATION, workdir / CALIBRATION)
-    write_json(workdir / SCORES, scores)
+    for name in (CALIBRATION, LABEL_ERRORS):
+        if (run / name).is_file():
+            shutil.copyfile(run / name, workdir / name)
+    stored: dict[str, Any] = dict(scores)
+    found = {name: read_intervals(workdir / name / SCORES) for name in scores}
+    if any(found.values()):
+        stored[INTERVALS] = {**found, "mean": of_mean}
+    write_json(workdir / SCORES, stored)
     made = predictions / SUBMISSION
     if submission and made.is_file():  # There is no file if the task has no test split.
         with zipfile.ZipFile(made) as files:
@@ -426,18 +456,30 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     workdir = Path(config.workdir)
     scores = {}
     indices = {}
+    held_out: list[ScoredRows] = []  # of each fold
+    judged: LabelErrors | None = None
     task: Any = None
     for name, task, run_scores in _trained(config, session):
         scores[name] = run_scores
         if name != ALL:
             indices[name] = task.data.held_out_indices()
+        if name != ALL and hosts.is_first():
+            judged = judged or LabelErrors(task)
+            pairs = judged.observe(run_intervals.stored_pairs(task, workdir / name, "dev"))
+            held_out.append(run_intervals.scored_rows(task, pairs))
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
-        publish(workdir, ALL, scores, None)
+        of_mean = run_intervals.of_folds(held_out)
+        publish(workdir, ALL, scores, None, of_mean)
         _write_predictions(workdir, indices)
-        write_json(workdir / CROSS_VALIDATION, _summary(config, folds))
-        print_scores(folds, task)
+        write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_mean.get("rows", {})))
+        found = {name: read_intervals(workdir / name / SCORES) for name in folds}
+        print_scores(folds, task, None, found, of_mean)
+        if judged:
+            rows = judged.rows()
+            write_label_errors(workdir / LABEL_ERRORS, rows)
+            print(label_errors_in_words(len(rows), workdir / LABEL_ERRORS))
         print(
             f"{workdir}/model was trained on all examples. The mean over the folds estimates its "
             f"score; each example's prediction is in {workdir}/predictions/{OUT_OF_FOLD}."
@@ -462,8 +504,10 @@ def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
             file.write(json.dumps(lines[index], ensure_ascii=False) + "\n")
 
 
-def _summary(config: FinetuneConfig, folds: dict[str, dict[str, float]]) -> dict[str, Any]:
-    metrics = {}
+def _summary(
+    config: FinetuneConfig, folds: dict[str, dict[str, float]], of_mean: Intervals
+) -> dict[str, Any]:
+    metrics: dict[str, dict[str, Any]] = {}
     for key in sorted(set().union(*folds.values())):
         values = [scores[key] for scores in folds.values()]
         metrics[key.removeprefix("dev/")] = {
@@ -471,4 +515,6 @@ def _summary(config: FinetuneConfig, folds: dict[str, dict[str, float]]) -> dict
             "std": float(np.std(values, ddof=1)),
             "folds": values,
         }
+        if key in of_mean:
+            metrics[key.removeprefix("dev/")]["interval"] = of_mean[key]
     return {"folds": config.folds, "seed": config.seed, "metrics": metrics}

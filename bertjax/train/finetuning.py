@@ -15,7 +15,14 @@ from bertjax.base.files import (
     read_json,
     write_json,
 )
-from bertjax.base.workdir_files import BAD_ROWS, CALIBRATION, LEAKS, PREDICTIONS, SCORES
+from bertjax.base.workdir_files import (
+    BAD_ROWS,
+    CALIBRATION,
+    LABEL_ERRORS,
+    LEAKS,
+    PREDICTIONS,
+    SCORES,
+)
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
@@ -26,17 +33,25 @@ from bertjax.model.recipe import flattened
 from bertjax.record.early_stopping import EarlyStopping
 from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
+    INTERVALS,
     SUFFIX,
     ClassReport,
     PredictionSummary,
+    add_to_summary,
     best_in_words,
+    label_errors_in_words,
     model_facts,
+    shown_label_errors,
     split_label,
     split_prefix,
     splits_of,
+    write_label_errors,
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks.calibration import HeldOutProbabilities
+from bertjax.tasks.intervals import Interval, score_intervals
+from bertjax.tasks.label_errors import LabelErrors, by_margin
+from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import FeatureBatches, feature_batches
 from bertjax.train.bad_steps import check_finite
@@ -81,6 +96,8 @@ class FinetuningJob(Job):
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
+        self.scored: dict[str, ScoredRows] = {}  # split -> what its scores are computed from
+        self.judged: dict[str, LabelErrors] = {}  # dev split -> its labels and their probabilities
         self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
         options = plan.config.options
         self.calibrates = bool(getattr(options, "calibrate", False))
@@ -168,6 +185,11 @@ class FinetuningJob(Job):
             with naming_write_errors(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
+            scored = self.scored[split] = ScoredRows(self.task)
+            predictions = scored.observe(predictions)
+            if split in splits_of(self.task, "dev"):
+                judged = self.judged[split] = LabelErrors(self.task)
+                predictions = judged.observe(predictions)
         if self.calibrates or self.tunes_thresholds:
             held_out = self.held_out[split] = HeldOutProbabilities(self.task)
             predictions = held_out.observe(predictions)
@@ -234,7 +256,8 @@ class FinetuningJob(Job):
 
         def write() -> None:
             self._save_model(params, scores, adapters)
-            write_json(self.workdir.path / SCORES, scores)
+            self._write_scores(scores)
+            self._write_label_errors()
             for split, report in self.reports.items():
                 if report:
                     report.write(self.workdir.path / PREDICTIONS, split)
@@ -242,6 +265,33 @@ class FinetuningJob(Job):
 
         hosts.on_first(write)
         return scores
+
+    def _write_scores(self, scores: dict[str, float]) -> None:
+        """Writes scores.json, and the intervals of the scores there and to the report's data."""
+        found: dict[str, Interval] = {}
+        for split, rows in self.scored.items():
+            of_split = {}
+            for name, interval in score_intervals(rows).items():
+                if f"{split}/{name}" in scores:
+                    of_split[name] = found[f"{split}/{name}"] = interval
+            add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
+        stored = {INTERVALS: found} if found else {}
+        write_json(self.workdir.path / SCORES, {**scores, **stored})
+
+    def _write_label_errors(self) -> None:
+        """Writes label_errors.csv, and its first rows to the report's data."""
+        rows = []
+        for split, judged in self.judged.items():
+            if judged:
+                of_split = judged.rows()
+                shown = {"label_errors": shown_label_errors(of_split)}
+                add_to_summary(self.workdir.path / PREDICTIONS, split, shown)
+                rows += of_split
+        if any(self.judged.values()):
+            rows.sort(key=by_margin)
+            path = self.workdir.path / LABEL_ERRORS
+            write_label_errors(path, rows)
+            print(label_errors_in_words(len(rows), path))
 
     def _calibrate(self) -> None:
         """Fits a temperature or thresholds on the (first) dev split, for later predictions.

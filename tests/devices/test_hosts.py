@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from bertjax.base.signals import STOPPED
+from bertjax.record.predictions import read_scores
 from tests.bucket_servers import free_port
 from tests.lines import json_lines
 
@@ -445,7 +445,7 @@ def test_fine_tuning_in_two_processes_equals_one_and_each_reads_its_own_rows(
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
     for file in ("scores.json", "predictions/dev.jsonl"):
         assert (tmp_path / "two" / file).is_file()
-    scores = [json.loads((tmp_path / run / "scores.json").read_text()) for run in ("one", "two")]
+    scores = [read_scores(tmp_path / run / "scores.json") for run in ("one", "two")]
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
     reads = [int(text.split("ROWS READ ")[1].split()[0]) for text in (one, *two)]
     # A host reads the examples in its rows. The first host has more of them, because examples share

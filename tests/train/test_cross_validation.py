@@ -1,5 +1,6 @@
 """Cross-validation, few shots and calibration of small runs on files of one's own."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -54,7 +55,15 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     assert accuracy["folds"] == values
     assert accuracy["mean"] == pytest.approx(np.mean(values))
     assert accuracy["std"] == pytest.approx(np.std(values, ddof=1))
+    low, high = accuracy["interval"]
+    assert low <= accuracy["mean"] <= high
+    stored = json.loads((folder / "scores.json").read_text())["intervals"]
+    assert stored["mean"]["rows"]["dev/accuracy"] == [low, high]
+    assert set(stored) == {"fold1", "fold2", "all", "mean"} and stored["fold1"]
     predictions = json_lines(folder / "predictions/out_of_fold.jsonl")
+    wrong = [line["id"] for line in predictions if line["label"] != line["input"]["label"]]
+    with (folder / "label_errors.csv").open(newline="") as file:
+        assert {row["id"] for row in csv.DictReader(file)} <= set(wrong)
     rows = [line["input"]["text"] for line in predictions]
     table = [line.split(",")[0] for line in Path(config.options.train).read_text().splitlines()[1:]]
     assert rows == table and len(rows) == 64
@@ -130,7 +139,12 @@ def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
     assert len(set(prints.values())) == 3
     top, first = tmp_path / "run/model", tmp_path / "run/seed0/model"
     assert (top / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    of_mean = json.loads((tmp_path / "run/scores.json").read_text())["intervals"]["mean"]
+    assert set(of_mean) == {"rows", "seeds", "both"}
+    widths = {name: np.ptp(bounds["dev/accuracy"]) for name, bounds in of_mean.items()}
+    assert widths["both"] >= max(widths["rows"], widths["seeds"]) > 0
     printed = capsys.readouterr().out
+    assert "95 %: both" in printed and "both: other models on other rows" in printed
     assert "train: 8 examples" in printed and "best by" not in printed
     assert "exported: seed0, the model of the first draw, which no score has chosen" in printed
     shutil.rmtree(tmp_path / "run/seed1")

@@ -1,0 +1,195 @@
+"""Compares two models by the files of predictions that `predict` or `finetune` wrote."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.base.files import brief, json_lines, read_json_or_empty
+from bertjax.base.workdir_files import MODEL
+from bertjax.record.labels import label
+from bertjax.tasks import TASKS, Example, Task
+from bertjax.tasks.classification import (
+    ChoiceTask,
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+)
+from bertjax.tasks.embedding import SimilarityTask
+from bertjax.tasks.intervals import Difference, compare, mcnemar
+from bertjax.tasks.measures import ScoredRows, measure_of
+from bertjax.tasks.metrics import higher_is_better, is_fraction
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import GOLD
+
+# Below this p-value, a difference is called rarely chance.
+SIGNIFICANT = 0.05
+# Scores of which an example is either right or wrong.
+RIGHT = ("accuracy", "exact_match", "exact", "subset_accuracy")
+# The task that writes a key into its lines of predictions, the first one that there is.
+KINDS: Mapping[str, type[Task]] = {
+    "words": TagTask,
+    "answer": SpanTask,
+    "similarity": SimilarityTask,
+    "negatives": RerankTask,
+    "score": RegressionTask,
+    "labels": MultiLabelTask,
+    "label": ClassificationTask,
+}
+Line = Mapping[str, Any]
+
+
+def compare_files(
+    first: Path, second: Path, gold: Path | None = None, name: str = ""
+) -> dict[str, Any]:
+    """Compares the predictions in two files for the same examples.
+
+    Args:
+        first: a file of JSON lines that `predict` or `finetune` wrote.
+        second: another one; its examples may be in another order.
+        gold: a file with the labels; None: they stand in the lines of `first`.
+        name: the name of the task, whose metrics are computed; "": the task of the run that wrote
+            `first`, or that of own files with such predictions.
+
+    Returns {"examples", "metrics", "sentence"}, JSON values. "metrics" has, by name, the scores as
+    fractions, their difference (first minus second), its 95 % interval, and p-values.
+
+    Raises:
+        ValueError: the files have predictions of other kinds or for other examples, or there are no
+            labels.
+        FileNotFoundError: a file does not exist.
+    """
+    lines = _by_id(first)
+    others = _by_id(second)
+    _check_ids(first, lines, second, others)
+    description = read_json_or_empty(first.resolve().parent.parent / MODEL / "task.json")
+    task = _task_of(name or description.get("task", ""), [*lines.values(), *others.values()])
+    if gold is None:
+        examples = _written_examples(task, lines, first)
+    else:
+        from bertjax.inference.evaluation import from_file  # imports jax
+
+        _, read, _ = from_file(task, gold, Columns())
+        examples = {example.id: example for example in read}
+        _check_ids(first, lines, gold, examples)
+    scored = []
+    for predictions in (lines, others):
+        rows = ScoredRows(task)
+        pairs = []
+        for id, example in examples.items():
+            if "error" not in lines[id] and "error" not in others[id]:
+                pairs.append((example, dict(predictions[id])))
+        deque(rows.observe(pairs), maxlen=0)
+        scored.append(rows)
+    units = [rows.units() for rows in scored]
+    measure = measure_of(task, [*units[0], *units[1]])
+    names = task.metric_names()
+    metrics = {}
+    for metric, difference in compare(measure, scored[0].groups()).items():
+        if metric in names or metric.startswith("NoAns_"):
+            metrics[metric] = difference._asdict()
+        if metric in RIGHT and metric in metrics and not isinstance(task, TagTask):
+            rights = [np.array([unit.ratios[metric][0] for unit in part]) for part in units]
+            metrics[metric]["p_value_mcnemar"] = mcnemar(*rights)
+    best = task.best_metric if task.best_metric in metrics else next(iter(metrics))
+    found = {key: metrics[best][key] for key in Difference._fields}
+    told = sentence((str(first), str(second)), best, Difference(**found), len(units[0]))
+    return {"examples": len(units[0]), "metrics": metrics, "sentence": told}
+
+
+def _by_id(path: Path) -> dict[str, Line]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file: check its name.")
+    lines = {}
+    for line in json_lines(path):
+        if line is None or "id" not in line or str(line["id"]) in lines:
+            problem = (
+                "is damaged or has no id" if line is None or "id" not in line else "repeats an id"
+            )
+            raise ValueError(
+                f"{path}: line {len(lines) + 1} {problem}: give a .jsonl file of predictions with "
+                "ids, such as predictions/dev.jsonl in a workdir."
+            )
+        lines[str(line["id"])] = line
+    return lines
+
+
+def _check_ids(
+    path: Path, ids: Mapping[str, Any], other: Path, other_ids: Mapping[str, Any]
+) -> None:
+    differing = sorted(ids.keys() ^ other_ids.keys())
+    if differing or len(ids) < 2:
+        raise ValueError(
+            f"{path} has {len(ids):,} examples and {other} {len(other_ids):,}; {len(differing):,} "
+            f"ids are in one alone ({brief(', '.join(differing), 60)}): give the same examples, "
+            "and at least two."
+        )
+
+
+def _task_of(name: str, lines: Sequence[Line]) -> Task:
+    """Returns a task that scores the predictions; `name` is that of a task with metrics, or ""."""
+    predicted = [line for line in lines if "error" not in line]
+    kinds = set()
+    for line in predicted:
+        kinds.add(next((KINDS[key] for key in KINDS if key in line), None))
+    if len(kinds) != 1 or None in kinds:
+        raise ValueError(
+            "The files do not hold predictions of the same kind: give two files of models of the "
+            "same task."
+        )
+    kind: Any = kinds.pop()
+    definition = TASKS.get(name)
+    fields: dict[str, Any] = {"name": name}
+    if definition is not None and definition.metric is not None:
+        fields["metric"] = definition.metric
+    probabilities = predicted[0].get("probabilities")
+    if kind is SpanTask:
+        impossible = any(not line["answer"] or line.get(GOLD) == [] for line in predicted)
+        return SpanTask(**fields, with_impossible=impossible)
+    if kind is TagTask:
+        tags: set[str] = set()
+        for line in predicted:
+            tags.update(line["labels"], filter(None, line.get(GOLD, ())))
+        return TagTask.of_labels(tuple(sorted(tags)), **fields)
+    if isinstance(probabilities, list):
+        return ChoiceTask(**fields, num_choices=len(probabilities))
+    if name == "rerank":
+        kind = RerankTask
+    return kind(**fields, labels=tuple(probabilities or ()))
+
+
+def _written_examples(task: Task, lines: Mapping[str, Line], path: Path) -> dict[str, Example]:
+    examples = {}
+    for id, line in lines.items():
+        if GOLD in line:
+            examples[id] = task.with_gold(Example(id=id, where=str(path)), line)
+    if not examples or isinstance(task, RerankTask):
+        raise ValueError(
+            f"{path} has no labels, or rankings, which need the passages of each query: give "
+            "--gold, a file with labels that was predicted."
+        )
+    return examples
+
+
+def sentence(names: tuple[str, str], metric: str, found: Difference, units: int) -> str:
+    """Says in plain English how two models differ in a metric."""
+    factor, unit = (100, " points") if is_fraction(metric) else (1, "")
+    low, high = (factor * bound for bound in found.interval)
+    scores = f"{label(metric)} {factor * found.first:.2f} against {factor * found.second:.2f}"
+    evidence = (
+        f"{scores}, a difference of {factor * found.difference:.2f}{unit} (95 % interval {low:.2f} "
+        f"to {high:.2f}, p = {found.p_value:.2g})"
+    )
+    if found.p_value >= SIGNIFICANT:
+        return (
+            f"{names[0]} and {names[1]} cannot be told apart by {units:,} examples: {evidence} may "
+            "be chance."
+        )
+    is_better = (found.difference > 0) == higher_is_better(metric)
+    better, worse = names if is_better else names[::-1]
+    return f"{better} is better than {worse}: {evidence}, which is rarely chance."

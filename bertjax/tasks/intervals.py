@@ -1,0 +1,267 @@
+"""Confidence intervals of scores, and comparisons of two models, by resampling.
+
+The bootstrap draws the examples of a split anew, with replacement, and computes the metrics of each
+draw (Efron and Tibshirani 1993); the interval is corrected for bias and skewness (BCa, Efron 1987).
+Where examples belong to groups, such as the notes of a patient, whole groups are drawn, because the
+examples of a group tell less than as many independent ones (Field and Welsh 2007).
+
+Two models are compared on the same examples: the interval of the difference is that of draws in
+which both are scored, and approximate randomisation exchanges their predictions for random examples
+(Noreen 1989; Yeh 2000).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.tasks.measures import Measure, ScoredRows, Values, Weights, measure_of
+from bertjax.tasks.metrics import is_fraction
+
+# scipy is imported where it is used: its import would delay `--help`.
+
+LEVEL = 0.95
+# Exchanges of approximate randomisation; the smallest possible p-value is 1 / 2,000.
+EXCHANGES = 1999
+# The skewness of a score is estimated from so many parts of the examples.
+PARTS = 200
+# Weights that are computed at a time: 2 MB, which fit into caches.
+CELLS = 1 << 18
+# Differences of scores that are nearer than this are equal but for rounding.
+ROUNDING = 1e-12
+CORRELATIONS = ("matthews", "pearson", "spearman", "r2")
+
+
+class Interval(NamedTuple):
+    """The lower and the upper end of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def intervals(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str, Interval]:
+    """Computes 95 % intervals of the metrics by a bootstrap over groups.
+
+    Args:
+        measure: the metrics of the predictions.
+        groups: the group of each unit, from 0; where units are independent, each has its own.
+        seed: the seed of the draws.
+
+    Returns {metric: interval}, without metrics that are undefined or the same in all draws. Where
+    all units are right, or all wrong, the other end is the bound of Clopper and Pearson (1934) for
+    a fraction of so many groups, because no draw differs then. There are no intervals of fewer than
+    two groups.
+    """
+    resampled = _Resampled(measure, np.asarray(groups, np.int64), seed)
+    found = {}
+    for name, value in resampled.values.items():
+        interval = resampled.interval(name) or _bound(name, value, resampled.groups)
+        if interval is not None:
+            found[name] = interval
+    return found
+
+
+def score_intervals(rows: ScoredRows) -> dict[str, Interval]:
+    """Computes the `intervals` of the scores of collected rows; {} if there are none."""
+    units = rows.units()
+    return intervals(measure_of(rows.task, units), rows.groups()) if units else {}
+
+
+def _bound(name: str, value: float, groups: int) -> Interval | None:
+    """Returns the interval of a fraction that is the same in all draws, if it is 0 or 1."""
+    bound = ((1 - LEVEL) / 2) ** (1 / groups)
+    if value == 1.0 and is_fraction(name):
+        return Interval(bound, 1.0)
+    # A correlation of 0 is undefined: that of predictions that are all the same.
+    if value == 0.0 and is_fraction(name) and not name.endswith(CORRELATIONS):
+        return Interval(0.0, 1.0 - bound)
+    return None
+
+
+class _Resampled:
+    """The metrics of a measure for all units, for draws of groups, and without parts of them."""
+
+    def __init__(self, measure: Measure, groups: np.ndarray, seed: int):
+        rng = np.random.default_rng(seed)
+        self.groups = int(groups.max()) + 1 if len(groups) else 0
+        self.values: dict[str, float] = {}
+        if self.groups > 1:
+            whole = measure.scores(np.ones((1, measure.units)))
+            self.values = {name: float(value[0]) for name, value in whole.items()}
+            self.draws = _evaluated(measure, _draws(groups, measure.draws, rng))
+            self.left_out = _evaluated(measure, _left_out(groups, rng))
+
+    def interval(self, name: str) -> Interval | None:
+        """Returns the interval of a metric; None if it is undefined or the same in all draws."""
+        draws = self.draws[name]
+        if not np.isfinite(draws).all() or np.ptp(draws) == 0:
+            return None
+        return bca(self.values[name], draws, self.left_out[name])
+
+
+def bca(value: float, draws: np.ndarray, left_out: np.ndarray) -> Interval:
+    """Returns the bias-corrected and accelerated interval (Efron 1987, section 3).
+
+    Args:
+        value: the score of all examples.
+        draws: the scores of the draws, [draws].
+        left_out: the scores without one part of the examples each, [parts].
+    """
+    from scipy.special import ndtr, ndtri
+
+    below = np.mean(draws < value) + np.mean(draws == value) / 2
+    lowest = 1 / (2 * len(draws))
+    bias = ndtri(np.clip(below, lowest, 1 - lowest))
+    change = left_out.mean() - left_out
+    spread = np.sum(change**2) ** 1.5
+    acceleration = np.sum(change**3) / (6 * spread) if spread else 0.0
+    normal = bias + ndtri([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    shares = ndtr(bias + normal / (1 - acceleration * normal))
+    low, high = np.quantile(draws, shares).tolist()
+    return Interval(low, high)
+
+
+def _sizes(draws: int, units: int) -> Iterator[int]:
+    """Yields how many draws are computed at a time."""
+    size = max(1, CELLS // units)
+    for first in range(0, draws, size):
+        yield min(size, draws - first)
+
+
+def _draws(groups: np.ndarray, draws: int, rng: np.random.Generator) -> Iterator[Weights]:
+    """Yields the weights of draws of groups with replacement, [some draws, units]."""
+    count = int(groups.max()) + 1
+    for size in _sizes(draws, len(groups)):
+        drawn = rng.integers(count, size=(size, count))
+        cells = drawn + count * np.arange(size)[:, None]
+        times = np.bincount(cells.ravel(), minlength=size * count).reshape(size, count)
+        yield times[:, groups].astype(np.float64)
+
+
+def _left_out(groups: np.ndarray, rng: np.random.Generator) -> Iterator[Weights]:
+    """Yields weights without one part of the groups each, [some parts, units]."""
+    count = int(groups.max()) + 1
+    parts = min(count, PARTS)
+    part = (rng.permutation(count) % parts)[groups]
+    first = 0
+    for size in _sizes(parts, len(groups)):
+        omitted = np.arange(first, first + size)[:, None]
+        yield (part != omitted).astype(np.float64)
+        first += size
+
+
+def _evaluated(measure: Measure, weights: Iterable[Weights]) -> Values:
+    blocks = [measure.scores(block) for block in weights]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+class Difference(NamedTuple):
+    """The scores of two models, the first minus the second with its interval, and the p-value."""
+
+    first: float
+    second: float
+    difference: float
+    interval: Interval
+    p_value: float
+
+
+def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str, Difference]:
+    """Compares the scores of two models on the same examples.
+
+    Args:
+        measure: the metrics of the predictions of both; the units of the first model come first,
+            those of the second are in the same order.
+        groups: the group of each unit of one model, as for `intervals`.
+        seed: the seed of the draws.
+
+    Returns {metric: difference}; {} if there are fewer than two groups. The p-value is that of
+    approximate randomisation: the share of exchanges of the predictions of random groups in which
+    the scores differ at least as much. Where all draws have the same difference, the interval is
+    this difference.
+    """
+    ids = np.asarray(groups, np.int64)
+
+    def differences(of_first: Weights, of_second: Weights) -> Values:
+        first = measure.scores(np.concatenate([of_first, of_second], axis=1))
+        second = measure.scores(np.concatenate([of_second, of_first], axis=1))
+        return {name: first[name] - second[name] for name in first}
+
+    def of_both(weights: Weights) -> Values:
+        return differences(weights, np.zeros_like(weights))
+
+    def of_exchanged(exchanged: Weights) -> Values:
+        return differences(1 - exchanged, exchanged)
+
+    both = Measure(len(ids), of_both, measure.draws)
+    resampled = _Resampled(both, ids, seed)
+    if not resampled.values:
+        return {}
+    alone = np.zeros((1, measure.units))
+    alone[:, : len(ids)] = 1
+    scores = measure.scores(alone)
+    exchanges = _exchanges(ids, min(EXCHANGES, 2 * measure.draws - 1), seed)
+    exchanged = _evaluated(Measure(len(ids), of_exchanged), exchanges)
+    found = {}
+    for name, difference in resampled.values.items():
+        first = float(scores[name][0])
+        interval = resampled.interval(name) or Interval(difference, difference)
+        is_as_large = np.abs(exchanged[name]) >= abs(difference) - ROUNDING
+        p_value = (1 + is_as_large.sum()) / (1 + len(is_as_large))
+        found[name] = Difference(first, first - difference, difference, interval, float(p_value))
+    return found
+
+
+def _exchanges(groups: np.ndarray, count: int, seed: int) -> Iterator[Weights]:
+    """Yields which units are exchanged, 0 or 1, [some exchanges, units]: each group or not."""
+    rng = np.random.default_rng(seed)
+    number = int(groups.max()) + 1
+    for size in _sizes(count, len(groups)):
+        yield rng.integers(2, size=(size, number))[:, groups].astype(np.float64)
+
+
+def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
+    """Returns the measure of the mean score of several runs.
+
+    With `same_units`, all runs predict the same units, as with several seeds; else each has its
+    own, those of the first run first, as in a cross-validation.
+    """
+    starts = np.cumsum([0, *(measure.units for measure in measures)])
+
+    def scores(weights: Weights) -> Values:
+        runs = []
+        for measure, start in zip(measures, starts.tolist(), strict=False):
+            part = slice(None) if same_units else slice(start, start + measure.units)
+            runs.append(measure.scores(weights[:, part]))
+        return {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]}
+
+    units = measures[0].units if same_units else int(starts[-1])
+    return Measure(units, scores, min(measure.draws for measure in measures))
+
+
+def interval_of_mean(values: Sequence[float]) -> Interval:
+    """Returns the interval of the mean over several runs by Student's t."""
+    from scipy.stats import t
+
+    mean = float(np.mean(values))
+    error = np.std(values, ddof=1) / len(values) ** 0.5
+    half = float(error * t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    return Interval(mean - half, mean + half)
+
+
+def of_both(value: float, first: Interval, second: Interval) -> Interval:
+    """Returns the interval of a score that varies for two reasons, from those of each alone.
+
+    The squares of the distances to the ends are added (Zou and Donner 2008).
+    """
+    low = np.hypot(value - first.low, value - second.low)
+    high = np.hypot(first.high - value, second.high - value)
+    return Interval(float(value - low), float(value + high))
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the p-value of McNemar's exact test, of which examples two models have right."""
+    from scipy.stats import binomtest
+
+    only_first, only_second = int(np.sum(first > second)), int(np.sum(second > first))
+    differing = only_first + only_second
+    return float(binomtest(only_first, differing).pvalue) if differing else 1.0

@@ -1,0 +1,242 @@
+"""Finds labels that are probably wrong (confident learning, Northcutt et al. 2021).
+
+A model predicts examples that it was not trained on. The threshold of a class is the mean of its
+probabilities over the examples with its label. A label may be wrong if the model predicts another
+class and the probability of a class reaches its threshold. The examples are ranked by the
+normalised margin, (p(label) - highest p of another class + 1) / 2, the lowest first.
+
+Of several labels per example, each is a question of two answers, as in cleanlab. Of tags, each word
+is an example; the words of overlapping given and predicted entities are shown as one row, with the
+values of the word whose margin is the lowest.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.tasks.dataset import Example
+from bertjax.tasks.metrics import entities
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import Prediction, Task
+
+# Probabilities that are nearer than this are equal, as in cleanlab.
+NEARLY = 1e-6
+# The kinds of labels that can be judged.
+KINDS = ("classes", "multi_label", "tokens")
+NOTHING = "no entity"
+
+
+class Judged(NamedTuple):
+    """What the model says of the labels of some examples, arrays of one entry per example.
+
+    Attributes:
+        suggested: the most probable class.
+        probability: its probability.
+        self_confidence: the probability of the label.
+        margin: the normalised margin.
+        is_issue: whether the label may be wrong.
+    """
+
+    suggested: np.ndarray
+    probability: np.ndarray
+    self_confidence: np.ndarray
+    margin: np.ndarray
+    is_issue: np.ndarray
+
+    def ranked(self) -> np.ndarray:
+        """Returns the indices of the examples whose label may be wrong, the surest first."""
+        issues = np.flatnonzero(self.is_issue)
+        return issues[np.argsort(self.margin[issues], kind="stable")]
+
+
+def judge(probabilities: np.ndarray, labels: np.ndarray) -> Judged:
+    """Judges labels, int [N], by the predicted probabilities of the classes, float [N, C]."""
+    rows = np.arange(len(labels))
+    own = probabilities[rows, labels]
+    others = probabilities.copy()
+    others[rows, labels] = -np.inf
+    suggested = np.where(own + NEARLY >= others.max(1), labels, others.argmax(1))
+    thresholds = _thresholds(own, labels, probabilities.shape[1])
+    confident = probabilities >= thresholds - NEARLY
+    # Of several classes that reach their thresholds, the most probable class counts.
+    several = confident.sum(1) > 1
+    guess = np.where(several, probabilities.argmax(1), confident.argmax(1))
+    return Judged(
+        suggested=suggested,
+        probability=probabilities[rows, suggested],
+        self_confidence=own,
+        margin=(own - others.max(1) + 1) / 2,
+        is_issue=confident.any(1) & (guess != labels) & (suggested != labels),
+    )
+
+
+def _thresholds(own: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Returns the mean probability of each class where it is the label; inf of other classes."""
+    counts = np.bincount(labels, minlength=classes)
+    sums = np.bincount(labels, own, minlength=classes)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+
+
+def _judge_words(
+    own: np.ndarray, best: np.ndarray, labels: np.ndarray, suggested: np.ndarray
+) -> Judged:
+    """Judges tags by the probabilities of the label and of the most probable tag alone."""
+    classes = int(max(labels.max(), suggested.max())) + 1
+    thresholds = _thresholds(own, labels, classes)
+    is_confident = best >= thresholds[suggested] - NEARLY
+    margin = (own - best + 1) / 2
+    return Judged(suggested, best, own, margin, is_confident & (suggested != labels))
+
+
+Issue = dict[str, Any]
+by_margin = operator.itemgetter("normalized_margin")
+
+
+class LabelErrors:
+    """Collects the labels of a split and what a model predicts, and finds the probable errors.
+
+    Only tasks of `KINDS` have any.
+    """
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._ids = {name: index for index, name in enumerate(task.labels)}
+        self._labels: list[Any] = []
+        self._probabilities: list[Any] = []
+        # Of the examples that the model predicts otherwise.
+        self._examples: dict[int, tuple[Example, Prediction]] = {}
+
+    def observe(
+        self, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
+        for example, prediction in pairs:
+            if self._task.label_kind in KINDS and example.label is not None:
+                if "error" not in prediction:
+                    self._see(example, prediction)
+            yield example, prediction
+
+    def _see(self, example: Example, prediction: Prediction) -> None:
+        label: Any = example.label
+        probabilities: Any = prediction["probabilities"]
+        answer = prediction.get("label", prediction.get("labels"))
+        if self._task.label_kind == "tokens":
+            unknown = [None] * len(answer)  # as in predictions of older versions
+            probabilities = probabilities, prediction.get("gold_probabilities", unknown), answer
+        else:
+            probabilities = [probabilities[name] for name in self._task.labels]
+        if label != answer:
+            self._examples[len(self._labels)] = example, prediction
+        self._labels.append(label)
+        self._probabilities.append(probabilities)
+
+    def __bool__(self) -> bool:
+        return bool(self._labels)
+
+    def rows(self) -> list[Issue]:
+        """Returns the labels that may be wrong, the surest first: {column: value} of each."""
+        if not self._labels:
+            return []
+        if self._task.label_kind == "tokens":
+            rows = self._tags()
+        elif self._task.label_kind == "multi_label":
+            rows = self._several_labels()
+        else:
+            rows = self._classes()
+        return sorted(rows, key=by_margin)
+
+    def _classes(self) -> Iterator[Issue]:
+        labels = np.array([self._ids[str(label)] for label in self._labels])
+        judged = judge(np.array(self._probabilities), labels)
+        for index in judged.ranked().tolist():
+            suggested = self._task.labels[judged.suggested[index]]
+            yield self._row(index, self._labels[index], suggested, judged, index)
+
+    def _several_labels(self) -> Iterator[Issue]:
+        table = np.array(self._probabilities)
+        for column, name in enumerate(self._task.labels):
+            p = table[:, column]
+            has_label = np.array([name in label for label in self._labels])
+            judged = judge(np.stack([1 - p, p], axis=1), has_label.astype(np.int64))
+            for index in judged.ranked().tolist():
+                words = (name, f"not {name}") if has_label[index] else (f"not {name}", name)
+                yield self._row(index, *words, judged, index)
+
+    def _tags(self) -> Iterator[Issue]:
+        columns: list[list[Any]] = [[], [], [], []]
+        places: dict[tuple[int, int], int] = {}  # (sentence, word) -> index
+        for sentence, label in enumerate(self._labels):
+            best, own, answers = self._probabilities[sentence]
+            for word, p in enumerate(own):
+                if p is not None and best[word] is not None and label[word] in self._ids:
+                    places[sentence, word] = len(places)
+                    tags = self._ids[label[word]], self._ids[answers[word]]
+                    for column, value in zip(columns, (p, best[word], *tags), strict=True):
+                        column.append(value)
+        if not places:
+            return
+        judged = _judge_words(*map(np.array, columns))
+        for sentence in self._examples:
+            for region in _regions(self._task, self._labels[sentence], self._answers(sentence)):
+                words = [places[sentence, x] for x in region if (sentence, x) in places]
+                issues = [word for word in words if judged.is_issue[word]]
+                if issues:
+                    worst = min(issues, key=lambda word: judged.margin[word])
+                    yield self._row_of_words(sentence, region, judged, worst)
+
+    def _answers(self, sentence: int) -> Sequence[str]:
+        return self._probabilities[sentence][2]
+
+    def _row_of_words(self, sentence: int, region: range, judged: Judged, worst: int) -> Issue:
+        words = self._examples[sentence][0].words
+        given = _named(self._task, self._labels[sentence], words, region)
+        suggested = _named(self._task, self._answers(sentence), words, region)
+        row = self._row(sentence, given, suggested, judged, worst)
+        return row | {"words": " ".join(words[region.start : region.stop])}
+
+    def _row(self, index: int, label: str, suggested: str, judged: Judged, at: int) -> Issue:
+        example, _ = self._examples[index]
+        return {
+            "id": example.id,
+            "place": example.where,
+            "text": example.text or " ".join(example.words),
+            "pair": example.pair or "",
+            "label": label,
+            "suggested_label": suggested,
+            "probability": float(judged.probability[at]),
+            "self_confidence": float(judged.self_confidence[at]),
+            "normalized_margin": float(judged.margin[at]),
+        }
+
+
+def _marked(task: Task, tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Returns (first word, last word + 1, type) of entities or, without any, of each word."""
+    if isinstance(task, TagTask) and task.marks_entities:
+        return entities(task.iob2([tag or "O" for tag in tags]))
+    return [(word, word + 1, tag) for word, tag in enumerate(tags)]
+
+
+def _regions(task: Task, label: Sequence[str], answer: Sequence[str]) -> Iterator[range]:
+    """Yields the words of entities, given or predicted; those that overlap are one region."""
+    start = end = 0
+    for first, stop, _ in sorted([*_marked(task, label), *_marked(task, answer)]):
+        if first >= end:
+            if end > start:
+                yield range(start, end)
+            start = first
+        end = max(end, stop)
+    if end > start:
+        yield range(start, end)
+
+
+def _named(task: Task, tags: Sequence[str], words: Sequence[str], region: range) -> str:
+    """Returns the entities of a region as "PER: Jane Doe"; of other tags, the tag."""
+    names = []
+    for first, stop, kind in _marked(task, tags):
+        if first in region:
+            is_entity = isinstance(task, TagTask) and task.marks_entities
+            text = f"{kind}: {' '.join(words[first:stop])}" if is_entity else kind
+            names.append(text)
+    return " | ".join(names) or NOTHING

@@ -1,0 +1,322 @@
+"""Metrics as functions of how much each example counts, for resampling.
+
+Most metrics are ratios of sums over the examples, such as the right entities over the predicted
+ones; F1 per class, Matthews' and the other correlations follow from weighted counts and ranks. So a
+`Measure` computes them for many draws of a split at once. Any other metric is computed anew for
+each draw.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.tasks.classification import ProbabilityTask
+from bertjax.tasks.dataset import Example, connected, group_keys
+from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
+from bertjax.tasks.metrics import entity_counts
+from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
+from bertjax.tasks.reranking import (
+    METRICS,
+    RankedPassages,
+    RerankTask,
+    query_scores,
+    ranked_passages,
+)
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import Prediction, Task
+
+# scikit-learn is imported where it is used: its import would delay `--help`.
+
+# Draws of a bootstrap, and those of metrics that are computed anew for each draw.
+DRAWS = 1000
+FEW_DRAWS = 200
+
+Weights = np.ndarray
+Values = dict[str, np.ndarray]
+Scores = Callable[[Weights], Values]
+
+
+class Measure(NamedTuple):
+    """The metrics of predictions as a function of how much each unit counts.
+
+    A unit is an example or, in a ranking, a query with its passages. `scores` takes weights, float
+    [draws, units], and returns {metric: float [draws]}; weights that are whole numbers give the
+    metrics of the units repeated as often. `draws` is how many draws a bootstrap takes.
+    """
+
+    units: int
+    scores: Scores
+    draws: int = DRAWS
+
+
+class Unit(NamedTuple):
+    """What the metrics need of a unit: {metric: (numerator, denominator)} and the labels."""
+
+    ratios: Mapping[str, tuple[float, float]]
+    label: Any = None
+    answer: Any = None
+
+
+class _Embedded(NamedTuple):
+    texts: Sequence[str]
+    vectors: np.ndarray
+
+
+Row = Unit | RankedPassages | _Embedded
+
+
+def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
+    """Returns what the metrics of `task` need of an example; None if it is not labelled."""
+    label: Any = example.label
+    if isinstance(task, SpanTask) and (example.answers or label == IMPOSSIBLE):
+        return _question(task, [text for text, _ in example.answers], prediction["answer"])
+    if VECTORS in prediction:
+        return _Embedded(texts_of(example), prediction[VECTORS])
+    if label is None or isinstance(task, SpanTask) or "error" in prediction:
+        return None
+    if isinstance(task, TagTask):
+        return _sentence(task, example, prediction) if any(label) else None
+    if isinstance(task, RerankTask):
+        return ranked_passages(example, prediction)
+    answer = task.predicted_label(prediction)
+    ratios = _ratios_of(task, label, answer)
+    if isinstance(task, ProbabilityTask):
+        losses = task.losses(label, prediction["probabilities"])
+        ratios["loss"] = sum(losses), len(losses)
+    return Unit(ratios, label, answer)
+
+
+def _question(task: SpanTask, texts: Sequence[str], answer: str) -> Unit:
+    exact, f1 = task.scores_of(texts, answer)
+    if not task.with_impossible:
+        return Unit({"exact_match": (exact, 1), "f1": (f1, 1)})
+    ratios = {}
+    for part in ("", "HasAns_" if texts else "NoAns_"):
+        ratios[f"{part}exact"] = (exact, 1)
+        ratios[f"{part}f1"] = (f1, 1)
+    return Unit(ratios)
+
+
+def _sentence(task: TagTask, example: Example, prediction: Prediction) -> Unit:
+    counts = entity_counts(*task.scored_tags(example, prediction), example.cut)
+    ratios = {
+        "precision": (counts.right, counts.in_predictions),
+        "recall": (counts.right, counts.in_golds),
+        "f1": (2 * counts.right, counts.in_golds + counts.in_predictions),
+        "accuracy": (counts.right_words, counts.words),
+    }
+    return Unit(ratios)
+
+
+def _ratios_of(task: Task, label: Any, answer: Any) -> dict[str, tuple[float, float]]:
+    if isinstance(label, float):
+        return {"mae": (abs(label - answer), 1)}
+    if isinstance(label, tuple):
+        both = len({*label} & {*answer})
+        is_equal = {*label} == {*answer}
+        f1 = (2 * both, len(label) + len(answer))
+        return {"subset_accuracy": (is_equal, 1), "micro_f1": f1}
+    ratios: dict[str, tuple[float, float]] = {"accuracy": (label == answer, 1)}
+    keywords = getattr(task.metric, "keywords", {})
+    if "positive" in keywords:
+        is_gold, is_answer = label == keywords["positive"], answer == keywords["positive"]
+        ratios["f1"] = 2 * (is_gold and is_answer), is_gold + is_answer
+    return ratios
+
+
+def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
+    """Returns the measure of the metrics of `task` for at least one unit.
+
+    Units of two models that are compared stand one after the other.
+    """
+    parts = [_ratios(units)]
+    golds = [unit.label for unit in units]
+    answers = [unit.answer for unit in units]
+    if isinstance(golds[0], float):
+        parts.append(_numbers(golds, answers))
+    elif golds[0] is not None:
+        parts.append(_classes(golds, answers))
+    draws = DRAWS
+    known: set[str] = set()
+    for part in parts:
+        known |= part(np.ones((1, len(units)))).keys()
+    if golds[0] is not None and not known.issuperset(task.metric_names()):
+        parts.append(_again(task, golds, answers))
+        draws = FEW_DRAWS
+
+    def scores(weights: Weights) -> Values:
+        values: Values = {}
+        for part in parts:
+            values |= part(weights)
+        return values
+
+    return Measure(len(units), scores, draws)
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divides; 0.0 where the denominator is 0, as undefined metrics are."""
+    safe = np.where(denominator > 0, denominator, 1.0)
+    return np.where(denominator > 0, numerator / safe, 0.0)
+
+
+def _ratios(units: Sequence[Unit]) -> Scores:
+    names: dict[str, None] = {}
+    for unit in units:
+        names |= dict.fromkeys(unit.ratios)
+    table = np.zeros((len(units), len(names), 2))
+    for row, unit in zip(table, units, strict=True):
+        for column, name in enumerate(names):
+            row[column] = unit.ratios.get(name, (0, 0))
+
+    def scores(weights: Weights) -> Values:
+        ratios = _ratio(weights @ table[..., 0], weights @ table[..., 1])
+        values = dict(zip(names, ratios.T, strict=True))
+        if {"accuracy", "f1"} <= names.keys():
+            values["accuracy_f1"] = (values["accuracy"] + values["f1"]) / 2
+        return values
+
+    return scores
+
+
+def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
+    """Returns the metrics of counts per class, of one or several labels per unit."""
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    names = [[x if isinstance(x, tuple) else (str(x),) for x in row] for row in (golds, answers)]
+    binarizer = MultiLabelBinarizer(sparse_output=True).fit([*names[0], *names[1]])
+    gold, predicted = (binarizer.transform(row).astype(np.float64) for row in names)
+    right = gold.multiply(predicted)
+
+    def scores(weights: Weights) -> Values:
+        hits, support, guesses = weights @ right, weights @ gold, weights @ predicted
+        f1 = _ratio(2 * hits, support + guesses)
+        total = weights.sum(1)
+        spread = (total**2 - (support**2).sum(1)) * (total**2 - (guesses**2).sum(1))
+        covariance = hits.sum(1) * total - (support * guesses).sum(1)
+        return {
+            "macro_f1": _ratio(f1.sum(1), (support + guesses > 0).sum(1)),
+            "weighted_f1": _ratio((support * f1).sum(1), support.sum(1)),
+            "matthews": _ratio(covariance, np.sqrt(np.maximum(spread, 0))),
+        }
+
+    return scores
+
+
+def _numbers(golds: Sequence[float], answers: Sequence[float]) -> Scores:
+    """Returns the metrics of regressions that are no ratios."""
+    x, y = np.array(golds), np.array(answers, np.float64)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        x = y = np.zeros(len(x))
+    rank_x, rank_y = _ranks(x), _ranks(y)
+
+    def scores(weights: Weights) -> Values:
+        pearson = _correlation(weights, x, y)
+        spearman = _correlation(weights, rank_x(weights), rank_y(weights))
+        total = weights.sum(1)
+        squares = weights @ (x - y) ** 2
+        centred = x - x.mean()
+        spread = weights @ centred**2 - (weights @ centred) ** 2 / total
+        return {
+            "pearson": pearson,
+            "spearman": spearman,
+            "pearson_spearman": (pearson + spearman) / 2,
+            "rmse": np.sqrt(squares / total),
+            "r2": np.where(spread > 0, 1 - _ratio(squares, spread), 0.0),
+        }
+
+    return scores
+
+
+def _correlation(weights: Weights, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Computes the weighted Pearson correlation of x and y, [units] or [draws, units]."""
+    total = weights.sum(1, keepdims=True)
+    x = x - (weights * x).sum(1, keepdims=True) / total
+    y = y - (weights * y).sum(1, keepdims=True) / total
+    spread = (weights * x**2).sum(1) * (weights * y**2).sum(1)
+    return _ratio((weights * x * y).sum(1), np.sqrt(spread))
+
+
+def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:
+    """Returns a function (weights) -> the ranks of `values` in each draw, [draws, units].
+
+    Equal values have the mean of their ranks, as in Spearman's correlation.
+    """
+    order = np.argsort(values, kind="stable")
+    _, tie, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+
+    def ranks(weights: Weights) -> np.ndarray:
+        upto = np.cumsum(weights[:, order], axis=1)[:, last]
+        below = np.pad(upto[:, :-1], ((0, 0), (1, 0)))
+        return ((below + upto + 1) / 2)[:, tie]
+
+    return ranks
+
+
+def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
+    """Returns the metrics of a task that are computed anew for each draw."""
+
+    def scores(weights: Weights) -> Values:
+        values: dict[str, list[float]] = {}
+        for times in weights.astype(np.int64):
+            chosen = np.repeat(np.arange(len(golds)), times).tolist()
+            drawn = task.metric([golds[i] for i in chosen], [answers[i] for i in chosen])
+            for name, value in drawn.items():
+                values.setdefault(name, []).append(value)
+        return {name: np.array(column) for name, column in values.items()}
+
+    return scores
+
+
+class ScoredRows:
+    """Collects what the metrics of a task need of each example, while predictions pass by."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self._columns = () if task.source is None else task.source.group_columns
+        self._rows: list[Row] = []
+        self._keys: list[list[Any]] = []
+
+    def observe(
+        self, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
+        for example, prediction in pairs:
+            row = row_of(self.task, example, prediction)
+            if row is not None:
+                self._rows.append(row)
+                self._keys.append([*group_keys(example, self._columns)])
+            yield example, prediction
+
+    def units(self) -> list[Unit]:
+        """Returns the units of the examples: the queries of a ranking, or one per example."""
+        rows: list[Any] = self._rows
+        if rows and isinstance(rows[0], RankedPassages):
+            if values := query_scores(rows):
+                return [Unit({m: (x, 1) for m, x in zip(METRICS, v, strict=True)}) for v in values]
+            answers = [(row.label, row.scores[0]) for row in rows]
+            return [Unit(_ratios_of(self.task, *pair), *pair) for pair in answers]
+        if rows and isinstance(rows[0], _Embedded):
+            task: Any = self.task
+            retrieval = Retrieval(task.similarity)
+            for row in rows:
+                retrieval.add(row.texts, row.vectors)
+            columns = retrieval.columns()
+            values = zip(*columns.values(), strict=True)
+            return [Unit({m: (x, 1) for m, x in zip(columns, v, strict=True)}) for v in values]
+        return rows
+
+    def groups(self) -> list[int]:
+        """Returns the group of each unit, numbered from 0.
+
+        Without `group_columns` of the dataset, each unit is a group of its own.
+        """
+        keys = []
+        units = []
+        for index, (row, of_row) in enumerate(zip(self._rows, self._keys, strict=True)):
+            units.append(row.query if isinstance(row, RankedPassages) else index)
+            keys.append([*of_row, ("unit", units[-1])])
+        groups = dict(zip(units, connected(keys).tolist(), strict=True))
+        numbers: dict[int, int] = {}
+        return [numbers.setdefault(group, len(numbers)) for group in groups.values()]

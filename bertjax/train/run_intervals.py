@@ -1,0 +1,82 @@
+"""Intervals of the mean scores of several runs, from the predictions that the runs have written."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.base.files import json_lines
+from bertjax.base.workdir_files import PREDICTIONS
+from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.intervals import Interval, interval_of_mean, intervals, mean_of, of_both
+from bertjax.tasks.measures import ScoredRows, measure_of
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def stored_pairs(task: Task, run: Path, split: str) -> Iterator[tuple[Example, Prediction]]:
+    """Yields the examples of a split with the predictions in the folder of a run."""
+    lines = json_lines(run / PREDICTIONS / f"{split}.jsonl")
+    for example, line in zip(task.data.examples(split), lines, strict=True):
+        yield example, line or {"error": "The line is damaged."}
+
+
+def scored_rows(task: Task, pairs: Iterable[tuple[Example, Prediction]]) -> ScoredRows:
+    """Collects the rows of examples and their predictions."""
+    rows = ScoredRows(task)
+    deque(rows.observe(pairs), maxlen=0)
+    return rows
+
+
+def of_seeds(workdir: Path, task: Task, scores: Scores) -> dict[str, dict[str, Interval]]:
+    """Computes the intervals of the mean scores of runs with several seeds.
+
+    Args:
+        workdir: the folder with a folder for each run.
+        task: the task of the runs, with its examples.
+        scores: {run: {split/metric: score}}.
+
+    Returns {what it covers: {split/metric: interval}}: "rows", "seeds" and "both". Scores that the
+    written predictions do not determine, as those of embeddings, have intervals over seeds alone.
+    """
+    keys = set.intersection(*map(set, scores.values()))
+    seeds = {key: interval_of_mean([run[key] for run in scores.values()]) for key in keys}
+    rows = {}
+    both = {}
+    for split in sorted({key.partition("/")[0] for key in keys}):
+        runs = [scored_rows(task, stored_pairs(task, workdir / name, split)) for name in scores]
+        units = [run.units() for run in runs]
+        if not all(units):
+            continue
+        measures = [measure_of(task, of_run) for of_run in units]
+        found = intervals(mean_of(measures, same_units=True), runs[0].groups())
+        for name, interval in found.items():
+            key = f"{split}/{name}"
+            if key in keys:
+                mean = float(np.mean([run[key] for run in scores.values()]))
+                rows[key] = interval
+                both[key] = of_both(mean, interval, seeds[key])
+    covered = {"rows": rows, "seeds": seeds, "both": both}
+    return {name: of_scores for name, of_scores in covered.items() if of_scores}
+
+
+def of_folds(folds: Sequence[ScoredRows]) -> dict[str, dict[str, Interval]]:
+    """Computes the intervals of the mean scores of folds over "rows"; {} if a fold has no scores.
+
+    They do not cover other training sets, for which no unbiased estimate is known (Bengio and
+    Grandvalet 2004).
+    """
+    measures = []
+    groups: list[int] = []
+    for rows in folds:
+        units = rows.units()
+        if not units:
+            return {}
+        measures.append(measure_of(rows.task, units))
+        first = max(groups, default=-1) + 1
+        groups += [first + group for group in rows.groups()]
+    if not measures:
+        return {}
+    found = intervals(mean_of(measures, same_units=False), groups)
+    return {"rows": {f"dev/{name}": interval for name, interval in found.items()}}
