@@ -9,7 +9,6 @@ chunk has documents of one source only, and a training draws rows of the sources
 import dataclasses
 import functools
 import hashlib
-import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,8 +164,16 @@ def _excluded(files: tuple[str, ...]) -> frozenset[str]:
     from bertjax.data.preparation.exclusion import runs_of
     from bertjax.tasks.sources.tables import Table
 
-    rows = itertools.chain.from_iterable(Table(file).rows() for file in files)
-    return runs_of(text for _, row in rows for text in _texts_in(row))
+    texts = []
+    for file in files:
+        for _, row in Table(file).rows():
+            texts.extend(_texts_in(row))
+    runs = runs_of(texts)
+    print(
+        f"--exclude: documents with one of {len(runs):,} runs of words in {len(texts):,} texts are "
+        "left out; texts of fewer than 8 words are not searched"
+    )
+    return runs
 
 
 def _texts_in(value: Any) -> Iterator[str]:

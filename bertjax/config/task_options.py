@@ -74,8 +74,8 @@ class OwnFilesOptions(TaskOptions):
     """Column of dates, years or numbers: the newest rows are the dev split, and folds are evaluated
     with models of older rows; None: rows are held out at random."""
     drop_leaks: Literal["train", "dev"] | None = None
-    """The split to leave rows out of that are in train and in dev or test, equal or nearly so;
-    None: such rows are counted."""
+    """Leave rows that are in train and in dev or test, equal or nearly so, out of this split; None:
+    they are counted."""
 
     def __post_init__(self):
         super().__post_init__()
