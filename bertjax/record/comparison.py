@@ -94,8 +94,8 @@ def compare_files(
         if metric in names or metric.startswith("NoAns_"):
             metrics[metric] = difference._asdict()
         if metric in RIGHT and metric in metrics and not isinstance(task, TagTask):
-            rights = [np.array([unit.ratios[metric][0] for unit in part]) for part in units]
-            metrics[metric]["p_value_mcnemar"] = mcnemar(*rights)
+            is_right = np.array([unit.ratios[metric][0] for part in units for unit in part])
+            metrics[metric]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
     best = task.best_metric if task.best_metric in metrics else next(iter(metrics))
     found = {key: metrics[best][key] for key in Difference._fields}
     told = sentence((str(first), str(second)), best, Difference(**found), len(units[0]))

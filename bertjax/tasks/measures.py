@@ -183,9 +183,10 @@ def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
     """Returns the metrics of counts per class, of one or several labels per unit."""
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    names = [[x if isinstance(x, tuple) else (str(x),) for x in row] for row in (golds, answers)]
-    binarizer = MultiLabelBinarizer(sparse_output=True).fit([*names[0], *names[1]])
-    gold, predicted = (binarizer.transform(row).astype(np.float64) for row in names)
+    golds, answers = _tuples(golds), _tuples(answers)
+    binarizer = MultiLabelBinarizer(sparse_output=True).fit([*golds, *answers])
+    gold = binarizer.transform(golds).astype(np.float64)
+    predicted = binarizer.transform(answers).astype(np.float64)
     right = gold.multiply(predicted)
 
     def scores(weights: Weights) -> Values:
@@ -201,6 +202,10 @@ def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
         }
 
     return scores
+
+
+def _tuples(labels: Sequence[Any]) -> list[tuple[str, ...]]:
+    return [label if isinstance(label, tuple) else (str(label),) for label in labels]
 
 
 def _numbers(golds: Sequence[float], answers: Sequence[float]) -> Scores:
@@ -269,6 +274,14 @@ def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
     return scores
 
 
+def _means(metrics: Iterable[str], values: Iterable[Iterable[float]]) -> list[Unit]:
+    """Returns the units of metrics that are means of a value per unit."""
+    units = []
+    for of_unit in values:
+        units.append(Unit({name: (value, 1) for name, value in zip(metrics, of_unit, strict=True)}))
+    return units
+
+
 class ScoredRows:
     """Collects what the metrics of a task need of each example, while predictions pass by."""
 
@@ -284,7 +297,8 @@ class ScoredRows:
         """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
         for example, prediction in pairs:
             row = row_of(self.task, example, prediction)
-            if row is not None:
+            kind = type(self._rows[0] if self._rows else row)
+            if row is not None and isinstance(row, kind):  # a split may have scores here and there
                 self._rows.append(row)
                 self._keys.append([*group_keys(example, self._columns)])
             yield example, prediction
@@ -294,17 +308,19 @@ class ScoredRows:
         rows: list[Any] = self._rows
         if rows and isinstance(rows[0], RankedPassages):
             if values := query_scores(rows):
-                return [Unit({m: (x, 1) for m, x in zip(METRICS, v, strict=True)}) for v in values]
-            answers = [(row.label, row.scores[0]) for row in rows]
-            return [Unit(_ratios_of(self.task, *pair), *pair) for pair in answers]
+                return _means(METRICS, values)
+            pairs = [(row.label, row.scores[0]) for row in rows]
+            return [Unit(_ratios_of(self.task, *pair), *pair) for pair in pairs]
         if rows and isinstance(rows[0], _Embedded):
             task: Any = self.task
             retrieval = Retrieval(task.similarity)
             for row in rows:
                 retrieval.add(row.texts, row.vectors)
-            columns = retrieval.columns()
-            values = zip(*columns.values(), strict=True)
-            return [Unit({m: (x, 1) for m, x in zip(columns, v, strict=True)}) for v in values]
+            columns = {}
+            for name, values in retrieval.columns().items():
+                if len(values) == len(rows):  # not all examples may have hard negatives
+                    columns[name] = values
+            return _means(columns, zip(*columns.values(), strict=True))
         return rows
 
     def groups(self) -> list[int]:

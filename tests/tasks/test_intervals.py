@@ -95,10 +95,15 @@ def test_retrieval_of_pairs_has_intervals():
         pair = example(index, text=f"anchor {index}", pair=f"positive {index}")
         pairs.append((pair, {"similarity": 0.0, "vectors": vectors}))
     rows = ScoredRows(task)
-    scores = task.score(rows.observe(pairs))
+    example_of_three, prediction = pairs[0]
+    example_of_three = dataclasses.replace(example_of_three, choices=("negative",))
+    vectors = np.concatenate([prediction["vectors"], -prediction["vectors"][:1]])
+    pairs[0] = example_of_three, prediction | {"vectors": vectors}
+    scored = pairs[1][0], {"similarity": 0.5}
+    scores = task.score(rows.observe([*pairs, scored]))
     found = score_intervals(rows)
-    assert found.keys() == scores.keys()
-    assert all(found[name].low <= scores[name] <= found[name].high for name in scores)
+    assert found.keys() == {"mrr", "recall_at_1", "recall_at_10"} < scores.keys()
+    assert all(found[name].low <= scores[name] <= found[name].high for name in found)
 
 
 def labelled(task, golds, answers):
