@@ -32,6 +32,9 @@ class ScoreConfig:
     compare: tuple[str, ...] = ()
     """Two files of predictions for the same examples, JSON lines that predict or finetune wrote:
     prints the difference of each score with its 95 % interval, and whether it may be chance."""
+    group_column: tuple[str, ...] = ()
+    """With --compare: columns of the rows that were predicted, such as patient, whose rows are not
+    independent: groups are drawn as wholes; empty: none."""
     na_probs: str | None = None
     """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
     question has no answer, such as SPLIT_null_odds.json of bertjax, which holds the difference of
@@ -55,6 +58,8 @@ class ScoreConfig:
                 f"{', '.join(f'--{name}' for name in lacking)} must be given to score a file of "
                 "predictions; to compare two files, give --compare A.jsonl B.jsonl."
             )
+        if self.group_column:
+            raise ValueError("--group_column has no effect without --compare: leave it out.")
         scored = {name: task for name, task in TASKS.items() if task.score_files is not None}
         if self.task not in scored:
             if self.task in TASKS:
@@ -115,7 +120,7 @@ def comparison(config: ScoreConfig) -> dict[str, Any]:
 
     first, second = map(Path, config.compare)
     gold = None if config.gold is None else Path(config.gold)
-    return compare_files(first, second, gold, config.task.lower())
+    return compare_files(first, second, gold, config.task.lower(), config.group_column)
 
 
 def run(config: ScoreConfig) -> None:

@@ -1,5 +1,6 @@
 """Compares two models by the files of predictions that `predict` or `finetune` wrote."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from bertjax.tasks.classification import (
     MultiLabelTask,
     RegressionTask,
 )
+from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.intervals import Difference, compare, mcnemar
 from bertjax.tasks.measures import ScoredRows, measure_of
@@ -45,7 +47,11 @@ Line = Mapping[str, Any]
 
 
 def compare_files(
-    first: Path, second: Path, gold: Path | None = None, name: str = ""
+    first: Path,
+    second: Path,
+    gold: Path | None = None,
+    name: str = "",
+    group_columns: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Compares the predictions in two files for the same examples.
 
@@ -55,6 +61,8 @@ def compare_files(
         gold: a file with the labels; None: they stand in the lines of `first`.
         name: the name of the task, whose metrics are computed; "": the task of the run that wrote
             `first`, or that of own files with such predictions.
+        group_columns: columns of the rows that were predicted, such as patient, whose groups are
+            drawn and exchanged as wholes; (): the examples are independent.
 
     Returns {"examples", "metrics", "sentence"}, JSON values. "metrics" has, by name, the scores as
     fractions, their difference (first minus second), its 95 % interval, and p-values.
@@ -77,6 +85,14 @@ def compare_files(
         _, read, _ = from_file(task, gold, Columns())
         examples = {example.id: example for example in read}
         _check_ids(first, lines, gold, examples)
+    lacking = {*group_columns}.difference(*(example.row for example in examples.values()))
+    if lacking:
+        raise ValueError(
+            f"--group_column {brief(', '.join(lacking), 60)}: no row that was predicted has it: "
+            "give --gold, a file that has it."
+        )
+    source = Dataset(name=str(first), files={}, rows={}, group_columns=group_columns)
+    task = dataclasses.replace(task, source=source)
     scored = []
     for predictions in (lines, others):
         rows = ScoredRows(task)
@@ -89,11 +105,13 @@ def compare_files(
     units = [rows.units() for rows in scored]
     measure = measure_of(task, [*units[0], *units[1]])
     names = task.metric_names()
+    is_tagging = isinstance(task, TagTask)
     metrics = {}
     for metric, difference in compare(measure, scored[0].groups()).items():
         if metric in names or metric.startswith("NoAns_"):
             metrics[metric] = difference._asdict()
-        if metric in RIGHT and metric in metrics and not isinstance(task, TagTask):
+        # Words of a sentence, and rows of a group, are not independent.
+        if metric in RIGHT and metric in metrics and not (group_columns or is_tagging):
             is_right = np.array([unit.ratios[metric][0] for part in units for unit in part])
             metrics[metric]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
     best = task.best_metric if task.best_metric in metrics else next(iter(metrics))
@@ -167,7 +185,8 @@ def _written_examples(task: Task, lines: Mapping[str, Line], path: Path) -> dict
     examples = {}
     for id, line in lines.items():
         if GOLD in line:
-            examples[id] = task.with_gold(Example(id=id, where=str(path)), line)
+            example = Example(id=id, where=str(path), row=line.get("input") or {})
+            examples[id] = task.with_gold(example, line)
     if not examples or isinstance(task, RerankTask):
         raise ValueError(
             f"{path} has no labels, or rankings, which need the passages of each query: give "

@@ -1,5 +1,6 @@
 """Comparisons of two files of predictions, of every kind of task."""
 
+import dataclasses
 import json
 import random
 
@@ -97,6 +98,24 @@ def test_rankings_are_compared_with_their_passages(tmp_path):
     assert found["second"] == pytest.approx(task.score(again)["ndcg_at_10"])
 
 
+def test_groups_are_drawn_as_wholes(tmp_path):
+    task, pairs, again, alone = two_files(tmp_path, "classes", 200)
+    files = []
+    for name, model in (("g", pairs), ("h", again)):
+        rows = []
+        for index, (example, prediction) in enumerate(model):
+            row = {"text": "x", "patient": index % 4}
+            rows.append((dataclasses.replace(example, row=row), prediction))
+        files.append(write(tmp_path / name, task, rows))
+    of_rows = compare_files(*alone)["metrics"]["accuracy"]
+    of_groups = compare_files(*files, group_columns=("patient",))["metrics"]["accuracy"]
+    assert of_groups["difference"] == of_rows["difference"]
+    assert of_groups["interval"] != of_rows["interval"]
+    assert "p_value_mcnemar" not in of_groups  # the rows of a group are not independent
+    with pytest.raises(ValueError, match="--group_column doctor: no row"):
+        compare_files(*files, group_columns=("doctor",))
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path):
     _, _, _, (first, second) = two_files(tmp_path, "classes")
     task, pairs = pairs_of("numbers", 80)
@@ -132,6 +151,10 @@ def test_the_command_prints_json_and_a_sentence(tmp_path, capsys):
         (["--compare", "a.jsonl"], "takes two files"),
         (["--compare", "a", "b", "--predictions", "c"], "--predictions does not go with"),
         (["--task=sst2"], "--gold, --predictions must be given"),
+        (
+            ["--task=sst2", "--gold=a", "--predictions=b", "--group_column=c"],
+            "no effect without --compare",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
