@@ -343,7 +343,7 @@ class Acceptance:
         gpus = {f"{name}:{n}": x for name, x in hardware.GPUS.items() if kind.startswith(x.kind)}
         sizes = {name: x.memory_gib * hardware.MEMORY_FRACTION for name, x in gpus.items()}
         for name, chip in hardware.CHIPS.items():
-            shapes = chip.examples if chip.kind in (kind, f"{kind}p") else ()
+            shapes = chip.examples.split() if chip.kind in (kind, f"{kind}p") else ()
             numbers = {x: math.prod(map(int, x.split("x"))) * chip.devices for x in shapes}
             sizes |= {
                 f"{name}:{x}": chip.memory_gib for x, number in numbers.items() if number == n

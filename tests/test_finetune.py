@@ -254,7 +254,7 @@ def test_the_features_of_a_batch_are_counted_through_the_epochs():
     run = SimpleNamespace(
         data=SimpleNamespace(sizes=[1] * 20),
         config=SimpleNamespace(batch_size=8),
-        batches_per_epoch=3,
+        plan=SimpleNamespace(batches_per_epoch=3),
     )
     rows = [finetuning.FinetuningJob.rows_of_batch(run, 0, batch) for batch in range(4)]
     assert rows == [(0, 7), (8, 15), (16, 19), (20, 27)]

@@ -530,15 +530,14 @@ def fetch(
         raise
     except (OSError, ValueError) as error:
         problem = (
-            f"the hub gave no {kind} of that name, or could not be reached "
-            f"({type(error.__cause__ or error).__name__}). Check name and network; {kind}s "
-            "downloaded before are read from the cache."
+            f"{name!r} is not a local directory, and the hub gave no {kind} of that name, or could "
+            f"not be reached ({type(error.__cause__ or error).__name__}). Check name and network; "
+            f"{kind}s downloaded before are read from the cache."
         )
         if huggingface_hub.is_offline_mode():
             problem = (
-                f"is not in the cache of downloaded {kind}s; the hub was not asked, because "
-                "HF_HUB_OFFLINE is set. Check the name, or unset HF_HUB_OFFLINE to download it."
+                f"{name!r} is not a local directory, and is not in the cache of downloaded "
+                f"{kind}s; the hub was not asked, because HF_HUB_OFFLINE is set. Check the name, "
+                "or unset HF_HUB_OFFLINE to download it."
             )
-        raise FileNotFoundError(
-            f"{name!r} is not a local directory, and {problem}{remedy}"
-        ) from error
+        raise FileNotFoundError(f"{problem}{remedy}") from error

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.numpy
 
 from bertjax.base.checked import Checked, Count, read_fields
-from bertjax.base.files import brief, did_you_mean, listed, naming_read_errors, read_json
+from bertjax.base.files import brief, did_you_mean, listed, read_json
 from bertjax.config.model import Pooling
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.model.recipe import flattened, nested
@@ -185,8 +185,12 @@ def _parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: 
     values = {name: value for name, value in content.items() if value not in (None, "", [], {})}
     if strict:
         _refuse_others(file, values, [field.name for field in dataclasses.fields(kind)])  # type: ignore[arg-type]
-    with naming_read_errors(file):
+    try:
         return read_fields(values, kind)
+    except ValueError as error:
+        raise ValueError(
+            f"{file}: {error} Correct it, or give --pooling, with which it is not read."
+        ) from error
 
 
 def _refuse_others(file: Path, content: Mapping[str, Any], known: Collection[str]) -> None:

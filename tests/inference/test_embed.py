@@ -325,7 +325,7 @@ def test_queries_and_documents_are_cut_to_their_own_lengths(
 @pytest.mark.parametrize("value", [0, -3, "long", 2.5, True])
 def test_a_length_that_is_no_number_of_tokens_is_refused(folder, tmp_path, value):
     model = with_lengths(folder, tmp_path / "m", query_length=value)
-    with pytest.raises(ValueError, match="sentence_bert_config.json: query_length is .*; correct"):
+    with pytest.raises(ValueError, match="sentence_bert_config.json: query_length=.*Correct it"):
         bertjax.load_pretrained(model).embed(["a"])
 
 
