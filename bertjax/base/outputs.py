@@ -40,6 +40,7 @@ TEXTS = (
     "gold",
     "predictions",
     "na_probs",
+    "exclude",
 )
 # Fields that name models, runs, collections and other files to read, and what is written.
 MODELS = (
