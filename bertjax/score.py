@@ -28,7 +28,8 @@ class ScoreConfig:
     predictions: str | None = None
     """File of predictions. For SQuAD, the file is JSON that maps question ids to answer texts. For
     GLUE, the file is TSV with the columns index and prediction, as in a submission. For CoNLL, the
-    file has columns; the first holds the words of --gold and the last the predicted tags."""
+    file has columns; the first holds the words of --gold and the last the predicted tags. None: it
+    must be given, unless --compare is."""
     compare: tuple[str, ...] = ()
     """Two files of predictions for the same examples, JSON lines that predict or finetune wrote:
     prints the difference of each score with its 95 % interval, and whether it may be chance."""
