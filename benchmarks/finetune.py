@@ -42,7 +42,7 @@ class BertjaxSteps:
         encoded.mkdir()
         facts = gather_finetuning(config, encoded, [])
         run = FinetuningJob(plan_finetuning(config, facts), facts, Workdir(folder / name))
-        self.steps_per_epoch = run.batches_per_epoch
+        self.steps_per_epoch = run.plan.batches_per_epoch
         self.shapes: set[tuple[int, ...]] = set()
         self._batches, self._state, self._step = (
             run.batches(0, 0),
