@@ -179,7 +179,10 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     settings = {**dataclasses.asdict(config), "output": None}
     with prediction_lines(config.output, config.input, model.identity, settings) as lines:
         rows = ScoredRows(task)
-        scores = task.score(rows.observe(writer(task, iter(examples), lines)))
+        predictions = writer(task, iter(examples), lines)
+        if sys.stderr.isatty():  # intervals are shown
+            predictions = rows.observe(predictions)
+        scores = task.score(predictions)
     notes = task.source.change_notes() if task.source is not None else []
     for message in (*writer.messages(scored=bool(scores)), *notes):
         print(message, file=sys.stderr)

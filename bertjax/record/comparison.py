@@ -4,7 +4,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,13 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.intervals import Difference, compare, mcnemar
+from bertjax.tasks.intervals import (
+    FEW_GROUPS,
+    Difference,
+    compare,
+    few_groups_in_words,
+    mcnemar,
+)
 from bertjax.tasks.measures import ScoredRows, measure_of
 from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.tasks.question_answering import SpanTask
@@ -44,6 +50,7 @@ KINDS: Mapping[str, type[Task]] = {
     "label": ClassificationTask,
 }
 Line = Mapping[str, Any]
+Item = TypeVar("Item")
 
 
 def compare_files(
@@ -72,8 +79,10 @@ def compare_files(
             labels.
         FileNotFoundError: a file does not exist.
     """
-    lines = _by_id(first)
-    others = _by_id(second)
+    read, other_lines = _lines(first), _lines(second)
+    ids = [str(line["id"]) for line in read]
+    lines = _by_id(first, ids, read, ids)
+    others = _by_id(second, [str(line["id"]) for line in other_lines], other_lines, ids)
     _check_ids(first, lines, second, others)
     description = read_json_or_empty(first.resolve().parent.parent / MODEL / "task.json")
     task = _task_of(name or description.get("task", ""), [*lines.values(), *others.values()])
@@ -82,8 +91,8 @@ def compare_files(
     else:
         from bertjax.inference.evaluation import from_file  # imports jax
 
-        _, read, _ = from_file(task, gold, Columns())
-        examples = {example.id: example for example in read}
+        of_gold = [*from_file(task, gold, Columns())[1]]
+        examples = _by_id(gold, [example.id for example in of_gold], of_gold, ids)
         _check_ids(first, lines, gold, examples)
     lacking = {*group_columns}.difference(*(example.row for example in examples.values()))
     if lacking:
@@ -103,11 +112,18 @@ def compare_files(
         deque(rows.observe(pairs), maxlen=0)
         scored.append(rows)
     units = [rows.units() for rows in scored]
+    groups = scored[0].groups()
+    count = len({*groups})
+    if count < 2:
+        raise ValueError(
+            f"{gold or first}: its {len(groups):,} labelled examples are {count} groups, but a "
+            "comparison needs at least two: give more examples or another --group_column."
+        )
     measure = measure_of(task, [*units[0], *units[1]])
     names = task.metric_names()
     is_tagging = isinstance(task, TagTask)
     metrics = {}
-    for metric, difference in compare(measure, scored[0].groups()).items():
+    for metric, difference in compare(measure, groups).items():
         if metric in names or metric.startswith("NoAns_"):
             metrics[metric] = difference._asdict()
         # Words of a sentence, and rows of a group, are not independent.
@@ -117,24 +133,40 @@ def compare_files(
     best = task.best_metric if task.best_metric in metrics else next(iter(metrics))
     found = {key: metrics[best][key] for key in Difference._fields}
     told = sentence((str(first), str(second)), best, Difference(**found), len(units[0]))
+    if group_columns and count < FEW_GROUPS:
+        told = f"{told} {few_groups_in_words(count)}"
     return {"examples": len(units[0]), "metrics": metrics, "sentence": told}
 
 
-def _by_id(path: Path) -> dict[str, Line]:
+def _lines(path: Path) -> list[Line]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file: check its name.")
-    lines = {}
+    lines = []
     for line in json_lines(path):
-        if line is None or "id" not in line or str(line["id"]) in lines:
-            problem = (
-                "is damaged or has no id" if line is None or "id" not in line else "repeats an id"
-            )
+        if line is None or "id" not in line:
             raise ValueError(
-                f"{path}: line {len(lines) + 1} {problem}: give a .jsonl file of predictions with "
-                "ids, such as predictions/dev.jsonl in a workdir."
+                f"{path}: line {len(lines) + 1} is damaged or has no id: give a .jsonl file of "
+                "predictions with ids, such as predictions/dev.jsonl in a workdir."
             )
-        lines[str(line["id"])] = line
+        lines.append(line)
     return lines
+
+
+def _by_id(
+    path: Path, ids: Sequence[str], items: Sequence[Item], expected: Sequence[str]
+) -> dict[str, Item]:
+    """Returns the items of a file by id or, if ids repeat, by their place in the file.
+
+    `ids` are those of the items, `expected` those of the first file.
+    """
+    if len({*ids}) == len(ids):
+        return dict(zip(ids, items, strict=True))
+    if ids != expected:
+        raise ValueError(
+            f"{path}: ids repeat, so that its examples are told apart by their order alone: give "
+            "files with the same ids in the same order."
+        )
+    return dict(zip(map(str, range(len(ids))), items, strict=True))
 
 
 def _check_ids(

@@ -140,11 +140,11 @@ def print_scores(
 ) -> None:
     """Prints a table with the scores of each run on `task`.
 
-    For several runs, it has means and standard deviations, and the name of the `best` one follows.
-    `intervals` are those of the scores of each run, and `of_mean` those of the means, by what they
-    cover.
+    For several runs, it has the scores that all have, means and standard deviations, and the name
+    of the `best` one follows. `intervals` are those of the scores of each run, and `of_mean` those
+    of the means, by what they cover.
     """
-    names = sorted(set().union(*scores.values()))
+    names = sorted(set.intersection(*map(set, scores.values()))) if scores else []
     intervals, of_mean = intervals or {}, of_mean or {}
     if not names:
         return

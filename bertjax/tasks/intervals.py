@@ -10,6 +10,7 @@ which both are scored, and approximate randomisation exchanges their predictions
 (Noreen 1989; Yeh 2000).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ PARTS = 200
 CELLS = 1 << 18
 # Differences of scores that are nearer than this are equal but for rounding.
 ROUNDING = 1e-12
+# Fewer groups than this are too few for a bootstrap (Cameron, Gelbach and Miller 2008).
+FEW_GROUPS = 10
 CORRELATIONS = ("matthews", "pearson", "spearman", "r2")
 
 
@@ -49,13 +52,17 @@ def intervals(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[st
 
     Returns {metric: interval}, without metrics that are undefined or the same in all draws. Where
     all units are right, or all wrong, the other end is the bound of Clopper and Pearson (1934) for
-    a fraction of so many groups, because no draw differs then. There are no intervals of fewer than
-    two groups.
+    a fraction of as many groups as the metric counts, because no draw differs then. There are no
+    intervals of fewer than two groups.
     """
-    resampled = _Resampled(measure, np.asarray(groups, np.int64), seed)
+    ids = np.asarray(groups, np.int64)
+    resampled = _Resampled(measure, ids, seed)
     found = {}
     for name, value in resampled.values.items():
-        interval = resampled.interval(name) or _bound(name, value, resampled.groups)
+        interval = resampled.interval(name)
+        if interval is None:
+            counted = measure.counted.get(name, np.ones(len(ids), bool))
+            interval = _bound(name, value, len(np.unique(ids[counted])))
         if interval is not None:
             found[name] = interval
     return found
@@ -68,7 +75,12 @@ def score_intervals(rows: ScoredRows) -> dict[str, Interval]:
 
 
 def _bound(name: str, value: float, groups: int) -> Interval | None:
-    """Returns the interval of a fraction that is the same in all draws, if it is 0 or 1."""
+    """Returns the interval of a fraction that is the same in all draws, if it is 0 or 1.
+
+    `groups` is how many groups the fraction counts; None if it counts none.
+    """
+    if not groups:
+        return None
     bound = ((1 - LEVEL) / 2) ** (1 / groups)
     if value == 1.0 and is_fraction(name):
         return Interval(bound, 1.0)
@@ -76,6 +88,11 @@ def _bound(name: str, value: float, groups: int) -> Interval | None:
     if value == 0.0 and is_fraction(name) and not name.endswith(CORRELATIONS):
         return Interval(0.0, 1.0 - bound)
     return None
+
+
+def few_groups_in_words(count: int) -> str:
+    """Warns of intervals of fewer than `FEW_GROUPS` groups."""
+    return f"Intervals of only {count} groups are rough, and often too narrow."
 
 
 class _Resampled:
@@ -94,9 +111,11 @@ class _Resampled:
     def interval(self, name: str) -> Interval | None:
         """Returns the interval of a metric; None if it is undefined or the same in all draws."""
         draws = self.draws[name]
-        if not np.isfinite(draws).all() or np.ptp(draws) == 0:
+        draws = draws[~np.isnan(draws)]  # of draws without a unit that the metric counts
+        if not len(draws) or not np.isfinite(draws).all() or np.ptp(draws) == 0:
             return None
-        return bca(self.values[name], draws, self.left_out[name])
+        left_out = self.left_out[name]
+        return bca(self.values[name], draws, left_out[~np.isnan(left_out)])
 
 
 def bca(value: float, draws: np.ndarray, left_out: np.ndarray) -> Interval:
@@ -184,7 +203,7 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     def differences(of_first: Weights, of_second: Weights) -> Values:
         first = measure.scores(np.concatenate([of_first, of_second], axis=1))
         second = measure.scores(np.concatenate([of_second, of_first], axis=1))
-        return {name: first[name] - second[name] for name in first}
+        return {name: _difference(first[name], second[name]) for name in first}
 
     def of_both(weights: Weights) -> Values:
         return differences(weights, np.zeros_like(weights))
@@ -203,12 +222,18 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     exchanged = _evaluated(Measure(len(ids), of_exchanged), exchanges)
     found = {}
     for name, difference in resampled.values.items():
-        first = float(scores[name][0])
+        first = float(np.nan_to_num(scores[name][0]))
         interval = resampled.interval(name) or Interval(difference, difference)
         is_as_large = np.abs(exchanged[name]) >= abs(difference) - ROUNDING
         p_value = (1 + is_as_large.sum()) / (1 + len(is_as_large))
         found[name] = Difference(first, first - difference, difference, interval, float(p_value))
     return found
+
+
+def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Subtracts; a score that is undefined for one model alone is 0.0 by its definition."""
+    is_undefined = np.isnan(first) & np.isnan(second)
+    return np.where(is_undefined, np.nan, np.nan_to_num(first) - np.nan_to_num(second))
 
 
 def _exchanges(groups: np.ndarray, count: int, seed: int) -> Iterator[Weights]:
@@ -223,7 +248,8 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
     """Returns the measure of the mean score of several runs.
 
     With `same_units`, all runs predict the same units, as with several seeds; else each has its
-    own, those of the first run first, as in a cross-validation.
+    own, those of the first run first, as in a cross-validation. The metrics are those that all
+    runs have.
     """
     starts = np.cumsum([0, *(measure.units for measure in measures)])
 
@@ -232,30 +258,49 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
         for measure, start in zip(measures, starts.tolist(), strict=False):
             part = slice(None) if same_units else slice(start, start + measure.units)
             runs.append(measure.scores(weights[:, part]))
-        return {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]}
+        shared = set.intersection(*map(set, runs))
+        values = {}
+        for name in sorted(shared):
+            values[name] = np.mean([run[name] for run in runs], axis=0)
+        return values
 
     units = measures[0].units if same_units else int(starts[-1])
-    return Measure(units, scores, min(measure.draws for measure in measures))
+    draws = min(measure.draws for measure in measures)
+    counted = {}
+    for name in set.intersection(*(set(measure.counted) for measure in measures)):
+        of_runs = [measure.counted[name] for measure in measures]
+        counted[name] = np.any(of_runs, axis=0) if same_units else np.concatenate(of_runs)
+    return Measure(units, scores, draws, counted)
 
 
-def interval_of_mean(values: Sequence[float]) -> Interval:
-    """Returns the interval of the mean over several runs by Student's t."""
+def _clipped(name: str, low: float, high: float) -> Interval:
+    """Returns the interval of a score without the values that the score cannot have."""
+    if not is_fraction(name):
+        return Interval(low, high)
+    lowest = 0.0
+    if name.endswith(CORRELATIONS):
+        lowest = -math.inf if name.endswith("r2") else -1.0
+    return Interval(max(low, lowest), min(high, 1.0))
+
+
+def interval_of_mean(name: str, values: Sequence[float]) -> Interval:
+    """Returns the interval of the mean of a score over several runs by Student's t."""
     from scipy.stats import t
 
     mean = float(np.mean(values))
     error = np.std(values, ddof=1) / len(values) ** 0.5
     half = float(error * t.ppf((1 + LEVEL) / 2, len(values) - 1))
-    return Interval(mean - half, mean + half)
+    return _clipped(name, mean - half, mean + half)
 
 
-def of_both(value: float, first: Interval, second: Interval) -> Interval:
+def of_both(name: str, value: float, first: Interval, second: Interval) -> Interval:
     """Returns the interval of a score that varies for two reasons, from those of each alone.
 
     The squares of the distances to the ends are added (Zou and Donner 2008).
     """
     low = np.hypot(value - first.low, value - second.low)
     high = np.hypot(first.high - value, second.high - value)
-    return Interval(float(value - low), float(value + high))
+    return _clipped(name, float(value - low), float(value + high))
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:

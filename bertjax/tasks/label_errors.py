@@ -121,13 +121,20 @@ class LabelErrors:
     def _see(self, example: Example, prediction: Prediction) -> None:
         label: Any = example.label
         probabilities: Any = prediction["probabilities"]
-        answer = prediction.get("label", prediction.get("labels"))
         if self._task.label_kind == "tokens":
+            answer = tuple(prediction["labels"])
             unknown = [None] * len(answer)  # as in predictions of older versions
-            probabilities = probabilities, prediction.get("gold_probabilities", unknown), answer
+            own = prediction.get("gold_probabilities", unknown)
+            is_doubted = answer != tuple(label)
+            probabilities = probabilities, own, answer
         else:
+            if self._task.label_kind == "multi_label":  # whatever the thresholds of the answers
+                probable = {name for name, p in probabilities.items() if p >= 0.5}
+                is_doubted = probable != {*label}
+            else:
+                is_doubted = prediction["label"] != label
             probabilities = [probabilities[name] for name in self._task.labels]
-        if label != answer:
+        if is_doubted:
             self._examples[len(self._labels)] = example, prediction
         self._labels.append(label)
         self._probabilities.append(probabilities)

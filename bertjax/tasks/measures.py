@@ -42,12 +42,15 @@ class Measure(NamedTuple):
 
     A unit is an example or, in a ranking, a query with its passages. `scores` takes weights, float
     [draws, units], and returns {metric: float [draws]}; weights that are whole numbers give the
-    metrics of the units repeated as often. `draws` is how many draws a bootstrap takes.
+    metrics of the units repeated as often. A ratio is NaN in draws without a unit that it counts,
+    such as a question without an answer. `draws` is how many draws a bootstrap takes, and `counted`
+    which units a metric counts, bool [units]; a metric that is not there counts all.
     """
 
     units: int
     scores: Scores
     draws: int = DRAWS
+    counted: Mapping[str, np.ndarray] = {}
 
 
 class Unit(NamedTuple):
@@ -130,7 +133,11 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
 
     Units of two models that are compared stand one after the other.
     """
-    parts = [_ratios(units)]
+    names, table = _ratio_table(units)
+    parts = [_ratios(names, table)]
+    counted = dict(zip(names, (table[..., 1] > 0).T, strict=True))
+    if "f1" in counted:
+        counted["accuracy_f1"] = counted["f1"]
     golds = [unit.label for unit in units]
     answers = [unit.answer for unit in units]
     if isinstance(golds[0], float):
@@ -151,16 +158,19 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
             values |= part(weights)
         return values
 
-    return Measure(len(units), scores, draws)
+    return Measure(len(units), scores, draws, counted)
 
 
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Divides; 0.0 where the denominator is 0, as undefined metrics are."""
+def _ratio(
+    numerator: np.ndarray, denominator: np.ndarray, undefined: float | np.ndarray = 0.0
+) -> np.ndarray:
+    """Divides; `undefined` where the denominator is 0."""
     safe = np.where(denominator > 0, denominator, 1.0)
-    return np.where(denominator > 0, numerator / safe, 0.0)
+    return np.where(denominator > 0, numerator / safe, undefined)
 
 
-def _ratios(units: Sequence[Unit]) -> Scores:
+def _ratio_table(units: Sequence[Unit]) -> tuple[list[str], np.ndarray]:
+    """Returns the names of the ratios, and their numerators and denominators, [units, names, 2]."""
     names: dict[str, None] = {}
     for unit in units:
         names |= dict.fromkeys(unit.ratios)
@@ -168,11 +178,18 @@ def _ratios(units: Sequence[Unit]) -> Scores:
     for row, unit in zip(table, units, strict=True):
         for column, name in enumerate(names):
             row[column] = unit.ratios.get(name, (0, 0))
+    return [*names], table
+
+
+def _ratios(names: Sequence[str], table: np.ndarray) -> Scores:
+    # A ratio that no unit counts is 0.0 by its definition, and is so in all draws.
+    is_counted = table[..., 1].any(0)
+    undefined = np.where(is_counted, np.nan, 0.0)
 
     def scores(weights: Weights) -> Values:
-        ratios = _ratio(weights @ table[..., 0], weights @ table[..., 1])
+        ratios = _ratio(weights @ table[..., 0], weights @ table[..., 1], undefined)
         values = dict(zip(names, ratios.T, strict=True))
-        if {"accuracy", "f1"} <= names.keys():
+        if {"accuracy", "f1"} <= values.keys():
             values["accuracy_f1"] = (values["accuracy"] + values["f1"]) / 2
         return values
 

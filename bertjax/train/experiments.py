@@ -508,7 +508,8 @@ def _summary(
     config: FinetuneConfig, folds: dict[str, dict[str, float]], of_mean: Intervals
 ) -> dict[str, Any]:
     metrics: dict[str, dict[str, Any]] = {}
-    for key in sorted(set().union(*folds.values())):
+    # A rare kind of examples, such as questions without an answer, may be in some folds alone.
+    for key in sorted(set.intersection(*map(set, folds.values()))):
         values = [scores[key] for scores in folds.values()]
         metrics[key.removeprefix("dev/")] = {
             "mean": float(np.mean(values)),

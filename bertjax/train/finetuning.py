@@ -49,7 +49,7 @@ from bertjax.record.predictions import (
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks.calibration import HeldOutProbabilities
-from bertjax.tasks.intervals import Interval, score_intervals
+from bertjax.tasks.intervals import FEW_GROUPS, Interval, few_groups_in_words, score_intervals
 from bertjax.tasks.label_errors import LabelErrors, by_margin
 from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.metrics import higher_is_better
@@ -271,6 +271,9 @@ class FinetuningJob(Job):
         found: dict[str, Interval] = {}
         for split, rows in self.scored.items():
             of_split = {}
+            count = len({*rows.groups()})
+            if self.task.data.group_columns and 1 < count < FEW_GROUPS:
+                print(f"{split_label(split)} scores: {few_groups_in_words(count)}")
             for name, interval in score_intervals(rows).items():
                 if f"{split}/{name}" in scores:
                     of_split[name] = found[f"{split}/{name}"] = interval

@@ -116,6 +116,43 @@ def test_groups_are_drawn_as_wholes(tmp_path):
         compare_files(*files, group_columns=("doctor",))
 
 
+def test_fewer_than_two_labelled_groups_are_refused_and_few_are_called_rough(tmp_path):
+    _, _, _, files = two_files(tmp_path, "classes")
+    for path in files:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for index, line in enumerate(lines):
+            line["input"] = {"site": "a", "patient": index % 4}
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ValueError, match="80 labelled examples are 1 groups.*at least two"):
+        compare_files(*files, group_columns=("site",))
+    told = compare_files(*files, group_columns=("patient",))["sentence"]
+    assert told.endswith("Intervals of only 4 groups are rough, and often too narrow.")
+    lines = [json.loads(line) for line in files[0].read_text().splitlines()]
+    for line in lines[1:]:
+        del line["gold"]
+    files[0].write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ValueError, match="1 labelled examples"):
+        compare_files(*files)
+
+
+def test_ids_may_repeat_if_both_files_have_them_in_the_same_order(tmp_path):
+    _, pairs, _, (first, second) = two_files(tmp_path, "classes")
+    expected = compare_files(first, second)
+    for path in (first, second):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for index, line in enumerate(lines):
+            line["id"] = str(index // 5)
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert compare_files(first, second) == expected
+    rows = [f"{index // 5},some text,{pair[0].label}" for index, pair in enumerate(pairs)]
+    gold = tmp_path / "gold.csv"
+    gold.write_text("\n".join(["id,text,label", *rows]) + "\n")
+    assert compare_files(first, second, gold)["metrics"] == expected["metrics"]
+    second.write_text("".join(second.read_text().splitlines(keepends=True)[::-1]))
+    with pytest.raises(ValueError, match="b/dev.jsonl: ids repeat.*same order"):
+        compare_files(first, second)
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path):
     _, _, _, (first, second) = two_files(tmp_path, "classes")
     task, pairs = pairs_of("numbers", 80)

@@ -11,7 +11,18 @@ import pytest
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.embedding import ContrastiveTask
-from bertjax.tasks.intervals import EXCHANGES, bca, compare, intervals, mcnemar, score_intervals
+from bertjax.tasks.intervals import (
+    EXCHANGES,
+    Interval,
+    bca,
+    compare,
+    interval_of_mean,
+    intervals,
+    mcnemar,
+    mean_of,
+    of_both,
+    score_intervals,
+)
 from bertjax.tasks.measures import ScoredRows, measure_of, row_of
 from bertjax.tasks.metrics import (
     accuracy,
@@ -19,6 +30,7 @@ from bertjax.tasks.metrics import (
     matthews,
     pearson_spearman,
 )
+from bertjax.tasks.question_answering import IMPOSSIBLE
 from tests.scored_pairs import TASKS, example, pairs_of
 
 
@@ -138,6 +150,73 @@ def test_all_right_leaves_room_for_the_errors_that_so_few_rows_do_not_show():
     constant = RegressionTask(name="regress", metric=pearson_spearman)
     measure = measure_of(constant, labelled(constant, [1.0, 2.0, 3.0], [0.0] * 3))
     assert "pearson" not in intervals(measure, range(3))  # it is not defined
+
+
+def tagged(labels, answers):
+    rows = []
+    for label, answer in zip(labels, answers, strict=True):
+        found = example(0, words=("w",), label=(label,))
+        rows.append(row_of(TAGGER, found, {"labels": [answer]}))
+    return rows
+
+
+def asked(answers):
+    """Returns the rows of questions without an answer, {answer: questions}, among 97 others."""
+    task, _ = pairs_of("squad2", 1)
+    rows = []
+    for index, answer in enumerate([*answers, *["cat", "mat"] * 48]):
+        impossible = index < len(answers)
+        found = example(index, answers=() if impossible else (("cat", 0),))
+        found = dataclasses.replace(found, label=IMPOSSIBLE if impossible else None)
+        rows.append(row_of(task, found, {"answer": answer}))
+    return task, rows
+
+
+def test_a_score_counts_only_the_groups_that_have_what_it_counts():
+    rest = ["O"] * 990
+    rows = tagged(["B-PER"] * 10 + rest, ["B-PER"] * 10 + rest)
+    found = intervals(measure_of(TAGGER, rows), range(1000))
+    for name in ("precision", "recall", "f1"):
+        assert found[name] == pytest.approx((0.025**0.1, 1.0))
+    rows = tagged(["B-PER"] * 2 + rest, ["O"] * 2 + rest)
+    found = intervals(measure_of(TAGGER, rows), range(992))
+    assert found["recall"] == pytest.approx((0.0, 1 - 0.025**0.5))
+    assert "precision" not in found  # nothing is predicted
+    for answer, expected in (("cat", (0.0, 1 - 0.025 ** (1 / 3))), ("", (0.025 ** (1 / 3), 1.0))):
+        task, rows = asked([answer] * 3)
+        measure = measure_of(task, rows)
+        for of_runs in (measure, mean_of([measure] * 2, same_units=True)):
+            found = intervals(of_runs, range(len(rows)))
+            assert found["NoAns_exact"] == pytest.approx(expected)
+
+
+def test_draws_without_a_question_of_a_kind_do_not_count_for_its_score():
+    task, rows = asked(["", "", "cat"])
+    measure = measure_of(task, rows)
+    weights = np.ones((2, len(rows)))
+    weights[1, :3] = 0
+    whole, without = measure.scores(weights)["NoAns_exact"]
+    assert whole == pytest.approx(2 / 3) and np.isnan(without)
+    low, high = intervals(measure, range(len(rows)))["NoAns_exact"]
+    assert low <= 2 / 3 <= high
+
+
+def test_a_model_that_predicts_nothing_is_compared_with_one_that_does():
+    golds = ["B-PER"] * 20 + ["O"] * 20
+    rows = tagged(golds, ["O"] * 40) + tagged(golds, ["B-PER"] * 15 + ["O"] * 25)
+    found = compare(measure_of(TAGGER, rows), range(40))["precision"]
+    assert (found.first, found.second, found.difference) == (0.0, 1.0, -1.0)
+    assert found.p_value < 0.01
+
+
+def test_intervals_over_seeds_stay_where_the_score_can_be():
+    assert interval_of_mean("dev/accuracy", [0.0, 1.0]) == (0.0, 1.0)
+    assert interval_of_mean("dev/matthews", [-0.9, 0.9]) == (-1.0, 1.0)
+    assert interval_of_mean("dev/loss", [0.1, 9.0]).low < 0
+    low, high = interval_of_mean("dev/r2", [-5.0, 0.9])
+    assert low < -1 and high == 1.0
+    both = of_both("dev/accuracy", 0.9, Interval(0.5, 1.0), Interval(0.5, 0.99))
+    assert both.high == 1.0
 
 
 def test_one_group_has_no_interval():

@@ -93,8 +93,10 @@ def test_of_several_labels_each_is_judged_by_itself():
         labels = [name for name, value in p.items() if value >= 0.5]
         prediction = {"labels": labels, "probabilities": p}
         pairs.append((example(index, text="x", label=tuple(label)), prediction))
-    rows = judged_rows(task, pairs)
-    named = [(row["id"], row["label"], row["suggested_label"]) for row in rows]
+    errors = LabelErrors(task)
+    assert list(errors.observe(pairs)) == pairs
+    assert {*errors._examples} == {1, 2}  # the others are not kept
+    named = [(row["id"], row["label"], row["suggested_label"]) for row in errors.rows()]
     assert named == [("1", "not toxic", "toxic"), ("2", "rude", "not rude")]
 
 
