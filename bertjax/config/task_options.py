@@ -91,7 +91,7 @@ class OwnFilesOptions(TaskOptions):
             )
 
     @property
-    def unread_columns(self) -> tuple[str, ...]:
-        """Columns that are no part of examples: those to ignore, of groups and of the time."""
+    def dividing_columns(self) -> tuple[str, ...]:
+        """Columns of groups and of the time; examples may be made of them, too."""
         times = () if self.time_column is None else (self.time_column,)
-        return (*self.ignore_columns, *self.group_column, *times)
+        return (*self.group_column, *times)

@@ -71,7 +71,8 @@ class TableOptions(OwnFilesOptions):
             text=self.text_column,
             label=self.label_column,
             id=self.id_column,
-            ignored=self.unread_columns,
+            ignored=self.ignore_columns,
+            dividing=self.dividing_columns,
         )
 
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable
 
 MOST_WORDS, FEWEST_WORDS = 13, 8
-# A character of Chinese, Japanese, Thai, Lao, Khmer or Burmese, or a word.
-_WORDS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\\w+")
+# Chinese, Japanese, Thai, Lao, Khmer and Burmese.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+_WORDS = re.compile(f"[{_UNSPACED}]|[^\\W{_UNSPACED}]+")
 
 
 def _words(text: str) -> list[str]:

@@ -118,6 +118,8 @@ class Columns:
         negatives: for embeddings and reranking, the same with hard negatives.
         scores: the same with a teacher's scores, of the second text and of each hard negative.
         ignored: columns that the user says are not meant to be used.
+        dividing: columns of groups and of the time, which are guessed as texts or ids only if they
+            have a usual name.
     """
 
     text: str | None = None
@@ -128,12 +130,17 @@ class Columns:
     negatives: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    dividing: tuple[str, ...] = ()
 
     def named(self) -> tuple[str, ...]:
-        """Returns the column names that are set, of all fields but `ignored`."""
+        """Returns the column names that are set, but for `ignored` and `dividing`."""
         single = (self.text, self.pair, self.label, self.id)
         several = (*self.choices, *self.negatives, *self.scores)
         return tuple(name for name in (*single, *several) if name)
+
+    def taken(self) -> frozenset[str]:
+        """Returns the columns that are set, to be ignored, or of groups and the time."""
+        return frozenset((*self.named(), *self.ignored, *self.dividing))
 
 
 def flag_of(field: str) -> str:
@@ -202,7 +209,7 @@ class _Search:
         self.table, self.kind, self.named = table, kind, named
         self.columns = dataclasses.replace(named, label=named.label or None)
         if named.id is None:
-            self._set(id=self._usual(IDS))
+            self._set(id=self._usual(IDS, self._dividing()))
         if kind.compares:
             self._find_negatives()
 
@@ -210,13 +217,18 @@ class _Search:
         self.columns = dataclasses.replace(self.columns, **columns)
 
     def left(self) -> list[str]:
-        """Returns the columns that are neither used nor ignored."""
-        taken = {*self.columns.named(), *self.columns.ignored}
+        """Returns the columns that are neither used, ignored nor of groups or the time."""
+        taken = self.columns.taken()
         return [name for name in self.table.columns if name not in taken]
 
-    def _usual(self, names: Iterable[str]) -> str | None:
-        """Returns the column left that has the first possible one of usual `names`, or None."""
-        left = {plain(name): name for name in reversed(self.left())}
+    def _dividing(self) -> list[str]:
+        """Returns the columns of groups and the time that are neither used nor ignored."""
+        taken = {*self.columns.named(), *self.columns.ignored}
+        return [name for name in self.columns.dividing if name not in taken]
+
+    def _usual(self, names: Iterable[str], also: Iterable[str] = ()) -> str | None:
+        """Returns the column, left or in `also`, that has the first possible name, or None."""
+        left = {plain(name): name for name in reversed((*self.left(), *also))}
         return next((left[name] for name in names if name in left), None)
 
     def _usual_pair(self) -> bool:
@@ -224,7 +236,7 @@ class _Search:
         if self.named.text is not None or self.named.pair is not None:
             return False
         for names in self.kind.pairs:
-            text, pair = (self._usual([name]) for name in names)
+            text, pair = (self._usual([name], self._dividing()) for name in names)
             if text is not None and pair is not None:
                 self._set(text=text, pair=pair)
                 return True
@@ -273,7 +285,8 @@ class _Search:
         """Finds the text, perhaps a second one, the label, and lists of choices or candidates."""
         kind, named = self.kind, self.named
         if named.text is None and not self._usual_pair():
-            self._set(text=self._usual(kind.texts))
+            also = [name for name in self._dividing() if not _holds_codes(self.table, name)]
+            self._set(text=self._usual(kind.texts, also))
         if named.label is None and not self.columns.negatives:
             self._set(label=self._usual(kind.labels))
         if kind.label == "choice" and not named.choices:
@@ -423,6 +436,11 @@ def _all_known(values: Sequence[Any], test: Callable[[Any], bool]) -> bool:
     return bool(known) and all(map(test, known))
 
 
+def _holds_codes(table: Table, column: str) -> bool:
+    """Returns whether no value has several words, or letters that are not Latin ones."""
+    return _all_known(table.first_values(column), lambda x: str(x).isascii() and " " not in str(x))
+
+
 def _holds_numbers(table: Table, column: str) -> bool:
     return _all_known(table.first_values(column), lambda x: read_number(str(x)) is not None)
 
@@ -452,7 +470,7 @@ def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str
         guesses.append(f"{words.get(field, field)} from {names}")
     if not guesses:
         return ""
-    used = (*columns.named(), *columns.ignored)
+    used = columns.taken()
     unused = ", ".join(name for name in table.columns if name not in used)[:200]
     if unused:
         unused = f"; not used: {unused}"

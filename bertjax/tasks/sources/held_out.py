@@ -90,7 +90,11 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
     return frozenset(chosen)
 
 
-# Stratifying takes about half a millisecond per group; among more, chance balances the classes.
+# The most folds of groups of which some together are the held-out fraction, unless it is smaller
+# than one of them.
+MOST_PARTS = 20
+# Stratifying by so many folds takes about half a millisecond per group; among more groups, chance
+# balances the classes.
 MOST_STRATIFIED = 5_000
 
 
@@ -101,15 +105,16 @@ def group_folds(
 
     The folds are those of scikit-learn's `StratifiedGroupKFold`, with as equal shares of each of
     `classes` as groups allow, or those of `GroupKFold` if `classes` is None, all of them are rare,
-    a fold would be empty, or there are more than `MOST_STRATIFIED` groups. Of fewer than `count`
-    `groups`, int [N] from 0, each is a fold.
+    a fold would be empty, or there are more than `MOST_STRATIFIED` groups (of more than
+    `MOST_PARTS` folds, accordingly fewer). Of fewer than `count` `groups`, int [N] from 0, each is
+    a fold.
     """
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
     size = int(groups.max(initial=-1)) + 1
     if size < count:
         return groups
-    if classes is not None and size <= MOST_STRATIFIED:
+    if classes is not None and size * max(count, MOST_PARTS) <= MOST_STRATIFIED * MOST_PARTS:
         numbers = _numbered(classes)
         if np.bincount(numbers).max() >= count:
             splitter = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
@@ -136,10 +141,6 @@ def _numbered(keys: Sequence[Hashable]) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
-# The most folds of groups of which some together are the held-out fraction.
-MOST_PARTS = 20
-
-
 def group_share(
     groups: np.ndarray, classes: Sequence[Hashable] | None, fraction: float, seed: int = 0
 ) -> np.ndarray:
@@ -148,9 +149,11 @@ def group_share(
     The examples are divided into folds, and those neighbouring folds are chosen that have nearest
     to `fraction` of the examples of each class.
     """
-    most = min(MOST_PARTS, len(np.unique(groups)))
-    if most < 2:
+    size = len(np.unique(groups))
+    if size < 2:
         return np.zeros(len(groups), bool)
+    smaller = max(min(fraction, 1 - fraction), 1 / size)
+    most = min(max(MOST_PARTS, round(1 / smaller)), size)
     within = np.clip(fraction, 1 / most, 1 - 1 / most)
     share = Fraction(float(within)).limit_denominator(most)
     parts = share.denominator
@@ -290,14 +293,21 @@ def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) 
 
 
 def with_groups(data: DatasetT, columns: tuple[str, ...]) -> DatasetT:
-    """Returns a dataset with columns of groups, which each split must have.
+    """Returns a dataset with columns of groups.
+
+    A test split may lack them, which a warning says: it may have no labels, and be of others.
 
     Raises:
-        ValueError: a split lacks one of `columns`; the message suggests the nearest name.
+        ValueError: another split lacks one of `columns`; the message suggests the nearest name.
     """
     for split in data.splits:
         for name in columns:
-            _check_column(data, split, name)
+            try:
+                _check_column(data, split, name)
+            except ValueError as error:
+                if split != "test":
+                    raise
+                print(f"warning: {error} Its rows are taken as of other groups than all others.")
     return dataclasses.replace(data, group_columns=columns)
 
 

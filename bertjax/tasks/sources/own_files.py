@@ -80,10 +80,10 @@ class OwnDataset(Dataset):
 
     @property
     def read_columns(self) -> frozenset[str]:
-        names = set()
+        names: set[str] = set()
         for columns in self.columns_of.values():
             # Several rows may have one id, such as that of a patient.
-            names.update(columns.ignored, dataclasses.replace(columns, id=None).named())
+            names |= dataclasses.replace(columns, id=None).taken()
         return frozenset(names)
 
     def has_scores(self, split: str) -> bool:
@@ -182,7 +182,7 @@ def read_tables(
         yield from examples
 
     described = dataclasses.asdict(columns_of[first])
-    del described["ignored"]
+    del described["ignored"], described["dividing"]
     return OwnDataset.read(
         f"--task={kind.task}",
         files,

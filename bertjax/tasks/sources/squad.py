@@ -514,7 +514,9 @@ def _make_qa(options: QaOptions, fold: Fold | None) -> SpanTask:
     if not files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
-    data = read_questions(files, bad_rows, can_skip=True, ignored=options.unread_columns)
+    apart = {*options.dividing_columns}.difference(_READ)
+    ignored = (*options.ignore_columns, *apart)
+    data = read_questions(files, bad_rows, can_skip=True, ignored=ignored)
     data = divide(data, options, fold, BY_PASSAGE)
     counts = []
     impossible = False

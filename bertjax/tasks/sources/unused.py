@@ -163,7 +163,7 @@ class UnusedColumns:
         self._columns = columns
         self._label = columns.label or ""
         self._is_named = self._label == named.label
-        self._read = {*columns.named(), *columns.ignored} - {self._label}
+        self._read = columns.taken() - {self._label}
         self._rows = 0
         self._values: dict[str, _Values] = defaultdict(_Values)
         self._obeyed: set[str] = set()

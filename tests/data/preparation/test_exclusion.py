@@ -30,6 +30,13 @@ def test_each_character_of_scripts_without_spaces_is_a_word():
     assert not excluded.is_in(f"记录:{text[1:10]}。")
 
 
+def test_numbers_and_latin_words_beside_scripts_without_spaces_are_words_of_their_own():
+    text = "患者于2021年3月因COVID肺炎住院治疗了三周"
+    excluded = Excluded(runs_of([text]))
+    assert excluded.is_in(f"据记录,该{text}后出院")
+    assert not excluded.is_in(text[:9])
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_decontaminated_corpus_holds_no_test_row(processes, tmp_path, capsys):
     rng = random.Random(0)

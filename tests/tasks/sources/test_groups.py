@@ -10,6 +10,7 @@ from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, TimeSeries
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ChoiceOptions, ClassifyOptions, RegressOptions
 from bertjax.tasks.dataset import Fold, connected
+from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.sources.advice import cramers_v, names_owner, variance_explained
 from bertjax.tasks.sources.held_out import group_folds, group_share, time_cuts, times_of
@@ -155,6 +156,79 @@ def test_rows_without_a_patient_are_a_group_each_and_17_is_17_0(tmp_path, capsys
     }
     assert of_split["train"].isdisjoint(of_split["dev"])
     assert "where 200 examples without patient are one each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "divided",
+    [
+        {"group_column": ("sentence1",)},
+        {"group_column": ("sentence2",)},
+        {"group_column": ("id",)},
+        {"time_column": "id"},
+    ],
+)
+def test_columns_of_groups_and_of_the_time_may_be_texts_or_ids_as_well(divided, tmp_path):
+    rows = []
+    for number in range(40):
+        row = {"id": 100 + number, "sentence1": f"a text about {number // 2}"}
+        row |= {"sentence2": f"another one of {number // 2}", "label": "ab"[number % 2]}
+        rows.append(row)
+    path = write(tmp_path / "a.csv", rows)
+    task = make_task("classify", ClassifyOptions(train=path, **divided))
+    for example in task.source.examples("train"):
+        assert example.id == str(example.row["id"])
+        assert example.text == example.row["sentence1"]
+        assert example.pair == example.row["sentence2"]
+
+
+def test_a_code_of_a_document_is_no_text_because_of_its_name(tmp_path):
+    rows = [
+        {"document": f"d{n // 4}", "note": f"note {n} of it", "mood": "ab"[n % 2]}
+        for n in range(40)
+    ]
+    path = write(tmp_path / "a.csv", rows)
+    task = make_task("classify", ClassifyOptions(train=path, group_column=("document",)))
+    assert next(task.source.examples("train")).text == "note 0 of it"
+
+
+@pytest.mark.parametrize("kind", ["rerank", "qa"])
+def test_queries_and_passages_may_be_groups(kind, tmp_path):
+    rows = []
+    for number in range(40):
+        of_two = number // 2
+        if kind == "qa":
+            row = {"question": f"what is {number}?", "context": f"{of_two} is it", "answer": "it"}
+        else:
+            row = {"query": f"q{of_two}", "passage": f"it is {number}", "label": number % 2}
+        rows.append(row)
+    path = write(tmp_path / "a.csv", rows)
+    column = "context" if kind == "qa" else "query"
+    made = {"qa": QaOptions, "rerank": RerankOptions}[kind](train=path, group_column=(column,))
+    source = make_task(kind, made).source
+    values = {split: {e.row[column] for e in source.examples(split)} for split in source.splits}
+    assert values["dev"] and values["dev"].isdisjoint(values["train"])
+
+
+@pytest.mark.parametrize("fraction", [0.005, 0.02, 0.03, 0.98])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_small_fractions_of_many_groups_are_held_out_as_they_are(fraction, balanced):
+    groups = np.repeat(np.arange(1000), 5)
+    classes = (groups % 2).tolist() if balanced else None
+    assert abs(group_share(groups, classes, fraction).mean() - fraction) < 0.003
+
+
+def test_a_test_file_without_the_column_of_groups_is_read_with_a_warning(tmp_path, capsys):
+    path = write(tmp_path / "a.csv", notes())
+    unlabelled = [{"text": f"unlabelled {number}"} for number in range(5)]
+    test = write(tmp_path / "test.csv", unlabelled)
+    options = ClassifyOptions(train=path, test=test, group_column=("patient",))
+    source = make_task("classify", options).source
+    assert len([*source.examples("test")]) == 5
+    said = capsys.readouterr().out
+    assert "test.csv has no column 'patient'" in said and "other groups than all others" in said
+    dev = write(tmp_path / "dev.csv", [{**row, "label": "a"} for row in unlabelled])
+    with pytest.raises(ValueError, match="dev.csv has no column 'patient'"):
+        make_task("classify", dataclasses.replace(options, dev=dev))
 
 
 def test_more_folds_than_groups_and_unknown_columns_are_refused(tmp_path):
