@@ -30,6 +30,7 @@ from bertjax.base.outputs import replacing_folder
 from bertjax.base.workdir_files import (
     CALIBRATION,
     LABEL_ERRORS,
+    LEAKS,
     METRICS,
     MODEL,
     PREDICTIONS,
@@ -288,7 +289,7 @@ def publish(
         predictions.mkdir(exist_ok=True)
         with writing(predictions / file.name) as temporary:
             shutil.copyfile(file, temporary)
-    for name in (CALIBRATION, LABEL_ERRORS):
+    for name in (CALIBRATION, LABEL_ERRORS, LEAKS):
         if (run / name).is_file():
             shutil.copyfile(run / name, workdir / name)
     stored: dict[str, Any] = dict(scores)
@@ -482,7 +483,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             print(label_errors_in_words(len(rows), workdir / LABEL_ERRORS))
         print(
             f"{workdir}/model was trained on all examples. The mean over the folds estimates its "
-            f"score; each example's prediction is in {workdir}/predictions/{OUT_OF_FOLD}."
+            f"score; each held-out example's prediction is in {workdir}/predictions/{OUT_OF_FOLD}."
         )
 
     hosts.on_first(publish_all)

@@ -15,6 +15,7 @@ from bertjax.config import OptimizerConfig
 from bertjax.model import HEADS
 from bertjax.tasks import finetune_config, make_task
 from bertjax.tokenization import train_bpe, train_modernbert_bpe
+from bertjax.train.experiments import publish
 from bertjax.train.facts import gather_finetuning, load_for_task
 from bertjax.train.run_plan import plan_finetuning
 from bertjax.weights import load_model, save_hf
@@ -313,3 +314,11 @@ def test_positions_that_were_never_trained_are_named(
         message = f"positions after 16 of {tmp_path / 'b'} were never trained: give --max_length 16"
         assert (message in printed) == warns and "unknown here" not in printed
         assert ("--new_positions" in printed) == warns
+
+
+def test_the_leaks_of_the_best_run_of_several_are_in_the_workdir(tmp_path):
+    for seed in ("seed1", "seed2"):
+        (tmp_path / seed / "model").mkdir(parents=True)
+        (tmp_path / seed / "leaks.jsonl").write_text(seed)
+    publish(tmp_path, "seed2", {"seed1": {}, "seed2": {}}, None, {})
+    assert (tmp_path / "leaks.jsonl").read_text() == "seed2"

@@ -271,9 +271,18 @@ def cramers_v(groups: np.ndarray, classes: Sequence[Hashable]) -> float:
     by how rare the class is. Without the correction, V would be .45 for independent variables with
     five rows per group.
     """
-    explained, weights = [], []
-    for name in {*classes}:
-        is_name = np.array([float(other == name) for other in classes])
-        explained.append(variance_explained(groups, is_name))
-        weights.append(1 - is_name.mean())
+    numbers: dict[Hashable, int] = {}
+    of_rows = np.array([numbers.setdefault(name, len(numbers)) for name in classes])
+    pairs, counts = np.unique(groups * len(numbers) + of_rows, return_counts=True)
+    in_group, of_class = np.divmod(pairs, len(numbers))
+    group_sizes = np.bincount(groups)
+    class_sizes = np.bincount(of_rows)
+    # Sums of squared deviations of what is 1 for a class and else 0.
+    total = class_sizes * (1 - class_sizes / len(groups))
+    within = class_sizes - np.bincount(of_class, counts**2 / group_sizes[in_group])
+    freedom = max(len(groups) - np.count_nonzero(group_sizes), 1)
+    if not total.any():
+        return 0.0  # one class
+    explained = 1 - (within / freedom) / (total / (len(groups) - 1))
+    weights = 1 - class_sizes / len(groups)
     return float(np.sqrt(max(np.average(explained, weights=weights), 0.0)))

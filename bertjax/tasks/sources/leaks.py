@@ -12,9 +12,11 @@ the dev and test splits are kept; those of the train split are read once.
 """
 
 import dataclasses
+import functools
 import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -29,7 +31,7 @@ SIMILAR = 0.8
 # one of .5 of .22, and with one of .2 of .001.
 BANDS = 16
 ROWS_PER_BAND = 6
-# A text is compared with so many of those that agree with it in a band: more are copies of a form.
+# A text is compared with so many others, of each band and of all: more are copies of a form.
 MOST_CANDIDATES = 32
 BLOCK = 1024  # texts that are hashed together
 LONGEST = 1 << 14  # bytes of a text, a multiple of what models read, to bound the memory
@@ -102,20 +104,23 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 def similarity(a: bytes, b: bytes) -> float:
     """Returns the similarity of two normalised texts or, of several texts, the lowest of a pair."""
-    first = a.split(_SEPARATOR)
-    second = b.split(_SEPARATOR)
-    if len(first) != len(second):
+    return _similarity(_sets(a), _sets(b))
+
+
+def _sets(text: bytes) -> list[np.ndarray]:
+    """Returns the sorted different shingles of each of the texts of an example, uint64 [S]."""
+    return [np.unique(_shingles(part)) for part in text.split(_SEPARATOR)]
+
+
+def _similarity(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> float:
+    if len(a) != len(b):
         return 0.0
-    return min(map(_jaccard, first, second))
+    return min(map(_jaccard, a, b))
 
 
-def _jaccard(a: bytes, b: bytes) -> float:
-    if a == b:
-        return 1.0
-    first = _shingles(a)
-    second = _shingles(b)
-    common = np.intersect1d(first, second)
-    return len(common) / len(np.union1d(first, second))
+def _jaccard(a: np.ndarray, b: np.ndarray) -> float:
+    common = len(np.intersect1d(a, b, assume_unique=True))
+    return common / (len(a) + len(b) - common)
 
 
 class _Index:
@@ -130,13 +135,15 @@ class _Index:
         self._order = np.argsort(keys, axis=0, kind="stable")
         self._keys = np.take_along_axis(keys, self._order, axis=0)
 
-    def candidates(self, texts: Sequence[bytes]) -> set[tuple[int, int]]:
-        """Returns (index in `texts`, number) of the pairs that are equal or agree in a band."""
-        pairs = set()
-        for index, text in enumerate(texts):
-            number = self._numbers.get(text)
-            if number is not None:
-                pairs.add((index, number))
+    def candidates(self, texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """Yields (index in `texts`, number) of pairs that are equal or agree in the most bands.
+
+        Of each of `texts`, there are at most `MOST_CANDIDATES`. The indices ascend.
+        """
+        agreeing: list[Counter[int]] = []  # of each text: {number: bands in which they agree}
+        for text in texts:
+            equal = self._numbers.get(text)
+            agreeing.append(Counter() if equal is None else Counter({equal: BANDS}))
         keys = band_keys(texts)
         for band in range(BANDS):
             known = self._keys[:, band]
@@ -146,9 +153,10 @@ class _Index:
             ends = np.minimum(ends, firsts + MOST_CANDIDATES)
             for index in np.flatnonzero(firsts < ends).tolist():
                 of_key = slice(firsts[index], ends[index])
-                for number in self._order[of_key, band].tolist():
-                    pairs.add((index, number))
-        return pairs
+                agreeing[index].update(self._order[of_key, band].tolist())
+        for index, counts in enumerate(agreeing):
+            for number, _ in counts.most_common(MOST_CANDIDATES):
+                yield index, number
 
 
 def find_leaks(data: Dataset) -> tuple[Leak, ...]:
@@ -167,6 +175,7 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
         return ()
     texts = [*rows]
     index = _Index(texts)
+    sets = functools.lru_cache(BLOCK)(_sets)
     best: dict[bytes, tuple[float, str]] = {}  # the most similar row of train, by text
     of_train: dict[str, tuple[float, bytes]] = {}  # the most similar text, by row of train
     train = data.examples("train")
@@ -174,7 +183,7 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
         own = [_text(example) for example in block]
         for number, other in index.candidates(own):
             text = texts[other]
-            value = similarity(own[number], text)
+            value = _similarity(sets(own[number]), sets(text))
             if value >= SIMILAR:
                 where = block[number].where
                 best[text] = max(best.get(text, _NONE), (value, where))
@@ -196,6 +205,9 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
 
     One line with the counts is printed, if there are any. Rows of a test split, which are to be
     predicted, are never left out.
+
+    Raises:
+        ValueError: no row of the split of which they are to be dropped would be left.
     """
     leaks = find_leaks(data)
     places: dict[str, set[str]] = {"train": set(), "dev": set()}
@@ -211,14 +223,22 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
             share = count / size
             shares.append(f"{count:,} of the {size:,} examples of {split} ({share:.1%})")
     if leaks:
-        print(
-            f"warning: {' and '.join(shares)} are in train, equal or with a similarity of at least "
-            f"{SIMILAR:g}, so that scores on them are better than those of new texts would be; "
-            "leaks.jsonl lists them."
+        said = (
+            f"{' and '.join(shares)} are in train, equal or with a similarity of at least "
+            f"{SIMILAR:g}"
         )
+        if drop is None:
+            said = f"warning: {said}, so that scores on them are better than those of new texts"
+        print(f"{said}; leaks.jsonl lists them.")
     data = dataclasses.replace(data, leaks=leaks)
-    if drop is None:
+    if drop is None or drop not in data.splits:
         return data
     dropped = places[drop]
+    if dropped and all(example.where in dropped for example in data.examples(drop)):
+        other = "dev or test" if drop == "train" else "train"
+        raise ValueError(
+            f"--drop_leaks {drop}: all {len(dropped):,} examples of {drop} are in {other} as well, "
+            "so that none is left: give other files, or leave out --drop_leaks."
+        )
     print(f"{len(dropped):,} examples of {drop} are left out (--drop_leaks {drop}).")
     return data.leaving_out(drop, dict.fromkeys(dropped, ""))

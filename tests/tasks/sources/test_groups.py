@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -349,6 +350,24 @@ def test_independent_variables_are_not_associated_and_dependent_ones_are():
     assert np.mean(np.array(v) > 0.3) < 0.1 and np.mean(np.array(explained) > 0.3) < 0.02
     assert cramers_v(groups, groups % 2) == pytest.approx(1, abs=0.11)
     assert variance_explained(groups, groups * 1.0) == pytest.approx(1)
+
+
+def test_the_association_is_the_weighted_mean_over_classes_and_fast_for_many_of_them():
+    rng = np.random.default_rng(1)
+    groups = rng.integers(0, 30, 300)
+    classes = (groups % 4 + rng.integers(0, 2, 300)).tolist()
+    explained, weights = [], []
+    for name in {*classes}:
+        is_name = np.array([float(other == name) for other in classes])
+        explained.append(variance_explained(groups, is_name))
+        weights.append(1 - is_name.mean())
+    expected = np.sqrt(np.average(explained, weights=weights))
+    assert cramers_v(groups, classes) == pytest.approx(expected)
+    assert cramers_v(groups, ["only"] * 300) == 0
+    many = [f"class {number}" for number in rng.integers(0, 1000, 20_000)]
+    start = time.process_time()
+    cramers_v(rng.integers(0, 4000, 20_000), many)
+    assert time.process_time() - start < 1
 
 
 def test_times_are_numbers_dates_months_and_years():

@@ -1,5 +1,6 @@
 """Rows of dev and test that are in train are found: equal ones, and nearly equal ones."""
 
+import dataclasses
 import json
 import types
 
@@ -9,6 +10,7 @@ import pytest
 from bertjax.tasks import finetune_config, make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Dataset, Example, Leak
+from bertjax.tasks.sources import leaks
 from bertjax.tasks.sources.leaks import band_keys, find_leaks, normalized, similarity
 from bertjax.train.facts import gather_finetuning
 from bertjax.train.finetuning import FinetuningJob
@@ -138,6 +140,21 @@ def test_many_copies_give_a_pair_per_row_not_all_pairs():
     assert {leak.train for leak in leaks} == {f"train {i}" for i in range(300)}
 
 
+def test_a_note_of_a_template_is_compared_with_few_others_and_its_copy_is_found(monkeypatch):
+    rng = np.random.default_rng(3)
+    vocabulary = words_of("English", rng)
+    form = list(rng.choice(vocabulary, 60))
+    train = [sentence([*form, *rng.choice(vocabulary, 20)], "English") for _ in range(300)]
+    dev = [sentence([*form, *rng.choice(vocabulary, 20)], "English") for _ in range(100)]
+    dev += train[250:]
+    compared = []
+    of_sets = leaks._similarity
+    monkeypatch.setattr(leaks, "_similarity", lambda a, b: compared.append(1) or of_sets(a, b))
+    found = {leak.where for leak in find_leaks(dataset(train=train, dev=dev))}
+    assert len(compared) <= leaks.MOST_CANDIDATES * len(train)
+    assert found >= {f"dev {number}" for number in range(100, 150)}
+
+
 @pytest.fixture
 def files(tmp_path):
     rows = [
@@ -165,6 +182,19 @@ def test_leaks_are_counted_and_left_out_of_the_split_that_the_user_names(files, 
         sizes[drop] = [len([*source.examples(split)]) for split in ("train", "dev", "test")]
         assert len(source.leaks) == 10 and not source.all_bad_rows()
     assert sizes == {"train": [50, 26, 4], "dev": [60, 20, 4]}
+
+
+def test_dropped_leaks_are_no_warning_and_a_split_of_leaks_alone_is_refused(files, capsys):
+    del files["dev"]
+    options = ClassifyOptions(**files, dev_fraction=0, drop_leaks="train")
+    make_task("classify", options)
+    said = capsys.readouterr().out
+    assert "4 examples of train are left out" in said and "warning" not in said
+    make_task("classify", dataclasses.replace(options, drop_leaks="dev"))
+    assert "of dev are left out" not in capsys.readouterr().out
+    copied = dataclasses.replace(options, test=files["train"])
+    with pytest.raises(ValueError, match="--drop_leaks train: all 60 examples of train are in"):
+        make_task("classify", copied)
 
 
 def test_leaks_of_official_tasks_are_counted_and_nothing_is_left_out(tmp_path, capsys):
