@@ -227,7 +227,8 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
             f"{' and '.join(shares)} are in train, equal or with a similarity of at least "
             f"{SIMILAR:g}"
         )
-        if drop is None:
+        are_dropped = drop == "train" or {leak.split for leak in leaks} == {drop}
+        if not are_dropped:
             said = f"warning: {said}, so that scores on them are better than those of new texts"
         print(f"{said}; leaks.jsonl lists them.")
     data = dataclasses.replace(data, leaks=leaks)

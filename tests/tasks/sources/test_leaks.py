@@ -191,7 +191,8 @@ def test_dropped_leaks_are_no_warning_and_a_split_of_leaks_alone_is_refused(file
     said = capsys.readouterr().out
     assert "4 examples of train are left out" in said and "warning" not in said
     make_task("classify", dataclasses.replace(options, drop_leaks="dev"))
-    assert "of dev are left out" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "of dev are left out" not in said and "warning: 4 of the 4 examples of test" in said
     copied = dataclasses.replace(options, test=files["train"])
     with pytest.raises(ValueError, match="--drop_leaks train: all 60 examples of train are in"):
         make_task("classify", copied)
