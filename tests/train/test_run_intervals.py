@@ -16,8 +16,8 @@ from tests.scored_pairs import pairs_of
 def runs(tmp_path):
     """Returns a task with its examples, the scores of two runs, and the folder of the runs."""
     scores = {}
+    task, pairs = pairs_of("classes", 40)
     for seed in range(2):
-        task, pairs = pairs_of("classes", 40)
         _, others = pairs_of("classes", 40, seed=seed)
         predicted = [(pair[0], other[1]) for pair, other in zip(pairs, others, strict=True)]
         folder = tmp_path / f"seed{seed}" / "predictions"
