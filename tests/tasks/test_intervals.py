@@ -334,7 +334,7 @@ TAGGER = TASKS["entities"][0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [100, 1000])
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
@@ -359,6 +359,7 @@ def test_intervals_cover_the_true_score_in_90_to_98_per_cent(name, metric, count
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "metric"), [("f1", "accuracy"), ("matthews", "matthews")])
 def test_models_that_are_equally_good_differ_in_3_to_7_per_cent_of_comparisons(name, metric):
     rng = np.random.default_rng(0)

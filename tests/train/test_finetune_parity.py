@@ -92,7 +92,7 @@ def compare(torch, transformers, config, folder, steps):
         data.sizes,
         config.batch_size,
         row_shape(64, 1, ()),
-        run.labels,
+        run.plan.labels,
         0,
         seed=config.seed,
     )
