@@ -129,7 +129,7 @@ def run_all(codes: dict[str, str]) -> dict[str, str]:
 
     def run(code: str) -> str:
         command = [sys.executable, "-W", "error", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=900)
         return done.stderr if done.returncode else ""
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -203,7 +203,7 @@ sys.exit(bool(failed))
 def import_alone(modules: list[str], packages: str) -> str:
     """Imports each module in a process that has imported only packages; returns what failed."""
     command = [sys.executable, "-W", "ignore", "-c", ALONE, packages, *modules]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=900)
     assert done.returncode == bool(done.stderr), done.stderr
     return done.stderr
 
