@@ -1,7 +1,6 @@
 """Compares two models by the files of predictions that `predict` or `finetune` wrote."""
 
 import dataclasses
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from bertjax.tasks.intervals import (
     few_groups_in_words,
     mcnemar,
 )
-from bertjax.tasks.measures import ScoredRows, measure_of
+from bertjax.tasks.measures import Unit, measure_of, scored_rows
 from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.reranking import RerankTask
@@ -102,15 +101,11 @@ def compare_files(
         )
     source = Dataset(name=str(first), files={}, rows={}, group_columns=group_columns)
     task = dataclasses.replace(task, source=source)
+    usable = [id for id in examples if "error" not in lines[id] and "error" not in others[id]]
     scored = []
     for predictions in (lines, others):
-        rows = ScoredRows(task)
-        pairs = []
-        for id, example in examples.items():
-            if "error" not in lines[id] and "error" not in others[id]:
-                pairs.append((example, dict(predictions[id])))
-        deque(rows.observe(pairs), maxlen=0)
-        scored.append(rows)
+        pairs = [(examples[id], dict(predictions[id])) for id in usable]
+        scored.append(scored_rows(task, pairs))
     units = [rows.units() for rows in scored]
     groups = scored[0].groups()
     count = len({*groups})
@@ -119,23 +114,31 @@ def compare_files(
             f"{gold or first}: its {len(groups):,} labelled examples are {count} groups, but a "
             "comparison needs at least two: give more examples or another --group_column."
         )
-    measure = measure_of(task, [*units[0], *units[1]])
-    names = task.metric_names()
-    is_tagging = isinstance(task, TagTask)
-    metrics = {}
-    for metric, difference in compare(measure, groups).items():
-        if metric in names or metric.startswith("NoAns_"):
-            metrics[metric] = difference._asdict()
-        # Words of a sentence, and rows of a group, are not independent.
-        if metric in RIGHT and metric in metrics and not (group_columns or is_tagging):
-            is_right = np.array([unit.ratios[metric][0] for part in units for unit in part])
-            metrics[metric]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
-    best = task.best_metric if task.best_metric in metrics else next(iter(metrics))
-    found = {key: metrics[best][key] for key in Difference._fields}
-    told = sentence((str(first), str(second)), best, Difference(**found), len(units[0]))
+    differences = _differences(task, units, groups)
+    best = task.best_metric if task.best_metric in differences else next(iter(differences))
+    told = sentence((str(first), str(second)), best, differences[best], len(units[0]))
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
+    metrics = {name: found._asdict() for name, found in differences.items()}
+    # Words of a sentence, and rows of a group, are not independent.
+    if not group_columns and not isinstance(task, TagTask):
+        for name in metrics.keys() & {*RIGHT}:
+            is_right = [np.array([unit.ratios[name][0] for unit in part]) for part in units]
+            metrics[name]["p_value_mcnemar"] = mcnemar(*is_right)
     return {"examples": len(units[0]), "metrics": metrics, "sentence": told}
+
+
+def _differences(
+    task: Task, units: Sequence[Sequence[Unit]], groups: Sequence[int]
+) -> dict[str, Difference]:
+    """Returns the differences of the metrics of a task, without those of its parts."""
+    measure = measure_of(task, [*units[0], *units[1]])
+    names = task.metric_names()
+    found = {}
+    for metric, difference in compare(measure, groups).items():
+        if metric in names or metric.startswith("NoAns_"):
+            found[metric] = difference
+    return found
 
 
 def _lines(path: Path) -> list[Line]:

@@ -6,6 +6,7 @@ ones; F1 per class, Matthews' and the other correlations follow from weighted co
 each draw.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -353,3 +354,10 @@ class ScoredRows:
         groups = dict(zip(units, connected(keys).tolist(), strict=True))
         numbers: dict[int, int] = {}
         return [numbers.setdefault(group, len(numbers)) for group in groups.values()]
+
+
+def scored_rows(task: Task, pairs: Iterable[tuple[Example, Prediction]]) -> ScoredRows:
+    """Collects the rows of examples and their predictions."""
+    rows = ScoredRows(task)
+    deque(rows.observe(pairs), maxlen=0)
+    return rows

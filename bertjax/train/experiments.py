@@ -60,7 +60,7 @@ from bertjax.record.predictions import (
 from bertjax.tasks import Task, with_task_options
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.label_errors import LabelErrors
-from bertjax.tasks.measures import ScoredRows
+from bertjax.tasks.measures import ScoredRows, scored_rows
 from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train import run_intervals
@@ -467,7 +467,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         if name != ALL and hosts.is_first():
             judged = judged or LabelErrors(task)
             pairs = judged.observe(run_intervals.stored_pairs(task, workdir / name, "dev"))
-            held_out.append(run_intervals.scored_rows(task, pairs))
+            held_out.append(scored_rows(task, pairs))
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:

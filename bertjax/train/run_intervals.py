@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from bertjax.base.files import json_lines
 from bertjax.base.workdir_files import PREDICTIONS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.intervals import Interval, interval_of_mean, intervals, mean_of, of_both
-from bertjax.tasks.measures import ScoredRows, measure_of
+from bertjax.tasks.measures import ScoredRows, measure_of, scored_rows
 from bertjax.tasks.task import GOLD
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -41,13 +40,6 @@ def stored_pairs(task: Task, run: Path, split: str) -> Iterator[tuple[Example, P
             yield task.with_gold(example, line), line
         else:
             yield dataclasses.replace(example, label=None, answers=()), line
-
-
-def scored_rows(task: Task, pairs: Iterable[tuple[Example, Prediction]]) -> ScoredRows:
-    """Collects the rows of examples and their predictions."""
-    rows = ScoredRows(task)
-    deque(rows.observe(pairs), maxlen=0)
-    return rows
 
 
 def of_seeds(workdir: Path, task: Task, scores: Scores) -> dict[str, dict[str, Interval]]:
