@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bertjax.train.experiments import FinetuneResult
     from bertjax.train.glue import GlueResult
 
+FEW_SHOT = "few_shot"  # the defaults with --shots
+
 sys.modules[__name__].__class__ = command_line.CallableModule
 
 
@@ -111,7 +113,7 @@ def _defaults_of_task(
             raise ValueError(
                 "ax has no train split: fine-tune on mnli, then run bertjax.predict --task ax."
             )
-        file = file or f"configs/finetune/{'few_shot' if few else task}.py"
+        file = file or f"configs/finetune/{FEW_SHOT if few else task}.py"
     return load_config_file(file, FinetuneConfig)
 
 
@@ -139,21 +141,25 @@ def parse_flags(
         ValueError: the task is unknown or has no train split.
         SystemExit: as in `command_line.parse`.
     """
-    from bertjax.tasks.registry import all_options, belongs_to, with_task_options
-
     chosen = command_line.value_of("task", argv)
     file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
     defaults = _defaults_of_task(task or chosen, file, few=shots is not None)
     boxes = [command_line.Box("", FinetuneFlags)]
     if argv is command_line.DECLARED_ONLY:
+        from bertjax.tasks.registry import all_options
+
         boxes += all_options()
-    elif chosen or defaults.task:
+    elif chosen or defaults.task:  # help about no task imports none, which takes a second
+        from bertjax.tasks.registry import with_task_options
+
         defaults = with_task_options(dataclasses.replace(defaults, task=chosen or defaults.task))
         boxes.append(command_line.Box(defaults.task, defaults.options))
     hidden = {"options", "lora", "teacher", "tagger"} - {*defaults.options.recipes}
     boxes += command_line.run_boxes("finetune", defaults, TrainingConfig, hidden)
 
     def hint(flag: str) -> str:
+        from bertjax.tasks.registry import belongs_to
+
         return belongs_to(flag, defaults.task)
 
     flags, *parsed = command_line.parse_boxes(
@@ -181,18 +187,17 @@ def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneCo
 
 def _description(task: str) -> str:
     """Returns what `--help` says before the flags: the formats of a task, or all tasks."""
-    from bertjax.tasks import TASKS
-    from bertjax.tasks.definition import format_help
-
     about = (
         "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
         "from configs/finetune/TASK.py, or from --config FILE."
     )
     if task:
+        from bertjax.tasks.definition import format_help
+
         return f"{about}\n\n{format_help(task)}".strip()
     lines = [f"{about}\n\nTasks; --task=TASK --help adds their flags:"]
     for name, text in config_summaries(FinetuneConfig):
-        if name in (*TASKS, GLUE_TASK):
+        if name != FEW_SHOT:
             lines.append(f"  {name:10}{text}")
     return "\n".join(lines)
 
