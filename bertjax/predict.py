@@ -5,7 +5,7 @@ import itertools
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,32 +193,17 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
             print(_warning(overlap), file=sys.stderr)
         text = json.dumps(scores)
         if sys.stderr.isatty():
+            from bertjax.record.labels import scores_text
+
             text = scores_text(scores, score_intervals(rows))
         print(text, file=sys.stderr)
     writer.check()
 
 
-def scores_text(
-    scores: Mapping[str, float], intervals: Mapping[str, Sequence[float]] | None = None
-) -> str:
-    """Returns scores as a line of text: "accuracy 96.25 % (95 % interval 92.00 to 98.75), ..."."""
-    from bertjax.record.labels import label, number
-    from bertjax.tasks.metrics import is_fraction
-
-    texts = []
-    for key, score in scores.items():
-        shown = (lambda x: f"{100 * x:.2f}") if is_fraction(key) else number
-        unit = " %" if is_fraction(key) else ""
-        interval = (intervals or {}).get(key)
-        between = ""
-        if interval is not None:
-            between = f" (95 % interval {shown(interval[0])} to {shown(interval[1])})"
-        texts.append(f"{label(key)} {shown(score)}{unit}{between}")
-    return ", ".join(texts)
-
-
 def _warning(overlap: "TrainingOverlap") -> str:
     """Returns a warning that examples are scored with which the model was fine-tuned."""
+    from bertjax.record.labels import scores_text
+
     text = (
         f"warning: {overlap.repeated:,} of the {overlap.labelled:,} examples are in "
         f"{overlap.train}, with which the model was fine-tuned, so that the scores are better than "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,8 @@ class SearchConfig(VectorConfig):
 def run(config: SearchConfig) -> None:
     """Ranks the passages for each query; writes the ranking, prints the metrics.
 
-    The metrics, nDCG@10, MRR@10 and recall@100, are printed as JSON if there are judgements.
+    The metrics, nDCG@10, MRR@10 and recall@100, are printed as JSON if there are judgements, and to
+    standard error in per cent, with their 95 % intervals over the queries.
 
     Raises FileNotFoundError, and ValueError if files or ids do not fit, or the model has another
     similarity than cosines and dot products.
@@ -92,6 +94,7 @@ def run(config: SearchConfig) -> None:
     from bertjax.devices.compilation import start_command
     from bertjax.inference.pretrained import Pretrained
     from bertjax.inference.retrieval import DEPTH, embedders
+    from bertjax.record.labels import scores_text
 
     config = start_command(config, "retrieval_dir", "corpus", "queries", "qrels")
     collection = _collection(config)
@@ -105,7 +108,9 @@ def run(config: SearchConfig) -> None:
     if config.output is not None:
         write_ranking(ranking, collection.queries, Path(config.output), config.top_k)
     if collection.is_judged:
-        print(json.dumps(collection.score(ranking)))
+        scores = collection.score(ranking)
+        print(json.dumps(scores))
+        print(scores_text(scores, collection.intervals(ranking)), file=sys.stderr)
 
 
 def _collection(config: SearchConfig) -> "Collection":

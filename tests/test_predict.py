@@ -14,6 +14,7 @@ from bertjax.base.lock import Locked
 from bertjax.convert import ConvertConfig
 from bertjax.inference.output_files import PartialLines, continued
 from bertjax.predict import PredictConfig
+from bertjax.record.labels import scores_text
 from bertjax.record.predictions import read_scores
 from bertjax.tasks import finetune_config
 from bertjax.tasks.classification import MultiLabelTask
@@ -421,5 +422,5 @@ def test_scores_on_the_training_file_come_with_a_warning(run, tmp_path, capsys):
 
 
 def test_scores_are_per_cent_for_people():
-    found = predict.scores_text({"accuracy": 0.9963054187192119, "mae": 0.25, "macro_f1": 1.0})
+    found = scores_text({"accuracy": 0.9963054187192119, "mae": 0.25, "macro_f1": 1.0})
     assert found == "accuracy 99.63 %, MAE 0.250, macro F1 100.00 %"

@@ -1,6 +1,7 @@
 """`bertjax.search`: rankings of BEIR's files and of other files, their scores, and refusals."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ def test_json_lines_say_what_the_trec_run_says(found, beir, encoder, tmp_path):
             score = f"{passage['score']:.9g}"
             as_trec.append([query["id"], "Q0", passage["id"], str(rank), score, "bertjax"])
     assert as_trec == lines
+
+
+def test_scores_stand_beside_their_intervals_over_queries_on_the_terminal(
+    encoder, beir, tmp_path, capsys
+):
+    flags = ["--retrieval_dir", str(beir), "--output", str(tmp_path / "run.trec")]
+    assert search.main(["--model", str(encoder), *flags]) == 0
+    printed = capsys.readouterr()
+    scores = json.loads(printed.out.splitlines()[-1])
+    found = re.findall(r"(\S+) % \(95 % interval (\S+) to (\S+)\)", printed.err)
+    assert found
+    shown = [f"{100 * score:.2f}" for score in scores.values()]
+    for score, low, high in found:
+        assert score in shown and float(low) <= float(score) <= float(high)
 
 
 @pytest.mark.parametrize("top_k", [1, 7, 120])

@@ -28,6 +28,7 @@ from bertjax.inference.embedder import ROLES, Embedder, windows
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.embedding import RETRIEVAL_METRICS
+from bertjax.tasks.intervals import Interval, intervals_of_means
 from bertjax.tasks.metrics import mrr, ndcg, recall
 from bertjax.tasks.sources.columns import plain
 from bertjax.tasks.sources.data_files import read_lines, row_name
@@ -418,6 +419,17 @@ class Collection:
 
     def score(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, float]:
         """Returns the means over the queries of nDCG@10, MRR@10 and recall@100, as fractions."""
+        means = np.mean(self.scores_of_queries(ranking), axis=0).tolist()
+        return dict(zip(RETRIEVAL_METRICS, means, strict=True))
+
+    def intervals(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, Interval]:
+        """Returns the 95 % interval of each of the scores: what other queries would give."""
+        return intervals_of_means(RETRIEVAL_METRICS, self.scores_of_queries(ranking))
+
+    def scores_of_queries(
+        self, ranking: Mapping[str, Iterable[str]]
+    ) -> list[tuple[float, float, float]]:
+        """Returns the `RETRIEVAL_METRICS` of each judged query, as fractions."""
         scores = []
         for query, judged in self._gains.items():
             ranked = [judged.get(id, 0.0) for id in ranking[query]]
@@ -427,8 +439,7 @@ class Collection:
             scores.append(
                 (ndcg(ranked, gains, 10), mrr(is_hit, 10), recall(is_hit, is_positive, DEPTH))
             )
-        means = np.mean(scores, axis=0).tolist()
-        return dict(zip(RETRIEVAL_METRICS, means, strict=True))
+        return scores
 
 
 def beir_collection(folder: str | Path, split: str, **options: Any) -> Collection:

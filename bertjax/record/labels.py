@@ -139,3 +139,19 @@ def in_lines(widths: Sequence[int], room: int) -> list[list[int]]:
         lines[-1].append(index)
         used += width + 2  # the space between columns
     return lines
+
+
+def scores_text(
+    scores: Mapping[str, float], intervals: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Returns scores as a line of text: "accuracy 96.25 % (95 % interval 92.00 to 98.75), ..."."""
+    texts = []
+    for key, score in scores.items():
+        shown = (lambda x: f"{100 * x:.2f}") if is_fraction(key) else number
+        unit = " %" if is_fraction(key) else ""
+        interval = (intervals or {}).get(key)
+        between = ""
+        if interval is not None:
+            between = f" (95 % interval {shown(interval[0])} to {shown(interval[1])})"
+        texts.append(f"{label(key)} {shown(score)}{unit}{between}")
+    return ", ".join(texts)

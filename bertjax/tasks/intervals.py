@@ -74,6 +74,19 @@ def score_intervals(rows: ScoredRows) -> dict[str, Interval]:
     return intervals(measure_of(rows.task, units), rows.groups()) if units else {}
 
 
+def intervals_of_means(
+    names: Sequence[str], values: Sequence[Sequence[float]]
+) -> dict[str, Interval]:
+    """Computes the `intervals` of means over units; `values` are float [units, names]."""
+    table = np.array(values)
+
+    def means(weights: Weights) -> Values:
+        sums = weights @ table / weights.sum(1, keepdims=True)
+        return dict(zip(names, sums.T, strict=True))
+
+    return intervals(Measure(len(table), means), range(len(table)))
+
+
 def _bound(name: str, value: float, groups: int) -> Interval | None:
     """Returns the interval of a fraction that is the same in all draws, if it is 0 or 1.
 
