@@ -20,7 +20,7 @@ COMMANDS = {
     "fill_mask": "Fill the masks of a text.",
     "search": "Search a corpus for the passages that are nearest to queries.",
     "mine": "Find hard negatives for the training of embeddings and rerankers.",
-    "visualize": "Show attention, words and hidden states of a text as an HTML page.",
+    "visualize": "Show attention, or why a model predicts what it does, as an HTML page.",
     "report": "Show curves, scores and facts of one or more runs as an HTML page.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",

@@ -284,3 +284,77 @@ def test_tokens_of_texts_from_right_to_left_run_from_right_to_left(model, tmp_pa
         assert 0 <= found["gap"] < 12, name  # attending tokens stand beside the lines
         token = tokens[2] if not is_backward else f"\u2068{tokens[2]}\u2069"
         assert found["heading"] == f"“{token}” ", name
+
+
+# Looks at the words, their numbers and the other outputs of a page of attributions.
+OF_ATTRIBUTIONS = """
+  const marks = () => [...document.querySelectorAll(".why .w")];
+  seen.words = marks().map((mark) => mark.textContent);
+  seen.values = marks().map((mark) => Number(mark.dataset.value));
+  seen.titles = marks().map((mark) => mark.title);
+  seen.colours = marks().map((mark) => getComputedStyle(mark).backgroundColor);
+  seen.texts = [...document.querySelectorAll(".why")].map((p) => p.textContent);
+  seen.said = text("said");
+  const first = document.querySelector("tbody tr");
+  seen.row = [...first.children].map((cell) => cell.textContent);
+  seen.options = [...document.getElementById("target").options].map((o) => o.textContent);
+  const picker = document.getElementById("target");
+  picker.value = String(picker.options.length - 1);
+  picker.dispatchEvent(new Event("change"));
+  seen.other = marks().map((mark) => Number(mark.dataset.value));
+  seen.about = marks().findIndex((mark) => mark.classList.contains("about"));
+  seen.width = document.documentElement.scrollWidth - innerWidth;
+"""
+
+
+def classifier(folder, tiny_config, tokenizer, written, head):
+    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
+    return written(folder / head, config, head, tokenizer)
+
+
+@needs_chromium
+@pytest.mark.parametrize("head", ["sequence_classification", "token_classification"])
+def test_a_page_of_attributions_works_in_a_browser(
+    head, tiny_config, tokenizer, written, texts, tmp_path, capsys
+):
+    folder = classifier(tmp_path, tiny_config, tokenizer, written, head)
+    output = tmp_path / "attribution.html"
+    of_words = head == "token_classification"
+    pair = [] if of_words else [texts[1]]
+    flags = ["--attribute", "--model", str(folder), "--output", str(output), "--baseline", "mask"]
+    assert visualize.main([texts[0], *pair, *flags]) == 0
+    printed = capsys.readouterr().out
+    page = output.read_text(encoding="utf-8")
+    assert "://" not in page
+    seen = used(page, OF_ATTRIBUTIONS, tmp_path)
+    assert not seen["errors"] and not seen["requests"] and seen["width"] <= 0
+    given = texts[0] if of_words else texts
+    shown = load_pretrained(folder).attribute([given], baseline="mask")[0]
+    first, last = shown[0], shown[-1]
+    assert seen["options"] == [one.target for one in shown]
+    assert "".join(seen["texts"]) == "".join(first.words)
+    assert seen["words"] == [word.strip() for word in first.words]
+    for name, one in (("values", first), ("other", last)):
+        np.testing.assert_allclose(np.array(seen[name], float), one.values, rtol=1e-6)
+    strongest = int(np.nanargmax(np.abs(np.array(seen["values"], float))))
+    assert "0.6)" in seen["colours"][strongest]
+    assert seen["row"] == [seen["words"][strongest], seen["titles"][strongest]]
+    assert seen["titles"][strongest][0] == ("−" if seen["values"][strongest] < 0 else "+")
+    assert "completeness error" in seen["said"] and "completeness error" in printed
+    assert f"{first.target}: output {first.output:.4g}" in printed
+    assert seen["about"] == (last.word if of_words else -1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attribute": True, "layer": 1}, "--layer"),
+        ({"attribute": True, "output": "a.png"}, "a.png"),
+        ({"baseline": "mask"}, "--baseline"),
+        ({"steps": 8}, "--steps"),
+        ({"attribute": True}, "head encoder"),
+    ],
+)
+def test_attributions_that_cannot_be_shown_are_refused(fields, message, one_layer):
+    with pytest.raises(ValueError, match=message):
+        visualize.run(visualize.VisualizeConfig(text="a", model=str(one_layer), **fields))

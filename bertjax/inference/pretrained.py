@@ -24,6 +24,7 @@ from bertjax.base.outputs import keep_apart
 from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
+from bertjax.inference.attribution import STEPS, Attribution, Attributor, Baseline
 from bertjax.inference.embedder import Embedder
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
@@ -302,17 +303,10 @@ class Pretrained:
         end, a message on stderr says how many texts may have been truncated.
         """
         check("batch_size", batch_size, Count | None)
-        loaded = self.loaded
-        restored = self._restored[0]
+        model, params, tokenizer = self._with_task_head()
         predictor = Predictor(
-            task,
-            for_inference(restored.model),
-            loaded.tokenizer,
-            task.max_length,
-            one_device(),
-            batch_size,
+            task, for_inference(model), tokenizer, task.max_length, one_device(), batch_size
         )
-        params = restored.params | loaded.params
         with progress("predicting", unit="sequences", shown=shows_progress) as state:
             predictor.after_batch = state.advance
             yield from predictor(params, examples, report_problems=report_problems)
@@ -321,6 +315,54 @@ class Pretrained:
                 f"{message}. The model reads up to {self.config.max_length} tokens.",
                 file=sys.stderr,
             )
+
+    def attribute(
+        self,
+        texts: Sequence[str | tuple[str, ...]],
+        *,
+        label: str | None = None,
+        word: int | None = None,
+        baseline: Baseline = "pad",
+        steps: int = STEPS,
+    ) -> list[list[Attribution]]:
+        """Computes how much each word adds to the prediction for its text, or takes from it.
+
+        The values are integrated gradients over the word embeddings (Sundararajan et al. 2017):
+        their sum is the output for the text minus the output for the baseline, up to
+        `Attribution.completeness_error`. The output is the logit of the predicted class, or of each
+        predicted label of several, or of the most probable label if none is predicted; the number
+        of a regression; or the score of a reranker before its activation. In tagging, it is the
+        logit of the tag of a word: there is an attribution for each of the first 20 words whose
+        predicted tag is not O, or for `word` alone.
+
+        Args:
+            texts: as in `predict`, without question answering and multiple choice.
+            label: the class or tag to attribute instead of the predicted one.
+            word: the number of a word, from 1, whose tag alone is attributed.
+            baseline: the token that replaces all tokens of a text in the baseline, but the special
+                tokens, which are kept: "pad" or "mask".
+            steps: the number of points of the Gauss-Legendre quadrature.
+
+        Returns:
+            For each element of `texts`, a list of its attributions.
+
+        Raises:
+            ValueError: the task of the model has no such outputs, or an argument does not fit it.
+        """
+        attribute = self.attributor(baseline, steps)
+        task, examples = from_texts(attribute.task, texts)
+        pairs = self.predictions(task, examples, shows_progress=False)
+        return [attribute(*pair, label, word) for pair in pairs]
+
+    def attributor(self, baseline: Baseline = "pad", steps: int = STEPS) -> Attributor:
+        """Returns what attributes predictions to words; arguments and errors as in `attribute`."""
+        return Attributor(self.task_with(), *self._with_task_head(), baseline, steps)
+
+    def _with_task_head(self) -> tuple[BertWithHead, Any, Tokenizer]:
+        """Returns the model of the task, its parameters on the device, and the tokenizer."""
+        loaded = self.loaded
+        restored = self._restored[0]
+        return restored.model, restored.params | loaded.params, loaded.tokenizer
 
     @functools.cached_property
     def _restored(self) -> tuple[LoadedModel, Task, dict[str, Any]]:

@@ -129,7 +129,7 @@ class FeatureTagger(BertWithHead):
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         states = encoded["hidden_states"]  # [layers + 1, B, L, D]
-        chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
+        chosen = [states[layer] for layer in self.tagger.layers]
         x = sum(chosen[1:], chosen[0])
         if self.tagger.join == "concat":
             x = jnp.concatenate(chosen, axis=-1)
