@@ -250,6 +250,9 @@ def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
         if key == "probabilities" and isinstance(value, dict):
             for name, probability in value.items():
                 of_prediction[f"probability_{name}"] = probability
+        elif key == "scores":
+            for name, score in value.items():
+                of_prediction[f"predicted_{name}"] = score
         elif key in ("error", "problem"):
             of_prediction[key] = value
         elif key == "labels" and not value:

@@ -15,9 +15,12 @@ from bertjax.tasks import Task
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
+    DistributionTask,
     MultiLabelTask,
     RegressionTask,
+    TargetsTask,
     TextTask,
+    metric_of,
 )
 from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
@@ -32,7 +35,9 @@ from bertjax.weights.sentence_transformers import read_cross_encoder
 KINDS: tuple[type[Task], ...] = (
     ClassificationTask,
     MultiLabelTask,
+    DistributionTask,
     RegressionTask,
+    TargetsTask,
     RerankTask,
     TagTask,
     SpanTask,
@@ -171,7 +176,7 @@ def saved_task(
         fields["doc_stride"] = saved.doc_stride
         if issubclass(kind, TextTask):
             fields["pairs"] = _pairs(description)
-        if not issubclass(kind, RegressionTask):
+        if kind is TargetsTask or not issubclass(kind, RegressionTask):
             check_class_ids(labels, config)
             names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
             return _classifier(kind, names, fields, saved)
@@ -183,8 +188,8 @@ def _classifier(
 ) -> Task:
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
-    if kind is ClassificationTask:
-        fields["temperature"] = float(saved.temperature)
+    if issubclass(kind, ClassificationTask):
+        fields |= {"temperature": float(saved.temperature), "metric": metric_of(names)}
     elif saved.thresholds:
         fields["thresholds"] = _thresholds(saved.thresholds, names)
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -223,7 +228,8 @@ def check_class_ids(labels: Sequence[str] | None, config: Mapping[str, Any]) -> 
 
 def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
     is_regression = issubclass(kind, RegressionTask | RerankTask)
-    if is_regression != (num_labels == 1) and kind is not MultiLabelTask:
+    can_be_several = kind in (MultiLabelTask, TargetsTask)
+    if is_regression != (num_labels == 1) and not can_be_several:
         raise ValueError(
             f"config.json has problem_type={kind.problem_type!r}, but the model has {num_labels} "
             "outputs: correct it there, or use the logits, load_pretrained(...)(texts)."
@@ -271,6 +277,8 @@ def _kind_of(
     is_scored = problem is None or (activation and problem == RegressionTask.problem_type)
     if RerankTask in kinds and num_labels == 1 and is_scored:
         return RerankTask
+    if problem == TargetsTask.problem_type and num_labels > 1 and TargetsTask in kinds:
+        return TargetsTask
     for kind in kinds:
         if problem is not None and kind.problem_type == problem:
             return kind

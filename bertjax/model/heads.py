@@ -398,7 +398,9 @@ class BertForSequenceClassification(_SequenceClassifier):
     objectives = {
         "classes": losses.CLASSES,
         "multi_label": losses.MULTI_LABEL,
+        "distribution": losses.DISTRIBUTION,
         "regression": losses.REGRESSION,
+        "targets": losses.TARGETS,
         "ranking": losses.ranking("binary", 1.0),
     }
 

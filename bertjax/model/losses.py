@@ -257,7 +257,7 @@ def _class_sums(
 
 
 def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    shape = batch["labels"].shape
+    shape = batch["label_weights"].shape
     student_logits = outputs["logits"].reshape(*shape, -1)
     return soft_targets_loss(student_logits, teacher["logits"].reshape(*shape, -1), t)
 
@@ -276,6 +276,13 @@ def _multi_label_sums(
     return _weighted(losses.mean(-1), batch["label_weights"])
 
 
+def _distribution_sums(outputs: Arrays, batch: Arrays, label_smoothing: float = 0.0) -> Sums:
+    """Sums the cross entropy of logits with the probabilities in labels, both float [B, K, C]."""
+    labels = optax.smooth_labels(batch["labels"], label_smoothing)
+    losses = optax.softmax_cross_entropy(outputs["logits"], labels)
+    return _weighted(losses, batch["label_weights"])
+
+
 def _soft_multi_label_losses(
     outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 ) -> jax.Array:
@@ -286,6 +293,23 @@ def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Sums the squared error of logits [B, K, 1] for labels and label_weights float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
+
+
+def _targets_sums(outputs: Arrays, batch: Arrays) -> Sums:
+    """Sums the squared errors of logits for labels, float [B, K, C], that are not NaN.
+
+    The losses are the means of an example's targets, and "label_weights" the shares of the targets
+    that are present, so that the mean loss is the mean over all targets that are present.
+    """
+    is_present = jnp.isfinite(batch["labels"])
+    labels = jnp.where(is_present, batch["labels"], 0.0)
+    errors = jnp.square(outputs["logits"] - labels) * is_present
+    losses = errors.sum(-1) / jnp.maximum(is_present.sum(-1), 1)
+    return _weighted(losses, batch["label_weights"])
+
+
+def _soft_targets_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
+    return jnp.square(outputs["logits"] - teacher["logits"]).mean(-1)
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
@@ -407,6 +431,8 @@ CLASSES = Objective(
     named_classes=True,
 )
 MULTI_LABEL = CLASSES._replace(sums=_multi_label_sums, soft_losses=_soft_multi_label_losses)
+DISTRIBUTION = CLASSES._replace(sums=_distribution_sums)
+TARGETS = CLASSES._replace(sums=_targets_sums, soft_losses=_soft_targets_losses)
 REGRESSION = CLASSES._replace(
     sums=_regression_sums, soft_losses=_soft_regression_losses, named_classes=False
 )

@@ -14,8 +14,11 @@ from bertjax.tasks import TASKS, Example, Task
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
+    DistributionTask,
     MultiLabelTask,
     RegressionTask,
+    TargetsTask,
+    metric_of,
 )
 from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.embedding import SimilarityTask
@@ -45,6 +48,7 @@ KINDS: Mapping[str, type[Task]] = {
     "similarity": SimilarityTask,
     "negatives": RerankTask,
     "score": RegressionTask,
+    "scores": TargetsTask,
     "labels": MultiLabelTask,
     "label": ClassificationTask,
 }
@@ -90,7 +94,7 @@ def compare_files(
     else:
         from bertjax.inference.evaluation import from_file  # imports jax
 
-        of_gold = [*from_file(task, gold, Columns())[1]]
+        of_gold = [*from_file(task, gold, Columns(), None, description)[1]]
         examples = _by_id(gold, [example.id for example in of_gold], of_gold, ids)
         _check_ids(first, lines, gold, examples)
     lacking = {*group_columns}.difference(*(example.row for example in examples.values()))
@@ -213,7 +217,12 @@ def _task_of(name: str, lines: Sequence[Line]) -> Task:
         return ChoiceTask(**fields, num_choices=len(probabilities))
     if name == "rerank":
         kind = RerankTask
-    return kind(**fields, labels=tuple(probabilities or ()))
+    labels = tuple(probabilities or predicted[0].get("scores", ()))
+    if kind is ClassificationTask:
+        if isinstance(predicted[0].get(GOLD), dict):
+            kind = DistributionTask
+        fields.setdefault("metric", metric_of(labels))
+    return kind(**fields, labels=labels)
 
 
 def _written_examples(task: Task, lines: Mapping[str, Line], path: Path) -> dict[str, Example]:

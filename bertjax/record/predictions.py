@@ -285,9 +285,9 @@ class ClassReport:
             yield example, prediction
 
     def _see(self, example: Example, prediction: Prediction) -> None:
-        label: Any = example.label
+        label = self._task.scored_label(example.label, prediction)
         kind = self._task.label_kind
-        if kind == "classes":
+        if kind in ("classes", "distribution"):
             self.confusion[str(label), prediction["label"]] += 1
             self._count([(str(label),)], [(prediction["label"],)])
         elif kind == "multi_label":
@@ -311,7 +311,7 @@ class ClassReport:
     def scores(self) -> list[ClassScores]:
         """Returns the scores of the classes in the task's order, or of entity types by name."""
         names: list[str] = []
-        if self._task.label_kind in ("classes", "multi_label"):
+        if self._task.label_kind in CLASS_KINDS and not isinstance(self._task, TagTask):
             names = list(self._task.labels)
         names += sorted({*self._labels, *self._predicted}.difference(names))
         rows = []
@@ -428,10 +428,11 @@ MOST_CONFUSIONS = 200
 MOST_POINTS = 2000
 NO_ANSWER = "(no answer)"
 # Kinds of labels that are numbers, as are the scores of dev pairs for embeddings.
-NUMBER_KINDS = ("regression", "similarity", "contrastive", "distilled")
+NUMBER_KINDS = ("regression", "targets", "similarity", "contrastive", "distilled")
 # What one decision is, for the reliability diagram; numbers have no probabilities.
 UNITS: Mapping[str, str] = {
     "classes": "examples",
+    "distribution": "examples",
     "multi_label": "decisions on one label of one example",
     "tokens": "words",
     "span": "questions",
@@ -439,6 +440,7 @@ UNITS: Mapping[str, str] = {
 }
 CLASS_KINDS: Mapping[str, str] = {
     "classes": "class",
+    "distribution": "class",
     "multi_label": "label",
     "tokens": "entity type",
 }
@@ -465,7 +467,7 @@ class PredictionSummary:
     def __init__(self, task: Task):
         self._task = task
         self.classes = ClassReport(task)
-        self.examples = self._decisions = self._wrong = 0
+        self.examples = self._decisions = self._wrong = self._numbers = 0
         # Per bin of probabilities: number of decisions, sum of probabilities, right decisions.
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
@@ -489,8 +491,15 @@ class PredictionSummary:
 
     def _see(self, example: Example, prediction: Prediction) -> None:
         self.examples += 1
+        if self._task.label_kind == "targets":
+            label: Any = example.label
+            for name, gold in label.items():
+                if gold is not None:
+                    self._see_number(example, gold, prediction["scores"][name], name)
+            return
         if self._task.label_kind in NUMBER_KINDS:
-            self._see_number(example, prediction)
+            predicted = self._task.predicted_label(prediction)
+            self._see_number(example, float(example.label), float(predicted))  # type: ignore[arg-type]
             return
         for decision in _decisions(self._task, example, prediction):
             self._decisions += 1
@@ -508,23 +517,27 @@ class PredictionSummary:
                 }
                 self._keep(probability, example, fields, decision.word)
 
-    def _see_number(self, example: Example, prediction: Prediction) -> None:
-        gold = float(example.label)  # type: ignore[arg-type]
-        predicted = float(self._task.predicted_label(prediction))
-        if (self.examples - 1) % self._stride == 0:
+    def _see_number(
+        self, example: Example, gold: float, predicted: float, target: str = ""
+    ) -> None:
+        self._numbers += 1
+        if (self._numbers - 1) % self._stride == 0:
             self._points.append((gold, predicted))
             if len(self._points) > MOST_POINTS:
                 self._points = self._points[::2]
                 self._stride *= 2
         error = abs(gold - predicted)
         if error > 0:
-            self._keep(error, example, {"gold": gold, "predicted": predicted, "error": error})
+            fields: dict[str, Any] = {"gold": gold, "predicted": predicted, "error": error}
+            if target:
+                fields["gold"] = f"{target} {gold:g}"
+            self._keep(error, example, fields)
 
     def _keep(
         self, badness: float, example: Example, fields: dict[str, Any], word: int | None = None
     ) -> None:
         # Orders are unique, so that the examples are never compared.
-        order = -(self._decisions or self.examples)
+        order = -(self._decisions or self._numbers)
         heapq.heappush(self._mistakes, (badness, order, example, fields, word))
         if len(self._mistakes) > MOST_MISTAKES:
             heapq.heappop(self._mistakes)
@@ -537,6 +550,8 @@ class PredictionSummary:
         kind = self._task.label_kind
         if kind in NUMBER_KINDS:
             kind = "regression"
+        elif kind == "distribution":
+            kind = "classes"
         mistakes = []
         for _, _, example, fields, word in sorted(self._mistakes, reverse=True):
             where = {"id": example.id, "place": _place(example.where)}
@@ -653,9 +668,9 @@ def confusion_of(
 
 
 def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator[Decision]:
-    label: Any = example.label
+    label: Any = task.scored_label(example.label, prediction)
     match task.label_kind:
-        case "classes":
+        case "classes" | "distribution":
             name = prediction["label"]
             yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
         case "multi_label":

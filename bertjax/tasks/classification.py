@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,13 +16,23 @@ from bertjax.tasks.definition import (
     CalibrationOptions,
     ClassOptions,
     PairOptions,
+    SeveralLabelsOptions,
     TaskDefinition,
     WindowOptions,
 )
-from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
+from bertjax.tasks.metrics import (
+    Metric,
+    class_metrics,
+    multi_label,
+    ordinal_metrics,
+    regression_metrics,
+    targets_metrics,
+)
 from bertjax.tasks.sources import advice, held_out
 from bertjax.tasks.sources.columns import Columns, TableKind
+from bertjax.tasks.sources.label_columns import is_sequence
 from bertjax.tasks.sources.own_files import (
+    OwnDataset,
     count_choices,
     learn_labels,
     own_tables,
@@ -47,10 +57,12 @@ FEWEST_COUNTED = 50
 SMALLEST_STD = 1e-150
 # Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
 SMALLEST = 1e-12
+# Probabilities of a label that are nearer than this are equal but for rounding.
+TIED = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, PairOptions):
+class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, SeveralLabelsOptions):
     """Options of --task=classify: texts or pairs with one or several classes."""
 
     table = TableKind("classify")
@@ -65,10 +77,18 @@ class ClassifyOptions(WindowOptions, CalibrationOptions, ClassOptions, PairOptio
     """With several labels per example: choose on the dev split, for each label, the probability
     from which it is predicted, so that its F1 is the highest."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.label_columns and (self.label_separator or self.keep_labels):
+            raise ValueError(
+                "--label_separator and --keep_labels are about labels in one column: leave them "
+                "out with --label_columns."
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressOptions(WindowOptions, PairOptions):
-    """Options of --task=regress: texts or pairs with a number."""
+class RegressOptions(WindowOptions, SeveralLabelsOptions):
+    """Options of --task=regress: texts or pairs with one or several numbers."""
 
     table = TableKind(
         "regress",
@@ -270,6 +290,38 @@ class ClassificationTask(ProbabilityTask):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributionTask(ClassificationTask):
+    """Task that predicts one of several classes; a label is the probability of each class.
+
+    The loss is the cross entropy with these probabilities. The other metrics compare with the most
+    probable class; of several, any is right.
+    """
+
+    label_kind: ClassVar[LabelKind] = "distribution"
+
+    def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
+        loss = 0.0
+        for name, share in label.items():
+            loss -= share * math.log(max(probabilities.get(name, 0.0), SMALLEST))
+        return [loss]
+
+    def scored_label(self, label: Any, prediction: Prediction) -> Any:
+        """Returns the most probable class: of several, the predicted or else the first one."""
+        highest = max(label.values())
+        likeliest = [name for name, share in label.items() if highest - share < TIED]
+        answer = prediction["label"]
+        return answer if answer in likeliest else likeliest[0]
+
+    def encode_label(self, example: Example) -> np.ndarray:
+        encoded = np.zeros(len(self.labels), np.float32)
+        label: Any = example.label
+        for name, share in label.items():
+            if share:
+                encoded[self.label_id(name, example.where)] = share
+        return encoded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(ProbabilityTask):
     """Task that predicts every class whose probability is at least its threshold, usually 0.5.
 
@@ -343,6 +395,15 @@ class RegressionTask(TextTask):
     def num_labels(self) -> int:
         return 1
 
+    @property
+    def scale(self) -> tuple[Any, Any]:
+        """The mean and the standard deviation of the target, or of each target, float64 [C]."""
+        return self.mean, self.std
+
+    def unscaled(self) -> Self:
+        """Returns the task without standardisation."""
+        return dataclasses.replace(self, mean=0.0, std=1.0)
+
     def encode_label(self, example: Example) -> np.ndarray:
         value: Any = example.label
         return np.array([(value - self.mean) / self.std], np.float32)
@@ -355,6 +416,52 @@ class RegressionTask(TextTask):
 
     def predicted_label(self, prediction: Prediction) -> Any:
         return prediction["score"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetsTask(RegressionTask):
+    """Task that predicts several real numbers for each example, the targets `labels`.
+
+    The loss is the mean squared error over the targets that are present. In training, each target
+    is standardised by its own mean and deviation.
+    """
+
+    means: tuple[float, ...] = ()
+    stds: tuple[float, ...] = ()
+    metric: Metric = targets_metrics
+
+    label_kind: ClassVar[LabelKind] = "targets"
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.labels)
+
+    @property
+    def scale(self) -> tuple[Any, Any]:
+        if not self.means:
+            return 0.0, 1.0
+        return np.array(self.means), np.array(self.stds)
+
+    def unscaled(self) -> Self:
+        return dataclasses.replace(self, means=(), stds=())
+
+    def encode_label(self, example: Example) -> np.ndarray:
+        """Returns the standardised targets, float32 [C], NaN where one is missing."""
+        label: Any = example.label
+        values = np.array([label[name] for name in self.labels], np.float64)  # None becomes NaN
+        mean, std = self.scale
+        return ((values - mean) / std).astype(np.float32)
+
+    def predict(
+        self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> Prediction:
+        """Returns the predicted numbers, {target: number}, in a dict under the key `scores`."""
+        mean, std = self.scale
+        values = mean_logits(outputs).astype(np.float64) * std + mean
+        return {"scores": dict(zip(self.labels, values.tolist(), strict=True))}
+
+    def predicted_label(self, prediction: Prediction) -> Any:
+        return prediction["scores"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -405,44 +512,100 @@ class ChoiceTask(Task):
         return {"label": int(probabilities.argmax()), "probabilities": probabilities.tolist()}
 
 
+def metric_of(classes: Sequence[str]) -> Metric:
+    """Returns the metric of tasks with one class per example on own tables."""
+    return ordinal_metrics if is_sequence(classes) else class_metrics
+
+
+def _likeliest(example: Example) -> str:
+    label: Any = example.label
+    return max(label, key=label.__getitem__)
+
+
+def _mean_target(example: Example) -> float:
+    label: Any = example.label
+    return float(np.mean([value for value in label.values() if value is not None]))
+
+
+# How examples are held out, by the form of their labels.
+HELD_OUT = {
+    "one": held_out.BY_CLASS,
+    "several": held_out.BY_RAREST,
+    "distribution": held_out.BY_CLASS._replace(key=_likeliest),
+    "targets": held_out.BY_TARGET._replace(key=_mean_target),
+}
+
+
 def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with one or several classes."""
     data = own_tables(options, label_separator=options.label_separator)
-    # Of examples with several labels, by the rarest one.
-    by = held_out.BY_RAREST if data.multi_label else held_out.BY_CLASS
-    data = held_out.divide(data, options, fold, by)
-    data = without_placeholders(data, options.keep_labels)
+    data = held_out.divide(data, options, fold, HELD_OUT[data.form.kind])
+    if not data.form.names:
+        data = without_placeholders(data, options.keep_labels)
     classes = learn_labels(data, fold)
+    if data.form.names:
+        if unseen := {*data.form.names}.difference(classes):
+            print(f"warning: no example that is trained on is {', '.join(sorted(unseen))}.")
+        classes = data.form.names
     data = data.labelled(classes)
-    if not data.multi_label and (note := advice.separator_note(classes)):
+    fields: dict[str, Any] = {
+        "name": "classify",
+        "source": data,
+        "labels": classes,
+        "pairs": data.columns.pair is not None,
+        "doc_stride": options.doc_stride,
+    }
+    if data.form.kind == "several":
+        return MultiLabelTask(**fields)
+    if note := advice.separator_note(classes):
         print(note)
-    task = MultiLabelTask if data.multi_label else ClassificationTask
-    return task(
-        name="classify",
-        source=data,
-        labels=classes,
-        pairs=data.columns.pair is not None,
-        doc_stride=options.doc_stride,
-    )
+    kind = DistributionTask if data.form.kind == "distribution" else ClassificationTask
+    return kind(**fields, metric=metric_of(classes))
 
 
-def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
+def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTask:
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
     data = own_tables(options)
-    data = held_out.divide(data, options, fold, held_out.BY_TARGET)
-    task = RegressionTask(
-        name="regress",
-        source=data,
-        pairs=data.columns.pair is not None,
-        doc_stride=options.doc_stride,
-    )
-    if "train" not in data.splits:
-        return task
-    targets = np.array([example.label for example in data.examples("train")], np.float64)
+    names = data.form.names
+    by = HELD_OUT["targets"] if names else held_out.BY_TARGET
+    data = held_out.divide(data, options, fold, by)
+    fields: dict[str, Any] = {
+        "name": "regress",
+        "source": data,
+        "pairs": data.columns.pair is not None,
+        "doc_stride": options.doc_stride,
+    }
+    can_train = "train" in data.splits
+    if can_train:
+        scales = [_scale_of(data, name) for name in names or ("",)]
+        means, stds = zip(*scales, strict=True)
+        fields |= {"means": means, "stds": stds} if names else {"mean": means[0], "std": stds[0]}
+        if note := advice.thousands_note(data.written_labels("train")):
+            print(note)
+    return TargetsTask(**fields, labels=names) if names else RegressionTask(**fields)
+
+
+def _target(example: Example, name: str) -> Any:
+    label: Any = example.label
+    return label[name] if name else label
+
+
+def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
+    """Returns the mean and the standard deviation of the target `name`, or the only one, "".
+
+    They are printed, and so is a target that is far from all others.
+
+    Raises:
+        ValueError: all targets are equal, or the deviation cannot be computed with.
+    """
+    values = [_target(example, name) for example in data.examples("train")]
+    present = [value for value in values if value is not None]
+    targets = np.array(present, np.float64)
+    what = f"targets of {name}" if name else "targets"
     if not targets.size or targets.min() == targets.max():
         mean = float(targets[0]) if targets.size else 0.0
         raise ValueError(
-            f"{data.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
+            f"{data.path('train')}: all {what} are {mean:g}, so there is nothing to learn. If "
             "another column holds the targets, name it with --label_column."
         )
     with np.errstate(all="ignore"):
@@ -451,27 +614,28 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> Task:
         exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
     if not exact:
         raise ValueError(
-            f"{data.path('train')}: the targets, {targets.min():g} to {targets.max():g}, have a "
+            f"{data.path('train')}: the {what}, {targets.min():g} to {targets.max():g}, have a "
             f"standard deviation of {std:g}, which cannot be computed with: give them in another "
             "unit, so that it is between 1e-150 and 1e150."
         )
+    missing = len(values) - len(present)
+    lacking = f" {missing:,} examples have none, and learn the other targets;" if missing else ""
     print(
-        f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
-        f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
-        "original scale"
+        f"{what}: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
+        f"deviation {std:,.6g};{lacking} they are standardised in training, and the model predicts "
+        "their original scale"
     )
-    if note := advice.thousands_note(data.written_labels("train")):
-        print(note)
     squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
     if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
-        example = next(itertools.islice(data.examples("train"), farthest, None))
+        labelled = (x for x in data.examples("train") if _target(x, name) is not None)
+        example = next(itertools.islice(labelled, farthest, None))
         print(
             f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
             f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
             "little about the others: if it is a mistake, correct or remove the row."
         )
-    return dataclasses.replace(task, mean=mean, std=std)
+    return mean, std
 
 
 def make_multiple_choice(options: ChoiceOptions, fold: Fold | None) -> Task:
@@ -483,12 +647,15 @@ def make_multiple_choice(options: ChoiceOptions, fold: Fold | None) -> Task:
 
 CLASSIFY = TaskDefinition(
     name="classify",
-    kinds=(ClassificationTask, MultiLabelTask),
+    kinds=(ClassificationTask, MultiLabelTask, DistributionTask),
     options=ClassifyOptions,
     make=make_classification,
 )
 REGRESS = TaskDefinition(
-    name="regress", kinds=(RegressionTask,), options=RegressOptions, make=make_regression
+    name="regress",
+    kinds=(RegressionTask, TargetsTask),
+    options=RegressOptions,
+    make=make_regression,
 )
 CHOICE = TaskDefinition(
     name="choice", kinds=(ChoiceTask,), options=ChoiceOptions, make=make_multiple_choice

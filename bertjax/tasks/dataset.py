@@ -28,6 +28,10 @@ from bertjax.base.files import brief, did_you_mean, write_text
 MISSING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "<na>", r"\n"})
 
 
+# The mapping is {class: probability}, or {target: number, or None where it is missing}.
+Label = str | float | int | tuple[str, ...] | Mapping[str, float | None] | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example:
     """One example as read from a file; fields that the task does not use stay empty.
@@ -43,8 +47,9 @@ class Example:
             hard negatives.
         scores: a teacher's score of each text that is compared with `text`: of `pair`, then of
             `choices`; empty if there are none.
-        label: a class name, a number, a tuple of names (several labels, or one tag per word), or
-            the index of the correct choice, from 0; None if the example is unlabelled.
+        label: a class name, a number, a tuple of names (several labels, or one tag per word), the
+            index of the correct choice, from 0, the probability of each class, or several targets;
+            None if the example is unlabelled.
         row: the row of a user's file with named columns, {column: value}; else empty.
         problem: why the example could not be read. If only the label could not be read, and the
             dataset reports bad rows, `label` is None; else, all other fields but `id`, `where` and
@@ -62,7 +67,7 @@ class Example:
     offsets: tuple[tuple[int, int], ...] = ()
     choices: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
-    label: str | float | int | tuple[str, ...] | None = None
+    label: Label = None
     answers: tuple[tuple[str, int], ...] = ()
     cut: tuple[int, ...] = ()
     row: Mapping[str, Any] = dataclasses.field(default_factory=dict)

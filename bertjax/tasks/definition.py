@@ -90,6 +90,37 @@ class PairOptions(TableOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SeveralLabelsOptions(PairOptions):
+    """Options of tasks on tables whose labels may stand in several columns.
+
+    Raises:
+        ValueError: there is one such column, or one twice, or `label_column` as well.
+    """
+
+    label_columns: tuple[str, ...] = ()
+    """Columns of the labels, one per class (0 or 1, or probabilities) or per target of a
+    regression; empty: one column has the label, or all others are explained and hold 0 or 1."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        different = len({*self.label_columns})
+        if different == 1 or different < len(self.label_columns):
+            raise ValueError(
+                f"--label_columns {' '.join(self.label_columns)}: give at least two different "
+                "columns; a single one is given by --label_column."
+            )
+        if self.label_columns and self.label_column is not None:
+            raise ValueError(
+                f"--label_column {self.label_column} and --label_columns "
+                f"{' '.join(self.label_columns)}: leave one of them out."
+            )
+
+    @property
+    def columns(self) -> Columns:
+        return dataclasses.replace(super().columns, labels=self.label_columns)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RetrievalOptions(PairOptions):
     """Options of tasks on tables of texts to be found, with hard negatives and scores of them."""
 

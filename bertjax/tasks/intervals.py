@@ -32,7 +32,7 @@ CELLS = 1 << 18
 ROUNDING = 1e-12
 # Fewer groups than this are too few for a bootstrap (Cameron, Gelbach and Miller 2008).
 FEW_GROUPS = 10
-CORRELATIONS = ("matthews", "pearson", "spearman", "r2")
+CORRELATIONS = ("matthews", "pearson", "spearman", "r2", "kappa")
 
 
 class Interval(NamedTuple):

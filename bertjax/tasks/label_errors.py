@@ -24,7 +24,7 @@ from bertjax.tasks.task import Prediction, Task
 # Probabilities that are nearer than this are equal, as in cleanlab.
 NEARLY = 1e-6
 # The kinds of labels that can be judged.
-KINDS = ("classes", "multi_label", "tokens")
+KINDS = ("classes", "distribution", "multi_label", "tokens")
 NOTHING = "no entity"
 
 
@@ -119,7 +119,7 @@ class LabelErrors:
             yield example, prediction
 
     def _see(self, example: Example, prediction: Prediction) -> None:
-        label: Any = example.label
+        label = self._task.scored_label(example.label, prediction)
         probabilities: Any = prediction["probabilities"]
         if self._task.label_kind == "tokens":
             answer = tuple(prediction["labels"])

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
 from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
-from bertjax.tasks.metrics import entity_counts
+from bertjax.tasks.metrics import entity_counts, ordinal_metrics, with_means
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.reranking import (
     METRICS,
@@ -84,11 +84,12 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     if isinstance(task, RerankTask):
         return ranked_passages(example, prediction)
     answer = task.predicted_label(prediction)
-    ratios = _ratios_of(task, label, answer)
+    scored = task.scored_label(label, prediction)
+    ratios = _ratios_of(task, scored, answer)
     if isinstance(task, ProbabilityTask):
         losses = task.losses(label, prediction["probabilities"])
         ratios["loss"] = sum(losses), len(losses)
-    return Unit(ratios, label, answer)
+    return Unit(ratios, scored, answer)
 
 
 def _question(task: SpanTask, texts: Sequence[str], answer: str) -> Unit:
@@ -114,6 +115,8 @@ def _sentence(task: TagTask, example: Example, prediction: Prediction) -> Unit:
 
 
 def _ratios_of(task: Task, label: Any, answer: Any) -> dict[str, tuple[float, float]]:
+    if isinstance(label, dict):
+        return {}
     if isinstance(label, float):
         return {"mae": (abs(label - answer), 1)}
     if isinstance(label, tuple):
@@ -122,6 +125,8 @@ def _ratios_of(task: Task, label: Any, answer: Any) -> dict[str, tuple[float, fl
         f1 = (2 * both, len(label) + len(answer))
         return {"subset_accuracy": (is_equal, 1), "micro_f1": f1}
     ratios: dict[str, tuple[float, float]] = {"accuracy": (label == answer, 1)}
+    if task.metric is ordinal_metrics:
+        ratios["mae"] = abs(float(label) - float(answer)), 1
     keywords = getattr(task.metric, "keywords", {})
     if "positive" in keywords:
         is_gold, is_answer = label == keywords["positive"], answer == keywords["positive"]
@@ -141,10 +146,14 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
         counted["accuracy_f1"] = counted["f1"]
     golds = [unit.label for unit in units]
     answers = [unit.answer for unit in units]
-    if isinstance(golds[0], float):
+    if isinstance(golds[0], dict):
+        parts.append(_targets(golds, answers))
+    elif isinstance(golds[0], float):
         parts.append(_numbers(golds, answers))
     elif golds[0] is not None:
         parts.append(_classes(golds, answers))
+        if task.metric is ordinal_metrics:
+            parts.append(_ordinal(golds, answers))
     draws = DRAWS
     known: set[str] = set()
     for part in parts:
@@ -226,7 +235,7 @@ def _tuples(labels: Sequence[Any]) -> list[tuple[str, ...]]:
     return [label if isinstance(label, tuple) else (str(label),) for label in labels]
 
 
-def _numbers(golds: Sequence[float], answers: Sequence[float]) -> Scores:
+def _numbers(golds: Any, answers: Any) -> Scores:
     """Returns the metrics of regressions that are no ratios."""
     x, y = np.array(golds), np.array(answers, np.float64)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -247,6 +256,53 @@ def _numbers(golds: Sequence[float], answers: Sequence[float]) -> Scores:
             "rmse": np.sqrt(squares / total),
             "r2": np.where(spread > 0, 1 - _ratio(squares, spread), 0.0),
         }
+
+    return scores
+
+
+def _ordinal(golds: Sequence[str], answers: Sequence[str]) -> Scores:
+    """Returns the quadratic kappa, as `ordinal_metrics` does."""
+    x, y = np.array(golds, np.float64), np.array(answers, np.float64)
+    columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2], axis=1)
+
+    def scores(weights: Weights) -> Values:
+        of_x, of_y, squares, differences = (weights @ columns).T
+        total = weights.sum(1)
+        expected = total * squares - 2 * of_x * of_y
+        kappa = 1 - _ratio(total * differences, expected, 1.0)
+        return {"quadratic_kappa": kappa}
+
+    return scores
+
+
+def _targets(
+    golds: Sequence[Mapping[str, float | None]], answers: Sequence[Mapping[str, float]]
+) -> Scores:
+    """Returns the metrics of several targets, as `targets_metrics` does.
+
+    They are NaN in draws without an example that has a target.
+    """
+    parts: dict[str, tuple[np.ndarray, np.ndarray, Scores]] = {}
+    for name in golds[0]:
+        x = np.array([gold[name] for gold in golds], np.float64)  # None becomes NaN
+        y = np.array([answer[name] for answer in answers], np.float64)
+        is_present = np.isfinite(x)
+        if is_present.any():
+            x, y = x[is_present], y[is_present]
+            parts[name] = is_present, np.abs(x - y), _numbers(x, y)
+
+    def scores(weights: Weights) -> Values:
+        of_targets = {}
+        for name, (is_present, errors, numbers) in parts.items():
+            own = weights[:, is_present]
+            total = own.sum(1)
+            own[total == 0] = np.nan
+            with np.errstate(invalid="ignore"):
+                values = {**numbers(own), "mae": own @ errors / own.sum(1)}
+            for metric, value in values.items():
+                values[metric] = np.where(total > 0, value, np.nan)
+            of_targets[name] = values
+        return with_means(of_targets)
 
     return scores
 

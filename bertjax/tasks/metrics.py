@@ -75,6 +75,22 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str,
     return values
 
 
+def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Computes `class_metrics`, and `mae` and `quadratic_kappa` of classes that are whole numbers.
+
+    `quadratic_kappa` is Cohen's kappa with quadratic weights (Cohen 1968).
+    """
+    values = class_metrics(golds, predictions)
+    x = np.array(golds, np.float64)
+    y = np.array(predictions, np.float64)
+    squares = np.sum((x - y) ** 2)
+    # What they would be if labels and predictions were independent; both are whole numbers.
+    expected = len(x) * np.sum(x**2 + y**2) - 2 * x.sum() * y.sum()
+    values["mae"] = float(np.mean(np.abs(x - y)))
+    values["quadratic_kappa"] = float(1 - len(x) * squares / expected) if expected else 0.0
+    return values
+
+
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
@@ -130,6 +146,40 @@ def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> 
     values["mae"] = float(np.mean(np.abs(x - y)))
     values["rmse"] = error**0.5
     values["r2"] = 1 - error / spread if spread else 0.0
+    return values
+
+
+Targets = Mapping[str, float | None]
+# The scores of each target.
+OF_TARGET = ("pearson_spearman", "pearson", "mae")
+
+
+def targets_metrics(
+    golds: Sequence[Targets], predictions: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Computes `regression_metrics` of several targets: their means, and `OF_TARGET` of each.
+
+    Targets of an example that are None are left out, and so are targets that no example has.
+    """
+    _check_lengths(golds, predictions)
+    of_targets = {}
+    for name in golds[0]:
+        pairs = [(x[name], y[name]) for x, y in zip(golds, predictions, strict=True)]
+        present = [pair for pair in pairs if pair[0] is not None]
+        if present:
+            of_targets[name] = regression_metrics(*zip(*present, strict=True))
+    return with_means(of_targets)
+
+
+def with_means(of_targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the means of the scores of targets, and `OF_TARGET` of each, such as "joy_mae"."""
+    values = {}
+    for metric in next(iter(of_targets.values())):
+        values[metric] = sum(of_target[metric] for of_target in of_targets.values())
+        values[metric] /= len(of_targets)
+    for name, of_target in of_targets.items():
+        for metric in OF_TARGET:
+            values[f"{name}_{metric}"] = of_target[metric]
     return values
 
 

@@ -96,7 +96,9 @@ def feature_of(
 # A prediction is a dict of JSON values. Its keys depend on the `label_kind` of the task:
 #   classes      label, probabilities {label: p}
 #   multi_label  labels, probabilities {label: p}
+#   distribution as classes, of which labels are probabilities
 #   regression   score
+#   targets      scores {target: number}
 #   tokens       words, labels and probabilities, one of each per word; if the labels mark entities,
 #                entities: type, text, probability, first_word, last_word of each, and, if the words
 #                are those of a running text, start and end of its characters; of a labelled
@@ -175,7 +177,11 @@ class Task(abc.ABC):
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
-        labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
+        labelled = []
+        for example, prediction in pairs:
+            if example.label is not None:
+                label = self.scored_label(example.label, prediction)
+                labelled.append((label, self.predicted_label(prediction)))
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
 
     def metric_names(self) -> list[str]:
@@ -183,12 +189,18 @@ class Task(abc.ABC):
         first = self.labels[0] if self.labels else ""
         examples: dict[LabelKind, Any] = {
             "classes": first,
+            "distribution": first,
             "multi_label": (first,),
             "regression": 1.0,
+            "targets": dict.fromkeys(self.labels, 1.0),
             "tokens": (first,),
             "choice": 0,
         }
         return [*self.metric([examples[self.label_kind]], [examples[self.label_kind]])]
+
+    def scored_label(self, label: Any, prediction: Prediction) -> Any:
+        """Returns what the metric compares with the prediction: the label, unless overridden."""
+        return label
 
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the part of a prediction that the metric compares with the label."""

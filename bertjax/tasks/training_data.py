@@ -40,7 +40,8 @@ class TrainingData(NamedTuple):
         path: the path of the file, which has one record per feature.
         sizes: number of tokens of each feature, int [number of features].
         class_counts: number of features (in tagging, words) of each class, int [number of classes];
-            a feature with several labels is counted for each; empty for tasks without classes.
+            a feature with several labels is counted for each, and probabilities are summed; empty
+            for tasks without classes.
         fingerprint: hexadecimal SHA-256 of all records in the file.
         examples: number of examples, of which long texts may have several features.
         left_out: {where: problem} of the rows that cannot be encoded and are left out.
@@ -66,8 +67,9 @@ def write_training_data(
             malformed or has no label.
     """
     sizes, digest = array.array("I"), hashlib.sha256()
-    has_classes = task.label_kind in ("classes", "tokens", "multi_label")
-    counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
+    several = task.label_kind in ("multi_label", "distribution")
+    has_classes = several or task.label_kind in ("classes", "tokens")
+    counts = np.zeros(len(task.labels) if has_classes else 0)
     examples = 0
     problems: dict[str, str] = {}
     groups: list[list[GroupKey]] = []
@@ -79,8 +81,8 @@ def write_training_data(
             examples += example is not last
             last = example
             assert feature.labels is not None
-            if task.label_kind == "multi_label":
-                counts[:] += feature.labels.astype(np.int64)
+            if several:
+                counts[:] += feature.labels
             elif has_classes:
                 labels = feature.labels[feature.labels >= 0]
                 counts[:] += np.bincount(labels, minlength=len(counts))
@@ -98,7 +100,7 @@ def write_training_data(
     return TrainingData(
         path,
         np.array(sizes),
-        counts,
+        np.rint(counts).astype(np.int64),
         digest.hexdigest(),
         examples,
         problems,
@@ -165,9 +167,9 @@ class Labels(NamedTuple):
     """Description of the label arrays of a task.
 
     `kind` is one of the kinds that `Feature` describes. `num_classes` is used only for
-    "multi_label". `num_choices`, the number of sequences per feature, is above 1 only for "choice",
-    "contrastive", "similarity", "distilled" and "ranking". `class_weights` weigh the classes in the
-    loss; None: 1 for all.
+    "multi_label", "distribution" and "targets". `num_choices`, the number of sequences per feature,
+    is above 1 only for "choice", "contrastive", "similarity", "distilled" and "ranking".
+    `class_weights` weigh the classes in the loss; None: 1 for all.
     """
 
     kind: LabelKind
@@ -301,6 +303,9 @@ def _make_row(
     return row | _make_labels(chosen, row["sequence_starts"], shape, labels)
 
 
+_OF_TEXTS = ("similarity", "distilled", "ranking")
+
+
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
@@ -314,10 +319,11 @@ def _make_labels(
             start = end
         return {"labels": values, "label_weights": _class_weights(values, labels)}
     size = shape.max_sequences // labels.num_choices
-    tails = {"multi_label": labels.num_classes, "span": 2, "distilled": labels.num_choices - 1}
+    tails = {"span": 2, "distilled": labels.num_choices - 1}
+    tails |= dict.fromkeys(("multi_label", "distribution", "targets"), labels.num_classes)
     tails |= dict.fromkeys(("contrastive", "ranking"), labels.num_choices)
     tail = (tails[labels.kind],) if labels.kind in tails else ()
-    numbers = ("multi_label", "regression", "similarity", "distilled", "ranking")
+    numbers = ("multi_label", "distribution", "regression", "targets", *_OF_TEXTS)
     dtype = np.float32 if labels.kind in numbers else np.int32
     fill = 0 if labels.kind in (*numbers, "span") else -1
     values = np.full((size, *tail), fill, dtype)
@@ -327,6 +333,8 @@ def _make_labels(
             value = feature.labels if tail else feature.labels[0]
             values[slot] = value + starts[slot] if labels.kind == "span" else value
             weights[slot] = 1.0
+            if labels.kind == "targets":  # the loss is the mean over all targets that are present
+                weights[slot] = np.isfinite(value).mean()
     if labels.kind in ("classes", "choice"):
         weights = _class_weights(values, labels)
     return {"labels": values, "label_weights": weights}

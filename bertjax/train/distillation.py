@@ -169,7 +169,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
     if config.teacher is None:
         return None
     name = f"--teacher.model {config.teacher.model}"
-    if task.label_kind == "regression" and config.teacher.temperature is not None:
+    if task.label_kind in ("regression", "targets") and config.teacher.temperature is not None:
         raise ValueError(
             f"--teacher.temperature {config.teacher.temperature}: the labels of {task.name} are "
             "numbers, for which it has no meaning; leave it out."

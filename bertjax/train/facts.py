@@ -318,7 +318,7 @@ def _checked_task(config: FinetuneConfig, task: Task, *, needs_dev: bool) -> Tas
         )
     check_calibration(config, task)
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
-        task = dataclasses.replace(task, mean=0.0, std=1.0)
+        task = task.unscaled()
     searched = getattr(config.options, "retrieval_dir", None)
     if searched and not has_dev:
         raise ValueError(
@@ -357,7 +357,7 @@ def check_calibration(config: FinetuneConfig, task: Task) -> None:
     ):
         if not getattr(config.options, flag, False):
             continue
-        if not isinstance(task, kind):
+        if not isinstance(task, kind) or task.label_kind == "distribution":
             raise ValueError(f"--{flag}: {task.name} does not have {needed}: leave it out.")
         if not splits_of(task, "dev"):
             raise ValueError(
@@ -447,7 +447,7 @@ def to_standardized(params: Any, task: Task) -> Any:
     The parameters of tasks other than regression are returned unchanged.
     """
 
-    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
+    def change(kernel: Any, bias: Any, mean: Any, std: Any) -> tuple[Any, Any]:
         return kernel / std, (bias - mean) / std
 
     return _with_last_layer(params, task, change)
@@ -459,7 +459,7 @@ def to_original(params: Any, task: Task) -> Any:
     `params` and `task` are as in `to_standardized`.
     """
 
-    def change(kernel: Any, bias: Any, mean: float, std: float) -> tuple[Any, Any]:
+    def change(kernel: Any, bias: Any, mean: Any, std: Any) -> tuple[Any, Any]:
         return kernel * std, bias * std + mean
 
     return _with_last_layer(params, task, change)
@@ -470,6 +470,6 @@ def _with_last_layer(params: Any, task: Task, change: Callable[..., tuple[Any, A
         return params
     part = HEADS[task.head].class_part
     layer = [np.asarray(params[part][name]) for name in ("kernel", "bias")]
-    kernel, bias = change(*(x.astype(np.float64) for x in layer), task.mean, task.std)
+    kernel, bias = change(*(x.astype(np.float64) for x in layer), *task.scale)
     dtype = layer[0].dtype
     return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}

@@ -526,7 +526,7 @@ def _objective(
     options: dict[str, Any] = {}
     smoothing = getattr(config.options, "label_smoothing", 0.0)
     if smoothing:
-        if task.label_kind not in ("classes", "tokens", "choice"):
+        if task.label_kind not in ("classes", "distribution", "tokens", "choice"):
             raise ValueError(
                 f"--label_smoothing {smoothing}: {task.name} does not have one class per "
                 "example or word, over which labels could be spread: leave it out."
@@ -597,6 +597,11 @@ def class_weights(options: TaskOptions, task: Task, data: TrainingData) -> tuple
     weights: Any = getattr(options, "class_weights", None)
     if weights is None:
         return None
+    if task.label_kind == "distribution":
+        raise ValueError(
+            f"--class_weights: {task.name} has probabilities of the classes, which weigh them "
+            "already: leave it out."
+        )
     counts = data.class_counts
     if weights == "balanced":
         with_label = np.maximum(counts, 1)

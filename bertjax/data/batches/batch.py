@@ -13,7 +13,8 @@ for P predictions and K sequences. An example has C classes or choices:
     sequence_starts   [B, K] int32    positions in the row of the [CLS] tokens, 0 where unused
     example_ids       [B, K] int32    index of the sequence's example in all hosts' batch, -1 = none
     labels            targets, by kind: NSP and classes [B, K] int32, -1 = none; multi_label
-                      [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
+                      and distribution [B, K, C] float32; targets [B, K, C] float32, NaN = missing;
+                      regression [B, K] float32; tokens [B, L] int32; span
                       [B, K, 2] int32, positions in the row; choice [B, K/C] int32; of examples of C
                       texts: contrastive [B, K/C, C] int32, similarity [B, K/C] float32, distilled
                       [B, K/C, C - 1] float32, ranking [B, K/C, C] float32
@@ -98,9 +99,8 @@ def stack(rows: Sequence[Batch]) -> Batch:
 
 
 SeveralTexts = Literal["contrastive", "similarity", "distilled", "ranking"]
-LabelKind = Literal[
-    "classes", "multi_label", "regression", "tokens", "span", "choice", SeveralTexts
-]
+OfSequence = Literal["classes", "multi_label", "distribution", "regression", "targets"]
+LabelKind = Literal[OfSequence, "tokens", "span", "choice", SeveralTexts]
 
 FORMAT_VERSION = 1
 _HEAD = struct.Struct("<BBBHI")
@@ -118,9 +118,10 @@ class Feature(NamedTuple):
             model family has only one token type.
         labels: None, or the labels of one kind: "classes": int32 [1], the class index; "choice":
             int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
-            class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
-            [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
-            first and last token of the answer, [0, 0] (the position of [CLS]) = no answer;
+            class that applies, else 0; "distribution": float32 [C], the probability of each class;
+            "regression": float32 [1], the target; "targets": float32 [C], NaN = missing; "tokens":
+            int32 [n], the class index of each token, -1 = none; "span": int32 [2], the positions
+            of the first and last token of the answer, [0, 0] (that of [CLS]) = no answer;
             "contrastive": int32 [number of texts], a hash of each text; "similarity": float32 [1],
             the score of a pair of texts; "distilled": float32 [number of texts - 1], a teacher's
             scores of the first text and each of the others; "ranking": float32 [number of texts],

@@ -100,7 +100,7 @@ _NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.
 SCORES = "scores"
-_FLAGS = {f"{name}s": f"--{name}_columns" for name in ("choice", "negative", "score")}
+_FLAGS = {f"{name}s": f"--{name}_columns" for name in ("label", "choice", "negative", "score")}
 _FLAGS["ignored"] = "--ignore_columns"
 
 
@@ -112,6 +112,7 @@ class Columns:
         text: the text, the first text of a pair or, in tagging, the words.
         pair: the second text of a pair or, in multiple choice, a text before every choice.
         label: the label or labels; for embeddings, the score of a pair; "" if there is none.
+        labels: one column per class or target, instead of `label`.
         id: the example's id.
         choices: one column per choice, or (JSON and Parquet only) one with lists of choices; for
             reranking, the same with candidates.
@@ -125,6 +126,7 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+    labels: tuple[str, ...] = ()
     id: str | None = None
     choices: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
@@ -135,7 +137,7 @@ class Columns:
     def named(self) -> tuple[str, ...]:
         """Returns the column names that are set, but for `ignored` and `dividing`."""
         single = (self.text, self.pair, self.label, self.id)
-        several = (*self.choices, *self.negatives, *self.scores)
+        several = (*self.labels, *self.choices, *self.negatives, *self.scores)
         return tuple(name for name in (*single, *several) if name)
 
     def taken(self) -> frozenset[str]:
@@ -164,7 +166,13 @@ def lacks_column(path: Path, name: str, columns: Sequence[str]) -> ValueError:
 
 
 def find_columns(
-    table: Table, kind: TableKind, named: Columns, *, labelled: bool, pairs: bool = True
+    table: Table,
+    kind: TableKind,
+    named: Columns,
+    *,
+    labelled: bool,
+    pairs: bool = True,
+    one_hot: tuple[str, ...] = (),
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
@@ -179,6 +187,7 @@ def find_columns(
         named: the column names that the user sets.
         labelled: whether the file must have labels; embeddings never need scores.
         pairs: whether the text may be a pair of texts.
+        one_hot: the columns of labels that were guessed.
 
     Raises:
         ValueError: a column is missing or cannot be guessed, another column holds texts as well, so
@@ -189,7 +198,7 @@ def find_columns(
             f"--label_column {named.label} and --negative_columns {' '.join(named.negatives)}: a "
             "pair has either a score or hard negatives; leave one of them out."
         )
-    search = _Search(table, kind, named)
+    search = _Search(table, kind, named, one_hot)
     if kind.embeds:
         search.find_two_texts()
     else:
@@ -204,10 +213,13 @@ def find_columns(
 class _Search:
     """The search for the columns of a table, of which `columns` are named or found so far."""
 
-    def __init__(self, table: Table, kind: TableKind, named: Columns):
+    def __init__(
+        self, table: Table, kind: TableKind, named: Columns, one_hot: tuple[str, ...] = ()
+    ):
         check_columns(table, named.named())
         self.table, self.kind, self.named = table, kind, named
-        self.columns = dataclasses.replace(named, label=named.label or None)
+        labels = named.labels or one_hot
+        self.columns = dataclasses.replace(named, label=named.label or None, labels=labels)
         if named.id is None:
             self._set(id=self._usual(IDS, self._dividing()))
         if kind.compares:
@@ -266,7 +278,7 @@ class _Search:
         wanted = [field for field in ("text", "pair") if getattr(self.columns, field) is None]
         if wanted and not self._usual_pair():
             left = [name for name in self.left() if name]
-            texts = [name for name in left if _holds_texts(table, name)]
+            texts = [name for name in left if holds_texts(table, name)]
             if len(texts) < 2:  # short texts, such as the words of queries
                 texts = [name for name in left if not _holds_numbers(table, name)]
             if len(texts) != len(wanted):
@@ -287,15 +299,16 @@ class _Search:
         if named.text is None and not self._usual_pair():
             also = [name for name in self._dividing() if not _holds_codes(self.table, name)]
             self._set(text=self._usual(kind.texts, also))
-        if named.label is None and not self.columns.negatives:
+        has_several = self.columns.negatives or self.columns.labels
+        if named.label is None and not has_several:
             self._set(label=self._usual(kind.labels))
         if kind.label == "choice" and not named.choices:
             self._set(choices=self._choices())
         if kind.ranks and not (self.columns.pair or self.columns.negatives or named.choices):
             name = self._usual(CANDIDATE_LISTS)
             self._set(choices=(name,) if name else ())
-        is_named = self.columns.text and self.columns.label
-        has_label = labelled and not self.columns.negatives
+        is_named = self.columns.text and (self.columns.label or self.columns.labels)
+        has_label = labelled and not has_several
         if kind.label != "tags":
             self._find_by_place(labelled=has_label)
         columns = self.columns
@@ -338,7 +351,7 @@ class _Search:
                 self._set(label=left[-1])
         if self.columns.text is None:
             left = [name for name in self.left() if name]
-            texts = [name for name in left if _holds_texts(table, name)]
+            texts = [name for name in left if holds_texts(table, name)]
             texts = texts or [name for name in left if not _holds_numbers(table, name)] or left
             self._set(text=texts[0] if texts else None)
 
@@ -402,7 +415,7 @@ def _refuse_unused_text(search: _Search, *, labelled: bool, pairs: bool) -> None
     table, columns = search.table, search.columns
     only_usual = columns.pair and search.kind.label != "choice"
     for name in (*search.left(), columns.id):
-        if not name or not _holds_texts(table, name):
+        if not name or not holds_texts(table, name):
             continue
         if only_usual and not is_usual_text(name) and name != columns.id:
             continue
@@ -420,7 +433,7 @@ def _refuse_unused_text(search: _Search, *, labelled: bool, pairs: bool) -> None
         )
 
 
-def _holds_texts(table: Table, column: str) -> bool:
+def holds_texts(table: Table, column: str) -> bool:
     """Returns whether most values are texts, and not class names, which recur or have few words."""
     values = table.first_values(column)
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]

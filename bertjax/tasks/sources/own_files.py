@@ -22,6 +22,7 @@ from bertjax.tasks.dataset import (
     Dataset,
     Example,
     Fold,
+    Label,
     distinct,
 )
 from bertjax.tasks.definition import TableOptions, files_of
@@ -44,6 +45,16 @@ from bertjax.tasks.sources.data_files import (
     unread_files,
 )
 from bertjax.tasks.sources.entities import tagged_example, utf16_hint
+from bertjax.tasks.sources.label_columns import (
+    LabelForm,
+    distribution,
+    form_in_words,
+    form_of,
+    is_missing,
+    label_of_columns,
+    listed_targets,
+    one_hot_columns,
+)
 from bertjax.tasks.sources.tables import SQL_MISSING, Row, Table, read_number, shorten
 from bertjax.tasks.sources.unused import UnusedColumns
 from bertjax.tasks.tags import UNLABELLED, order_tags
@@ -65,13 +76,17 @@ class OwnDataset(Dataset):
     Attributes:
         kind: the kind of task that reads them.
         columns_of: {split: its columns, named by the user or guessed}.
-        multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
-            text in which a label separator stands between the labels.
+        form: how the labels are written.
     """
 
     kind: TableKind
     columns_of: Mapping[str, Columns]
-    multi_label: bool = False
+    form: LabelForm = LabelForm()
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an example may have several labels."""
+        return self.form.kind == "several"
 
     @property
     def columns(self) -> Columns:
@@ -92,9 +107,11 @@ class OwnDataset(Dataset):
 
     def written_labels(self, split: str) -> Iterator[str]:
         """Yields the labels in the file of a split as they are written; "" where there is none."""
+        names = self.columns.labels or (self.columns.label or "",)
         for example in self.rows[split]:
-            value = example.row.get(self.columns.label or "")
-            yield "" if value is None else str(value).strip()
+            for name in names:
+                value = example.row.get(name)
+                yield "" if value is None else str(value).strip()
 
 
 def read_tables(
@@ -110,6 +127,7 @@ def read_tables(
     can_skip: bool = False,
     keep: bool = True,
     single_texts: bool = False,
+    form: LabelForm | None = None,
 ) -> OwnDataset:
     """Reads the user's own tables in several formats or, for tagging, CoNLL's columns.
 
@@ -130,6 +148,7 @@ def read_tables(
         keep: whether rows are kept, as for `Rows`.
         single_texts: for embeddings, whether the train split has one text per row, which is both
             texts of its example.
+        form: how labels are written; None: the first file tells.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -155,9 +174,9 @@ def read_tables(
     notes.append(next(filter(None, map(escape_note, itertools.chain(*tables.values()))), ""))
     notes += [unread_files(path, parts[split]) for split, path in files.items()]
     first = next(iter(files))
-    several = kind.label == "class" and (
-        bool(label_separator) or _holds_lists(tables[first][:1], columns_of[first].label)
-    )
+    if form is None:
+        form = form_of(kind, tables[first], columns_of[first], label_separator)
+        notes.append(form_in_words(form))
 
     def parse(split: str, counts: ChangeCounts) -> Iterator[Example]:
         if not tables[split]:
@@ -172,7 +191,7 @@ def read_tables(
             columns=columns_of[split],
             named=named,
             separator=label_separator,
-            multi_label=several,
+            form=form,
             reports=bad_rows == "report",
             single_texts=single_texts and split == "train",
             counts=counts,
@@ -182,7 +201,8 @@ def read_tables(
         yield from examples
 
     described = dataclasses.asdict(columns_of[first])
-    del described["ignored"], described["dividing"]
+    # A model's classes or targets name the columns of labels.
+    del described["ignored"], described["dividing"], described["labels"]
     return OwnDataset.read(
         f"--task={kind.task}",
         files,
@@ -194,7 +214,7 @@ def read_tables(
         can_skip=can_skip,
         kind=kind,
         columns_of=columns_of,
-        multi_label=several,
+        form=form,
     )
 
 
@@ -215,14 +235,6 @@ def own_tables(options: TableOptions, **settings: Any) -> OwnDataset:
         can_skip=True,
         **settings,
     )
-
-
-def _holds_lists(tables: Sequence[Table], label: str | None) -> bool:
-    """Returns whether a label is a list in the first row of the first table, which has types."""
-    for table in tables:
-        if table.is_typed and table.first_rows:
-            return isinstance(table.first_rows[0].get(label or ""), list)
-    return False
 
 
 def data_files(path: Path, *, tags: bool = False) -> list[Path]:
@@ -255,14 +267,17 @@ def _find_columns(
         for table in of_split:
             if split in columns_of:
                 columns = columns_of[split]
-                optional = {columns.id, columns.label if split == "test" else None}
+                optional = {columns.id}
+                if split == "test":
+                    optional |= {columns.label, *columns.labels}
                 check_columns(table, [name for name in columns.named() if name not in optional])
                 continue
             own, labelled = _named_in(kind, split, tables, named), split != "test"
             if single_texts and split == "train":
                 columns, note = _find_text(table, own)
             else:
-                columns, note = find_columns(table, kind, own, labelled=labelled)
+                one_hot = one_hot_columns(table, kind, own) if labelled else ()
+                columns, note = find_columns(table, kind, own, labelled=labelled, one_hot=one_hot)
             notes.append(note)
             for same in [split] if kind.compares else tables:
                 columns_of[same] = columns
@@ -317,7 +332,7 @@ class _Reader:
     columns: Columns
     named: Columns
     separator: str | None
-    multi_label: bool
+    form: LabelForm
     reports: bool
     single_texts: bool
     counts: ChangeCounts
@@ -360,12 +375,13 @@ class _Reader:
             unused.check()
 
     def _without_label(self, row: Row) -> Row:
-        return row._replace(values=row.values | {self.columns.label or "": None})
+        names = self.columns.labels or (self.columns.label or "",)
+        return row._replace(values=row.values | dict.fromkeys(names))
 
     def _bad_example(self, id: str, row: Row, problem: str) -> Example:
         """If bad rows are reported and only the label is bad, the example has the texts."""
         example = Example(id=id, where=row.where)
-        if self.reports and self.columns.label in row.values:
+        if self.reports and {self.columns.label, *self.columns.labels} & row.values.keys():
             with contextlib.suppress(ValueError):
                 example = self._example(id, self._without_label(row))
         return dataclasses.replace(example, row=row.values, problem=problem)
@@ -420,7 +436,12 @@ class _Reader:
             )
         self.counts[reason] += 1
 
-    def _label(self, row: Row) -> str | float | tuple[str, ...] | None:
+    def _label(self, row: Row) -> Label:
+        names = self.columns.labels
+        if names:
+            if not self.labelled and all(is_missing(row.values.get(name)) for name in names):
+                return None
+            return label_of_columns(row, self.form)
         column = self.columns.label
         value = None if column is None else row.values.get(column)
         if self.kind.ranks and self.columns.negatives:
@@ -428,7 +449,8 @@ class _Reader:
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self.separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
-        if empty and (value is None or not self.multi_label):
+        several = self.form.kind == "several"
+        if empty and (value is None or not several):
             if not self.labelled or column is None:
                 return None
             raise ValueError(
@@ -438,11 +460,15 @@ class _Reader:
         if self.kind.label == "choice":
             choice_keys(row, value, self.columns.choices)  # refuses what names no choice
             return row.name(value)
+        if self.form.kind == "targets":
+            return listed_targets(row, value, self.form.names)
         if self.kind.label != "class":
             score = score_of(value) if self.kind.compares else None
             return _number(row, value) if score is None else score
         row.refuse_written_list(value)
-        if not self.multi_label:
+        if self.form.kind == "distribution":
+            return distribution(row, value if isinstance(value, dict) else {row.name(value): 1})
+        if not several:
             return row.name(value)
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
@@ -694,4 +720,6 @@ def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
 
 def _labels(example: Example) -> Sequence[str]:
     label: Any = example.label
+    if isinstance(label, dict):
+        return tuple(label)
     return label if isinstance(label, tuple) else (label,)

@@ -90,10 +90,13 @@ _WEIGHTS = (
     "may say how much a row counts, which is not supported: leave out the rows that should not "
     "count"
 )
-_LABEL = "may be the label as well: name the label with --label_column"
+_LABEL = (
+    "may be the label as well: name the label with --label_column, or all of several targets with "
+    "--label_columns"
+)
 _SEVERAL = (
-    "may be one of several labels, with a column each: write lists of the names of the labels in a "
-    'column "labels" of JSON lines, or name the only label with --label_column'
+    "may be one of several labels, with a column each: name all of them with --label_columns, or "
+    "the only label with --label_column"
 )
 _PAIRS = (
     "may say which texts belong together: keep only the rows whose texts do or, if it holds "
