@@ -28,7 +28,6 @@ OF_INPUT = {
     "text_column": "input",
     "pair_column": "input",
     "label_column": "input",
-    "label_columns": "input",
     "label_separator": "input",
     "id_column": "input",
     "choice_columns": "input",
@@ -88,11 +87,9 @@ class PredictConfig(Checked):
     """Column of the second text of a pair or, in multiple choice, of a text before every choice;
     None: as for --text_column."""
     label_column: str | None = None
-    """Column of the labels, with which the predictions are compared; None: as for --text_column.
-    Without labels, no metrics are computed."""
-    label_columns: tuple[str, ...] = ()
-    """Columns of the labels, one per class or target of the model, if the file has them; empty:
-    those that have the names of all classes or targets, if there is no other label."""
+    """Column of the labels, with which the predictions are compared; None: as for --text_column, or
+    the columns that have the names of the model's labels. Without labels, no metrics are
+    computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""
@@ -143,7 +140,6 @@ class PredictConfig(Checked):
             text=self.text_column,
             pair=self.pair_column,
             label=self.label_column,
-            labels=self.label_columns,
             id=self.id_column,
             choices=self.choice_columns,
         )

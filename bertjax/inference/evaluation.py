@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.base.files import brief, read_json
+from bertjax.base.files import read_json
 from bertjax.base.run_file import holds_run, read_run, train_file
 from bertjax.config.task_options import OfficialOptions
 from bertjax.devices.compilation import start_jax
@@ -15,7 +15,9 @@ from bertjax.tasks import TASKS, Example, Prediction, Task, check_task, make_tas
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
+    DistributionTask,
     MultiLabelTask,
+    TargetsTask,
     TextTask,
 )
 from bertjax.tasks.dataset import BadRows, text_digest
@@ -31,7 +33,7 @@ from bertjax.tasks.sources.data_files import (
     saved_split,
     suffix_of,
 )
-from bertjax.tasks.sources.label_columns import Form, LabelForm
+from bertjax.tasks.sources.label_columns import LabelForm
 from bertjax.tasks.sources.own_files import (
     CONLL_SUFFIXES,
     count_choices,
@@ -45,13 +47,6 @@ from bertjax.tasks.sources.typed_rows import rows_as_files
 from bertjax.tasks.tagging import TagTask
 from bertjax.weights import load_model
 
-# How the columns of labels are read for a model of each kind of labels.
-FORMS: Mapping[str, Form] = {
-    "classes": "one",
-    "multi_label": "several",
-    "distribution": "distribution",
-    "targets": "targets",
-}
 # Settings of question answering that are taken from the model's fine-tuning.
 SPAN_OPTIONS = ("max_query_length", "max_answer_length", "null_threshold")
 
@@ -67,7 +62,6 @@ def evaluate(
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
-    label_columns: tuple[str, ...] = (),
     choice_columns: tuple[str, ...] = (),
     label_separator: str | None = None,
     max_length: int | None = None,
@@ -88,8 +82,8 @@ def evaluate(
         tfds_data_dir: data folder of TensorFlow Datasets; None: its default folder, if the
             benchmark is already prepared there.
         split: the split of the benchmark task to evaluate.
-        text_column: the column of the texts in `data`; it, `pair_column`, `label_column`,
-            `label_columns` and `choice_columns` are as in `from_file`.
+        text_column: the column of the texts in `data`; it, `pair_column`, `label_column` and
+            `choice_columns` are as in `from_file`.
         label_separator: the string that separates several labels of an example in `data`.
         max_length: as in `Pretrained.predict`, and `doc_stride`.
 
@@ -109,11 +103,7 @@ def evaluate(
     pretrained = model if isinstance(model, Pretrained) else Pretrained(load_model(model, None))
     if data is not None:
         columns = Columns(
-            text=text_column,
-            pair=pair_column,
-            label=label_column,
-            labels=tuple(label_columns),
-            choices=choice_columns,
+            text=text_column, pair=pair_column, label=label_column, choices=choice_columns
         )
         with rows_as_files(data=data) as files:
             file = files["data"]
@@ -218,11 +208,13 @@ def from_file(
         if not isinstance(task, ChoiceTask) and (columns.choices or candidates(table, columns)):
             task, ranks_by = ranking_task(task, str(path))
         columns = _as_trained(columns, description.get("columns") or {}, table.columns)
-        free = {*table.columns} - columns.taken()
-        is_named = task.label_kind in FORMS and {*task.labels} <= free
-        if is_named and len(task.labels) > 1 and not columns.label:
+        others = {*table.columns} - columns.taken()
+        if not columns.label and len(task.labels) > 1 and others.issuperset(task.labels):
             columns = dataclasses.replace(columns, labels=task.labels)
     label_separator = label_separator or description.get("label_separator")
+    form = None
+    if columns.labels or isinstance(task, DistributionTask | TargetsTask):
+        form = LabelForm(task.label_kind, task.labels)
     data = read_tables(
         table_kind(task),
         test=path,
@@ -231,7 +223,7 @@ def from_file(
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
         keep=False,
-        form=_form_of(task, columns),
+        form=form,
     )
     if data.kind.label == "class":
         data = data.labelled(task.labels)
@@ -243,24 +235,6 @@ def from_file(
         task = dataclasses.replace(task, num_choices=count_choices(data))
     note = " ".join(filter(None, (data.note, ranks_by)))
     return dataclasses.replace(task, source=data), data.examples("test"), note
-
-
-def _form_of(task: Task, columns: Columns) -> LabelForm | None:
-    """Returns how the labels of a file are written, if the task tells: in columns, or as objects.
-
-    Raises:
-        ValueError: there are label columns, but not those of the classes or targets of the task.
-    """
-    kind = FORMS.get(task.label_kind)
-    if columns.labels and (kind is None or {*columns.labels} != {*task.labels}):
-        raise ValueError(
-            f"--label_columns {' '.join(columns.labels)}: the model predicts "
-            f"{brief(', '.join(task.labels), 80) or 'no classes'}: name the columns of these, and "
-            "rename them if they differ."
-        )
-    if kind is not None and (columns.labels or kind in ("distribution", "targets")):
-        return LabelForm(kind, task.labels)
-    return None
 
 
 def _without_impossible(question: Example, *, report: bool) -> Example:

@@ -308,12 +308,8 @@ def _targets_sums(outputs: Arrays, batch: Arrays) -> Sums:
     return _weighted(losses, batch["label_weights"])
 
 
-def _soft_targets_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    return jnp.square(outputs["logits"] - teacher["logits"]).mean(-1)
-
-
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
+    return jnp.square(outputs["logits"] - teacher["logits"]).mean(-1)
 
 
 def _ranking_sums(outputs: Arrays, batch: Arrays, *, loss: str, temperature: float) -> Sums:
@@ -432,7 +428,7 @@ CLASSES = Objective(
 )
 MULTI_LABEL = CLASSES._replace(sums=_multi_label_sums, soft_losses=_soft_multi_label_losses)
 DISTRIBUTION = CLASSES._replace(sums=_distribution_sums)
-TARGETS = CLASSES._replace(sums=_targets_sums, soft_losses=_soft_targets_losses)
+TARGETS = CLASSES._replace(sums=_targets_sums, soft_losses=_soft_regression_losses)
 REGRESSION = CLASSES._replace(
     sums=_regression_sums, soft_losses=_soft_regression_losses, named_classes=False
 )

@@ -52,9 +52,6 @@ def label(key: str) -> str:
     match = _OF_SOURCE.fullmatch(key)
     if match:
         return f"{label(match['metric'])} ({match['source']})"
-    target = key.removesuffix("_pearson_spearman")
-    if target != key:
-        return f"{target}: {_PHRASES['pearson_spearman']}"
     words = [_WORDS.get(word, word) for word in key.replace("/", "_").split("_")]
     return " ".join(words)
 

@@ -529,8 +529,8 @@ def _mean_target(example: Example) -> float:
 
 # How examples are held out, by the form of their labels.
 HELD_OUT = {
-    "one": held_out.BY_CLASS,
-    "several": held_out.BY_RAREST,
+    "classes": held_out.BY_CLASS,
+    "multi_label": held_out.BY_RAREST,
     "distribution": held_out.BY_CLASS._replace(key=_likeliest),
     "targets": held_out.BY_TARGET._replace(key=_mean_target),
 }
@@ -555,7 +555,7 @@ def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
         "pairs": data.columns.pair is not None,
         "doc_stride": options.doc_stride,
     }
-    if data.form.kind == "several":
+    if data.form.kind == "multi_label":
         return MultiLabelTask(**fields)
     if note := advice.separator_note(classes):
         print(note)

@@ -175,11 +175,10 @@ def with_means(of_targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means of the scores of targets, and `OF_TARGET` of each, such as "joy_mae"."""
     values = {}
     for metric in next(iter(of_targets.values())):
-        values[metric] = sum(of_target[metric] for of_target in of_targets.values())
-        values[metric] /= len(of_targets)
-    for name, of_target in of_targets.items():
+        values[metric] = sum(scores[metric] for scores in of_targets.values()) / len(of_targets)
+    for name, scores in of_targets.items():
         for metric in OF_TARGET:
-            values[f"{name}_{metric}"] = of_target[metric]
+            values[f"{name}_{metric}"] = scores[metric]
     return values
 
 

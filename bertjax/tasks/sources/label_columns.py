@@ -7,35 +7,33 @@ a list of targets.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
+from bertjax.data.batches.batch import LabelKind
 from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.sources.advice import holds_dates
-from bertjax.tasks.sources.columns import IDS, TEXTS, Columns, TableKind, holds_texts, plain
+from bertjax.tasks.sources.columns import TEXTS, Columns, TableKind, holds_texts, plain
 from bertjax.tasks.sources.tables import Row, Table, read_number, shorten
-from bertjax.tasks.sources.unused import BINARY, OBEYED, SELECTING, is_harmless, written
+from bertjax.tasks.sources.unused import BINARY, SELECTING, is_harmless, written
 
 # Spellings of no and yes; a table has one of them.
 SPELLINGS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
-TRUTHS = {word: number for words in SPELLINGS for number, word in enumerate(words)}
-# Probabilities of a row may miss 1 by so much, because they are rounded.
+YES = frozenset(dict(SPELLINGS).values())
+# The sum of the probabilities of a row may differ from 1 by so much, because they are rounded.
 SUM_ERROR = 1e-3
-
-
-Form = Literal["one", "several", "distribution", "targets"]
 
 
 class LabelForm(NamedTuple):
     """How the labels of a table are written.
 
     Attributes:
-        kind: a class or a number per row; several classes; a probability of each class; or several
-            numbers, the targets of a regression.
+        kind: the kind of labels: "classes", "multi_label", "distribution", "targets" or, of all
+            others, such as one number, "".
         names: the classes or targets, if columns name them, or a list of numbers has them.
     """
 
-    kind: Form = "one"
+    kind: LabelKind | str = ""
     names: tuple[str, ...] = ()
 
 
@@ -45,26 +43,24 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
     There must be at least two, and nothing else may be the label: each other column that is not
     named holds texts or dates, or has a name that describes a row. () if that is not so.
     """
-    if kind.task != "classify" or table.is_text or named.label is not None or named.labels:
+    if kind.task != "classify" or named.label is not None or named.labels:
         return ()
-    taken = named.taken()
     found = []
     spellings = set()
+    taken = named.taken()
     for name in table.columns:
+        if name in taken:
+            continue
         key = plain(name)
-        if name in taken or key in IDS:
-            continue
         values = set(map(written, table.first_values(name))) - {""}
-        if not values or not BINARY.issuperset(values):
-            if not (key in TEXTS or is_harmless(name) or holds_texts(table, name)):
-                if not holds_dates(values):
-                    return ()
-            continue
-        is_meant = key in SELECTING or key in OBEYED or key in kind.labels or key in BINARY
-        if is_meant or is_harmless(name):
-            return ()
-        spellings |= {words for words in SPELLINGS if not values.isdisjoint(words)}
-        found.append(name)
+        if values and BINARY.issuperset(values):
+            if is_harmless(name) or key in (*kind.labels, *SELECTING, *BINARY):
+                return ()
+            spellings |= {words for words in SPELLINGS if not values.isdisjoint(words)}
+            found.append(name)
+        elif not (key in TEXTS or is_harmless(name) or holds_texts(table, name)):
+            if not holds_dates(values):
+                return ()
     return tuple(found) if len(found) > 1 and len(spellings) == 1 else ()
 
 
@@ -75,45 +71,49 @@ def form_of(
 
     Whether each row of one-hot columns has exactly one class, all its rows tell.
     """
-    if columns.labels and kind.label == "number":
-        return LabelForm("targets", columns.labels)
+    has_classes = kind.label == "class"
     if columns.labels:
+        if not has_classes:
+            return LabelForm("targets", columns.labels)
         return _form_of_columns(tables, columns.labels)
-    if kind.label == "class" and separator:
-        return LabelForm("several")
-    for table in tables[:1]:
-        if not table.is_typed or not table.first_rows or columns.label is None:
-            continue
-        values = table.first_values(columns.label)
-        is_list = isinstance(values[0], list)
-        if kind.label == "class" and any(isinstance(value, dict) for value in values):
-            return LabelForm("distribution")
-        if kind.label == "class" and is_list:
-            return LabelForm("several")
-        if kind.label == "number" and is_list:
-            names = (f"{columns.label}_{index}" for index in range(len(values[0])))
-            return LabelForm("targets", tuple(names))
+    values: list[Any] = []
+    if columns.label and tables and tables[0].is_typed:
+        values = tables[0].first_values(columns.label)
+    is_list = bool(values) and isinstance(values[0], list)
+    if has_classes and (separator or is_list):
+        return LabelForm("multi_label")
+    if has_classes:
+        return LabelForm("distribution" if any(map(_is_distribution, values)) else "classes")
+    if kind.label == "number" and is_list:
+        names = (f"{columns.label}_{index}" for index in range(len(values[0])))
+        return LabelForm("targets", tuple(names))
     return LabelForm()
 
 
+def _is_distribution(value: Any) -> bool:
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(read_number(str(share)) is not None for share in value.values() if share is not None)
+
+
 def _form_of_columns(tables: Sequence[Table], names: tuple[str, ...]) -> LabelForm:
-    rows = tables[0].first_rows if tables else []
-    divided = []  # the sums of rows that have a part of a class
-    for row in rows:
+    divided = []  # whether rows with a part of a class have the sum 1
+    for row in tables[0].first_rows if tables else ():
         numbers = [read_number(str(row.get(name))) or 0.0 for name in names]
-        if any(0 < number < 1 for number in numbers):
-            divided.append(sum(numbers))
-    right = sum(abs(total - 1) <= SUM_ERROR for total in divided)
-    if divided and 2 * right >= len(divided):
+        if any(number % 1 for number in numbers):
+            divided.append(_is_one(sum(numbers)))
+    if divided and 2 * sum(divided) >= len(divided):
         return LabelForm("distribution", names)
     for table in tables:
         for _, row in table.rows_and_errors():
-            if isinstance(row, ValueError):
-                continue
-            truths = [truth(row.get(name)) for name in names]
-            if None not in truths and sum(filter(None, truths)) != 1:
-                return LabelForm("several", names)
-    return LabelForm("one", names)
+            cells = [written(row.get(name)) for name in names] if isinstance(row, dict) else []
+            if cells and BINARY.issuperset(cells) and sum(cell in YES for cell in cells) != 1:
+                return LabelForm("multi_label", names)
+    return LabelForm("classes", names)
+
+
+def _is_one(total: float) -> bool:
+    return abs(total - 1) <= SUM_ERROR
 
 
 def form_in_words(form: LabelForm) -> str:
@@ -123,23 +123,18 @@ def form_in_words(form: LabelForm) -> str:
     if not form.names:
         return ""
     count = len(form.names)
-    if form.kind == "several":
-        return f"The {count} columns of labels are 0 or 1: an example may have several labels."
-    if form.kind == "one":
-        return f"Each row has 1 in one of the {count} columns of labels: it is the example's class."
-    return f"An example has {count} targets: {brief(', '.join(form.names), 200)}."
+    meanings = {
+        "multi_label": "are 0 or 1, and an example may have several labels",
+        "classes": "are 1 once in each row, which is the class of the example",
+        "targets": "are the targets of a regression, of which some may be missing",
+    }
+    return f"The {count} labels {brief(', '.join(form.names), 200)} {meanings[form.kind]}."
 
 
 def is_sequence(names: Sequence[str]) -> bool:
     """Returns whether the names of classes are at least three successive whole numbers."""
     numbers = sorted(int(name) for name in names if re.fullmatch("-?[0-9]{1,9}", name))
-    first = numbers[0] if numbers else 0
-    return len(names) > 2 and numbers == [*range(first, first + len(names))]
-
-
-def truth(value: Any) -> int | None:
-    """Converts a cell of one-hot columns to 0 or 1; None: it is neither, or missing."""
-    return TRUTHS.get(written(value))
+    return len(names) > 2 and numbers == [*range(numbers[0], numbers[0] + len(names))]
 
 
 def is_missing(value: Any) -> bool:
@@ -159,53 +154,41 @@ def label_of_columns(row: Row, form: LabelForm) -> Any:
     cells = {name: row.values.get(name) for name in form.names}
     if form.kind == "targets":
         return targets(row, cells)
-    for name, value in cells.items():
-        if is_missing(value):
-            raise row.error(
-                f"the column {brief(name, 60)!r} has no value: write 0 or 1, or remove the row."
-            )
     if form.kind == "distribution":
         return distribution(row, cells)
     chosen = []
     for name, value in cells.items():
-        number = truth(value)
-        if number is None:
+        cell = written(value)
+        if cell not in BINARY:
             raise row.error(
                 f"{shorten(value)} in the column {brief(name, 60)!r} is neither 0 nor 1 (false or "
-                "true, no or yes): correct it. Of counts, write each one's share of the row's sum, "
-                "which are probabilities; for amounts, use --task=regress."
+                "true, no or yes): correct it, divide counts by their sum, or use --task=regress "
+                "for amounts."
             )
-        if number:
+        if cell in YES:
             chosen.append(name)
-    if form.kind == "several":
+    if form.kind == "multi_label":
         return tuple(chosen)
     if len(chosen) != 1:
         raise row.error(
-            f"{len(chosen)} columns of labels are 1 ({brief(', '.join(chosen), 60) or 'none'}), "
-            "but each row of the training data has one class: correct the row."
+            f"{len(chosen)} labels are 1 ({brief(', '.join(chosen), 60)}), but each row of the "
+            "training data has one class: correct the row."
         )
     return chosen[0]
 
 
 def distribution(row: Row, probabilities: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the {class: probability} of a row; a class that is None there is left out.
+    """Returns the {class: probability} of a row.
 
     Raises:
-        ValueError: a probability is no number from 0 to 1, or their sum is not 1.
+        ValueError: a probability is no number or below 0, or their sum is not 1.
     """
-    numbers = {}
-    for name, value in probabilities.items():
-        if value is None:  # Parquet has each class in each row
-            continue
-        number = _number(row, name, value)
-        if number < 0:
-            raise row.error(f"the probability {number:g} of {brief(name, 60)!r} is below 0.")
-        numbers[row.name(name)] = number
+    numbers = {name: _number(row, name, value) for name, value in probabilities.items()}
     total = sum(numbers.values())
-    if abs(total - 1) > SUM_ERROR:
+    if not _is_one(total) or min(numbers.values()) < 0:
         raise row.error(
-            f"the probabilities of the classes have the sum {total:g}, not 1: divide each by "
-            "their sum. For several labels, of which each has 0 or 1, correct the other cells."
+            f"the probabilities {shorten(numbers)} have the sum {total:g}: they must be at least "
+            "0, with the sum 1; divide each by their sum."
         )
     return numbers
 
@@ -219,10 +202,8 @@ def targets(row: Row, cells: Mapping[str, Any]) -> dict[str, float | None]:
     numbers = {}
     for name, value in cells.items():
         numbers[name] = None if is_missing(value) else _number(row, name, value)
-    if all(number is None for number in numbers.values()):
-        raise row.error(
-            f"all targets ({brief(', '.join(cells), 60)}) are missing: add one, or remove the row."
-        )
+    if not {*numbers.values()} - {None}:
+        raise row.error(f"all targets ({brief(', '.join(cells), 60)}) are missing: remove the row.")
     return numbers
 
 
@@ -243,8 +224,5 @@ def listed_targets(row: Row, values: Any, names: Sequence[str]) -> dict[str, flo
 def _number(row: Row, name: str, value: Any) -> float:
     number = None if isinstance(value, bool | list | dict) else read_number(str(value))
     if number is None:
-        raise row.error(
-            f"{shorten(value)} in {brief(name, 60)!r} is not a number like 0.5, with a decimal "
-            "point: correct it."
-        )
+        raise row.error(f"{shorten(value)} in {brief(name, 60)!r} is not a number such as 0.5.")
     return number

@@ -86,7 +86,7 @@ class OwnDataset(Dataset):
     @property
     def multi_label(self) -> bool:
         """Whether an example may have several labels."""
-        return self.form.kind == "several"
+        return self.form.kind == "multi_label"
 
     @property
     def columns(self) -> Columns:
@@ -449,7 +449,7 @@ class _Reader:
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self.separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
-        several = self.form.kind == "several"
+        several = self.form.kind == "multi_label"
         if empty and (value is None or not several):
             if not self.labelled or column is None:
                 return None
@@ -467,7 +467,9 @@ class _Reader:
             return _number(row, value) if score is None else score
         row.refuse_written_list(value)
         if self.form.kind == "distribution":
-            return distribution(row, value if isinstance(value, dict) else {row.name(value): 1})
+            if not isinstance(value, dict):
+                return {row.name(value): 1.0}
+            return distribution(row, {k: v for k, v in value.items() if v is not None})
         if not several:
             return row.name(value)
         if isinstance(value, str) and self.separator:
