@@ -103,16 +103,12 @@ class SeveralLabelsOptions(PairOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        different = len({*self.label_columns})
-        if different == 1 or different < len(self.label_columns):
+        names = self.label_columns
+        are_two = len(names) > 1 and len({*names}) == len(names)
+        if names and (self.label_column is not None or not are_two):
             raise ValueError(
-                f"--label_columns {' '.join(self.label_columns)}: give at least two different "
-                "columns; a single one is given by --label_column."
-            )
-        if self.label_columns and self.label_column is not None:
-            raise ValueError(
-                f"--label_column {self.label_column} and --label_columns "
-                f"{' '.join(self.label_columns)}: leave one of them out."
+                f"--label_columns {' '.join(names)}: give at least two different columns, and no "
+                "--label_column, which names the only one."
             )
 
     @property

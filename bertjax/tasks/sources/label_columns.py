@@ -93,22 +93,21 @@ def form_of(
 def _is_distribution(value: Any) -> bool:
     if not isinstance(value, dict) or not value:
         return False
-    return all(read_number(str(share)) is not None for share in value.values() if share is not None)
+    return all(isinstance(share, int | float | None) for share in value.values())
 
 
 def _form_of_columns(tables: Sequence[Table], names: tuple[str, ...]) -> LabelForm:
-    divided = []  # whether rows with a part of a class have the sum 1
-    for row in tables[0].first_rows if tables else ():
-        numbers = [read_number(str(row.get(name))) or 0.0 for name in names]
-        if any(number % 1 for number in numbers):
-            divided.append(_is_one(sum(numbers)))
-    if divided and 2 * sum(divided) >= len(divided):
-        return LabelForm("distribution", names)
+    for row in tables[0].first_rows:
+        shares = [read_number(written(row.get(name))) or 0.0 for name in names]
+        if any(share % 1 for share in shares) and _is_one(sum(shares)):
+            return LabelForm("distribution", names)
     for table in tables:
         for _, row in table.rows_and_errors():
-            cells = [written(row.get(name)) for name in names] if isinstance(row, dict) else []
-            if cells and BINARY.issuperset(cells) and sum(cell in YES for cell in cells) != 1:
-                return LabelForm("multi_label", names)
+            if isinstance(row, dict):
+                cells = [written(row.get(name)) for name in names]
+                chosen = sum(cell in YES for cell in cells)
+                if chosen != 1 and BINARY.issuperset(cells):
+                    return LabelForm("multi_label", names)
     return LabelForm("classes", names)
 
 

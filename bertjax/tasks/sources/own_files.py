@@ -107,11 +107,9 @@ class OwnDataset(Dataset):
 
     def written_labels(self, split: str) -> Iterator[str]:
         """Yields the labels in the file of a split as they are written; "" where there is none."""
-        names = self.columns.labels or (self.columns.label or "",)
         for example in self.rows[split]:
-            for name in names:
-                value = example.row.get(name)
-                yield "" if value is None else str(value).strip()
+            value = example.row.get(self.columns.label or "")
+            yield "" if value is None else str(value).strip()
 
 
 def read_tables(
