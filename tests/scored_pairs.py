@@ -7,12 +7,20 @@ import numpy as np
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
+    DistributionTask,
     MultiLabelTask,
     RegressionTask,
+    TargetsTask,
 )
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.metrics import accuracy, accuracy_and_f1, matthews, pearson_spearman
+from bertjax.tasks.metrics import (
+    accuracy,
+    accuracy_and_f1,
+    matthews,
+    ordinal_metrics,
+    pearson_spearman,
+)
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.tagging import TagTask
@@ -47,6 +55,29 @@ def of_labels(rng, index):
 def of_numbers(rng, index):
     gold = float(rng.integers(6))
     return example(index, label=gold), {"score": gold + float(rng.integers(-2, 3))}
+
+
+def of_distributions(rng, index):
+    found, prediction = of_classes(rng, index)
+    shares = rng.multinomial(4, np.full(3, 1 / 3)) / 4  # ties are frequent
+    label = dict(zip(CLASSES, shares.tolist(), strict=True))
+    return example(index, text="x", label=label), prediction
+
+
+def of_stars(rng, index):
+    found, prediction = of_classes(rng, index)
+    stars = {name: str(number) for number, name in enumerate(CLASSES, 1)}
+    probabilities = {stars[name]: p for name, p in prediction["probabilities"].items()}
+    prediction = {"label": stars[prediction["label"]], "probabilities": probabilities}
+    return example(index, text="x", label=stars[str(found.label)]), prediction
+
+
+def of_targets(rng, index):
+    gold = {"x": float(rng.integers(6)), "y": rng.random()}
+    scores = {"x": gold["x"] + float(rng.integers(-2, 3)), "y": rng.random()}
+    if rng.random() < 0.3:
+        gold[str(rng.choice(["x", "y"]))] = None
+    return example(index, label=gold), {"scores": scores}
 
 
 def of_similarities(rng, index):
@@ -99,6 +130,12 @@ TASKS = {
     ),
     "matthews": (ClassificationTask(name="cola", labels=CLASSES, metric=matthews), of_classes),
     "labels": (MultiLabelTask(name="classify", labels=CLASSES), of_labels),
+    "distributions": (DistributionTask(name="classify", labels=CLASSES), of_distributions),
+    "stars": (
+        ClassificationTask(name="classify", labels=("1", "2", "3"), metric=ordinal_metrics),
+        of_stars,
+    ),
+    "targets": (TargetsTask(name="regress", labels=("x", "y")), of_targets),
     "numbers": (RegressionTask(name="regress"), of_numbers),
     "stsb": (RegressionTask(name="stsb", metric=pearson_spearman), of_numbers),
     "similarities": (SimilarityTask(name="embed"), of_similarities),

@@ -219,7 +219,7 @@ def _task_of(name: str, lines: Sequence[Line]) -> Task:
         kind = RerankTask
     labels = tuple(probabilities or predicted[0].get("scores", ()))
     if kind is ClassificationTask:
-        if isinstance(predicted[0].get(GOLD), dict):
+        if any(isinstance(line.get(GOLD), dict) for line in predicted):
             kind = DistributionTask
         fields.setdefault("metric", metric_of(labels))
     return kind(**fields, labels=labels)

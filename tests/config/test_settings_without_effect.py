@@ -29,6 +29,7 @@ OWNERS = {
     **dict.fromkeys(("ignore_columns", "group_column", "time_column", "drop_leaks"), OWN),
     **dict.fromkeys(("text_column", "label_column", "id_column"), TABLES),
     "pair_column": TABLES - {"tag"},
+    "label_columns": {"classify", "regress"},
     "choice_columns": {"choice"},
     **dict.fromkeys(("negative_columns", "score_columns"), RETRIEVAL),
     **dict.fromkeys(("label_separator", "keep_labels", "tune_thresholds"), {"classify"}),

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.metrics import cohen_kappa_score, mean_absolute_error
 
 from bertjax.tasks.metrics import (
     accuracy,
@@ -17,10 +18,12 @@ from bertjax.tasks.metrics import (
     mrr,
     multi_label,
     ndcg,
+    ordinal_metrics,
     pearson_spearman,
     ranked_gains,
     recall,
     regression_metrics,
+    targets_metrics,
     word_accuracy,
 )
 
@@ -215,3 +218,30 @@ def test_rankings_are_scored_as_trec_eval_scores_them():
             ],
             abs=1e-12,
         )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_of_ordinal_classes_are_those_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    golds = rng.integers(-1, 4, 30)
+    predictions = np.clip(golds + rng.integers(-2, 3, 30), -1, 5) if seed else np.full(30, 2)
+    values = ordinal_metrics([*map(str, golds)], [*map(str, predictions)])
+    levels = range(-1, 6)
+    kappa = cohen_kappa_score(golds, predictions, labels=levels, weights="quadratic")
+    assert values["quadratic_kappa"] == pytest.approx(kappa)
+    assert values["mae"] == mean_absolute_error(golds, predictions)
+    assert values["accuracy"] == np.mean(golds == predictions)
+    assert ordinal_metrics(["2"], ["2"])["quadratic_kappa"] == 0  # undefined
+
+
+def test_scores_of_targets_are_those_of_each_and_their_means():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 2, 20))
+    golds = [{"a": a, "b": None if i < 5 else b} for i, (a, b) in enumerate(x.T.tolist())]
+    answers = [{"a": a, "b": b} for a, b in y.T.tolist()]
+    values = targets_metrics(golds, answers)
+    of_a, of_b = regression_metrics(x[0], y[0]), regression_metrics(x[1, 5:], y[1, 5:])
+    for name in of_a:
+        assert values[name] == pytest.approx((of_a[name] + of_b[name]) / 2)
+    assert values["a_pearson_spearman"] == of_a["pearson_spearman"]
+    assert values["b_pearson"] == of_b["pearson"] and values["b_mae"] == of_b["mae"]

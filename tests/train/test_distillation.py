@@ -120,7 +120,9 @@ OBJECTIVES = {
 SHAPES = {
     "classes": ((2, 3, 4), (2, 3)),
     "multi_label": ((2, 3, 4), (2, 3)),
+    "distribution": ((2, 3, 4), (2, 3)),
     "regression": ((2, 3, 1), (2, 3)),
+    "targets": ((2, 3, 4), (2, 3)),
     "tokens": ((2, 6, 4), (2, 6)),
     "choice": ((2, 6), (2, 3)),
     "span": ((2, 6), (2, 3)),
@@ -139,6 +141,10 @@ def task_outputs(kind, rng):
     labels = rng.integers(0, 2, of_labels).astype(np.int32)
     if kind == "multi_label":
         labels = rng.integers(0, 2, of_logits).astype(np.float32)
+    elif kind == "distribution":
+        labels = rng.dirichlet(np.ones(4), (2, 3)).astype(np.float32)
+    elif kind == "targets":
+        labels = np.where(rng.random(of_logits) < 0.3, np.nan, 1.0).astype(np.float32)
     elif kind == "regression":
         labels = rng.normal(size=of_labels).astype(np.float32)
     elif kind == "span":
@@ -165,8 +171,8 @@ def soft_losses_of_torch(torch, kind, student, teacher, temperature):
                 found[:, slot] += kl(student[key][:, tokens], teacher[key][:, tokens]) / 2
         return found
     x, y = student["logits"], teacher["logits"]
-    if kind == "regression":
-        return f.mse_loss(x, y, reduction="none")[..., 0]
+    if kind in ("regression", "targets"):
+        return f.mse_loss(x, y, reduction="none").mean(-1)
     if kind == "multi_label":  # yes and no are two classes, whose logits differ by the one
         zeros = torch.zeros_like(x)
         return kl(torch.stack([x, zeros], -1), torch.stack([y, zeros], -1)).mean(-1)

@@ -15,7 +15,9 @@ LENGTHS = [5, 9, 14, 4, 7, 11]
 HEAD = {
     "classes": "sequence_classification",
     "multi_label": "sequence_classification",
+    "distribution": "sequence_classification",
     "regression": "sequence_classification",
+    "targets": "sequence_classification",
     "tokens": "token_classification",
     "span": "question_answering",
     "choice": "multiple_choice",
@@ -33,6 +35,8 @@ def features_of(kind, vocab_size):
             "choice": rng.integers(0, 2, 1),
             "regression": rng.normal(size=1).astype(np.float32),
             "multi_label": rng.integers(0, 2, 3).astype(np.float32),
+            "distribution": rng.dirichlet(np.ones(3)).astype(np.float32),
+            "targets": np.where(rng.random(3) < 0.4, np.nan, rng.normal(size=3)).astype(np.float32),
             "tokens": rng.integers(-1, 3, length),
             "span": np.sort(rng.integers(1, length, 2)),
         }[kind]
@@ -56,14 +60,14 @@ def heads(one_layer_config, random_params):
     return of
 
 
+PACKED_AS_CLASSES = ("multi_label", "distribution", "regression")
 REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(
     "kind",
     [  # Other labels of a sequence are packed as classes are.
-        pytest.param(kind, marks=REPEATED if kind in ("multi_label", "regression") else ())
-        for kind in HEAD
+        pytest.param(kind, marks=REPEATED if kind in PACKED_AS_CLASSES else ()) for kind in HEAD
     ],
 )
 def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, heads, tiny_config):
@@ -166,6 +170,8 @@ def test_losses_are_those_of_transformers(kind, heads, tiny_config):
             "classes": lambda: f.cross_entropy(logits, golds[:, 0].long()),
             "regression": lambda: f.mse_loss(logits[:, 0], golds[:, 0]),
             "multi_label": lambda: f.binary_cross_entropy_with_logits(logits, golds),
+            "distribution": lambda: f.cross_entropy(logits, golds),
+            "targets": lambda: torch.nanmean((logits - golds) ** 2),
         }[kind]()
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
 

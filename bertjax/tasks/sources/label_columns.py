@@ -13,7 +13,7 @@ from bertjax.base.files import brief
 from bertjax.data.batches.batch import LabelKind
 from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.sources.advice import holds_dates
-from bertjax.tasks.sources.columns import TEXTS, Columns, TableKind, holds_texts, plain
+from bertjax.tasks.sources.columns import Columns, TableKind, holds_texts, plain
 from bertjax.tasks.sources.tables import Row, Table, read_number, shorten
 from bertjax.tasks.sources.unused import BINARY, SELECTING, is_harmless, written
 
@@ -48,6 +48,7 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
     found = []
     spellings = set()
     taken = named.taken()
+    texts = {*kind.texts}.union(*kind.pairs)
     for name in table.columns:
         if name in taken:
             continue
@@ -58,7 +59,7 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
                 return ()
             spellings |= {words for words in SPELLINGS if not values.isdisjoint(words)}
             found.append(name)
-        elif not (key in TEXTS or is_harmless(name) or holds_texts(table, name)):
+        elif not (key in texts or is_harmless(name) or holds_texts(table, name)):
             if not holds_dates(values):
                 return ()
     return tuple(found) if len(found) > 1 and len(spellings) == 1 else ()
@@ -133,7 +134,8 @@ def form_in_words(form: LabelForm) -> str:
 def is_sequence(names: Sequence[str]) -> bool:
     """Returns whether the names of classes are at least three successive whole numbers."""
     numbers = sorted(int(name) for name in names if re.fullmatch("-?[0-9]{1,9}", name))
-    return len(names) > 2 and numbers == [*range(numbers[0], numbers[0] + len(names))]
+    is_numbered = len(names) == len(numbers) > 2
+    return is_numbered and numbers == [*range(numbers[0], numbers[0] + len(names))]
 
 
 def is_missing(value: Any) -> bool:

@@ -176,6 +176,7 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.jsonl", '{"text": 3, "label": "x"}', "row 1: 'text' should be a text, but is 3"),
         ("a.jsonl", '{"text": "a", "label": NaN}', "row 1: the label NaN is not the name"),
         ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is not the name of a class"),
+        ("a.jsonl", '{"text": "a", "label": {"b": "c"}}', "row 1: the label .* name of a class"),
         ("a.jsonl", '{"text": "\\ud83d", "label": 1}', r"row 1 is not UTF-8: \\ud83d"),
         ("a.jsonl", '\n{"text": "a",\n', "row 2 is not JSON"),
         ("a.json", '["a"]', "row 1 holds a JSON str, not an object"),

@@ -100,7 +100,7 @@ def test_a_value_after_many_rows_stops_a_task(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("values", [[1, 0], [True, False], [0.0, 1.0], ["true", "false"]])
 @pytest.mark.parametrize("pair", [False, True])
-def test_labels_with_a_column_each_stop_a_task(suffix, values, pair, tmp_path):
+def test_labels_with_a_column_each_are_guessed_unless_one_is_named(suffix, values, pair, tmp_path):
     text = {"sentence1": TEXTS, "sentence2": TEXTS[::-1]} if pair else {"comment_text": TEXTS}
     columns = {"toxic": values, "threat": values[::-1], "insult": [*values, values[0]]}
     frame = pandas.DataFrame(
@@ -113,9 +113,10 @@ def test_labels_with_a_column_each_stop_a_task(suffix, values, pair, tmp_path):
         frame.to_parquet(path)
     else:
         frame.to_json(path, orient="records", lines=True)
-    message = r"'toxic' \(.*, 'threat' \(.* each may be one of several labels.*lists.*labels"
-    with pytest.raises(ValueError, match=message):
-        read(path, "classify")
+    labels = [set(example.label) for example in read(path, "classify")]
+    assert labels[:3] == [
+        {name for name, x in columns.items() if x[i % len(x)] in (1, "true")} for i in range(3)
+    ]
     assert len(read(path, "classify", label="insult")) == 10
     assert len(read(path, "classify", ignored=("toxic", "threat"))) == 10
 
@@ -128,7 +129,9 @@ def test_labels_with_a_column_each_stop_a_task(suffix, values, pair, tmp_path):
         ("classify", {"label": ["low", "high"], "gold_label": ["a", "b"]}, "gold_label"),
         ("regress", {"cohesion": [1.5, 2], "syntax": [2.5, 3]}, "syntax"),
         ("regress", {"score": [1.5, 2], "rating": [2.5, 3]}, "rating"),
-        ("classify", {"is_spam": ["yes", "no"], "is_ham": ["no", "yes"]}, "is_spam"),
+        ("classify", {"is_spam": ["yes", "no"], "label": ["no", "yes"]}, "label"),
+        ("classify", {"price": ["0", "1"], "place": ["1", "0"], "food": ["1", "0"]}, "food"),
+        ("classify", {"joy": ["0", "1"], "fear": ["1", "0"], "unclear": ["True", "False"]}, "joy"),
     ],
 )
 def test_a_second_column_that_may_be_the_label_stops_a_task(kind, columns, named, tmp_path):
