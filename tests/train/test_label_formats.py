@@ -15,7 +15,7 @@ from bertjax.weights import load_model
 from tests.conftest import write_csv
 from tests.lines import json_lines
 
-NAMES = ["valence", "arousal", "no arousal"]
+NAMES = ["valence", "arousal", "calm mood"]
 
 
 def numbers_of(sentence, index):
@@ -91,7 +91,7 @@ def test_a_model_of_each_kind_of_labels_is_saved_predicts_and_is_scored(kind, ru
     config = json.loads((workdir / "model" / "config.json").read_text())
     assert [*config["id2label"].values()] == NAMES
     again = bertjax.evaluate(workdir / "model", data=dev)
-    assert {f"dev/{name}": value for name, value in again.items()} == pytest.approx(scores)
+    assert {f"dev/{name}": value for name, value in again.items()} == pytest.approx(scores, rel=1e-4)
     assert f"dev/{KINDS[kind]}" in scores
     output = tmp_path / "p.csv"
     assert predict.main(["--model", str(workdir), "--input", dev, "--output", str(output)]) == 0
@@ -152,7 +152,7 @@ def test_folds_and_groups_work_with_each_kind_of_labels(kind, run, sentences, tm
     finetune.run(folds)
     lines = json_lines(tmp_path / "w" / "predictions" / "out_of_fold.jsonl")
     assert len(lines) == 48 and all("gold" in line for line in lines)
-    assert (tmp_path / "w" / "label_errors.csv").is_file()
+    assert (tmp_path / "w" / "label_errors.csv").is_file() == (kind != "targets")
     scores = json.loads((tmp_path / "w" / "cross_validation.json").read_text())["metrics"]
     assert KINDS[kind] in scores
 
