@@ -91,7 +91,8 @@ def test_a_model_of_each_kind_of_labels_is_saved_predicts_and_is_scored(kind, ru
     config = json.loads((workdir / "model" / "config.json").read_text())
     assert [*config["id2label"].values()] == NAMES
     again = bertjax.evaluate(workdir / "model", data=dev)
-    assert {f"dev/{name}": value for name, value in again.items()} == pytest.approx(scores, rel=1e-4)
+    of_dev = {f"dev/{name}": value for name, value in again.items()}
+    assert of_dev == pytest.approx(scores, rel=1e-4)
     assert f"dev/{KINDS[kind]}" in scores
     output = tmp_path / "p.csv"
     assert predict.main(["--model", str(workdir), "--input", dev, "--output", str(output)]) == 0
