@@ -24,6 +24,7 @@ from bertjax.tasks.dataset import BadRows, text_digest
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.registry import table_kind
 from bertjax.tasks.reranking import ranking_task
+from bertjax.tasks.sources.annotations import annotation_table
 from bertjax.tasks.sources.columns import Columns, candidates
 from bertjax.tasks.sources.conll import has_columns
 from bertjax.tasks.sources.data_files import (
@@ -199,12 +200,15 @@ def from_file(
         return dataclasses.replace(task, source=questions), read, questions.note
     description = description or {}
     first = data_files(path, tags=isinstance(task, TagTask))[0]
-    conll = isinstance(task, TagTask) and (
-        suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
+    export = annotation_table(first, table_kind(task), columns.label)
+    conll = (
+        export is None
+        and isinstance(task, TagTask)
+        and (suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels))
     )
     ranks_by = ""
     if not conll:
-        table = Table(first)
+        table = export or Table(first)
         if not isinstance(task, ChoiceTask) and (columns.choices or candidates(table, columns)):
             task, ranks_by = ranking_task(task, str(path))
         columns = _as_trained(columns, description.get("columns") or {}, table.columns)

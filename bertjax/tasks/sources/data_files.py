@@ -130,7 +130,7 @@ def unread_files(path: Path, read: Sequence[Path]) -> str:
         return ""
     if splits := read_json_or_empty(path.parent / DATASET_SPLITS).get("splits"):
         return f"{path} is read, one of the splits {', '.join(splits)}."
-    known = {DATASET_STATE, DATASET_INFO, *(file.name for file in read)}
+    known = {DATASET_STATE, DATASET_INFO, *(file.relative_to(path).parts[0] for file in read)}
     others = []
     for other in _visible(path):
         if other.name not in known:

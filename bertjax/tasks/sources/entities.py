@@ -1,20 +1,19 @@
 """Rows of tagging: a list of words and their tags, or a running text and its entities.
 
 An entity is {"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], such that text[start:end] is
-the entity. Texts without a list of entities can be given to a model for prediction, but not for
-training or evaluation.
+the entity, or as Label Studio and doccano write it. Texts without a list of entities can be given
+to a model for prediction, but not for training or evaluation.
 """
 
 import bisect
 import contextlib
-import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.base.files import brief
-from bertjax.tasks.dataset import Example
+from bertjax.tasks.dataset import ChangeCounts, Example
 from bertjax.tasks.sources.data_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tables import Row, shorten
 from bertjax.tasks.tags import NO_TAG, PLACEHOLDERS, Word, split_words
@@ -32,11 +31,18 @@ class Span(NamedTuple):
 
 
 def tagged_example(
-    id: str, row: Row, text_column: str, label_column: str | None, *, labelled: bool
+    id: str,
+    row: Row,
+    text_column: str,
+    label_column: str | None,
+    *,
+    labelled: bool,
+    overlaps: ChangeCounts | None = None,
 ) -> Example:
     """Converts a row with a list of words or a running text, and its tags or entities.
 
-    If `labelled`, it must have tags or entities. Tags stay as they are written.
+    If `labelled`, it must have tags or entities. Tags stay as they are written. With `overlaps`,
+    the longest of entities that overlap is kept, and the others are counted there.
 
     Raises:
         ValueError: the row is bad; the message names it.
@@ -50,7 +56,7 @@ def tagged_example(
                 f"{row.where} has no list of entities in {brief(label_column, 60)!r}: write [] for "
                 "a text without entities."
             )
-        return _text_example(id, row, text, label)
+        return _text_example(id, row, text, label, overlaps)
     words = row.listed(text_column)
     if label is None and labelled:
         raise ValueError(
@@ -92,7 +98,9 @@ def _json_list(value: Any) -> Any:
     return value
 
 
-def _text_example(id: str, row: Row, text: str, label: Any) -> Example:
+def _text_example(
+    id: str, row: Row, text: str, label: Any, overlaps: ChangeCounts | None
+) -> Example:
     """Converts a running text to its words and, if there is a label, their IOB2 tags.
 
     The words depend on the text alone, so that labels do not help a prediction: an entity that
@@ -108,7 +116,7 @@ def _text_example(id: str, row: Row, text: str, label: Any) -> Example:
     tags = None
     cut = ()
     if label is not None:
-        tags, cut = _tags(row, words, _spans(row, text, label))
+        tags, cut = _tags(row, words, _spans(row, text, label, overlaps))
     return Example(
         id=id,
         where=row.where,
@@ -120,17 +128,67 @@ def _text_example(id: str, row: Row, text: str, label: Any) -> Example:
     )
 
 
-def _spans(row: Row, text: str, label: Any) -> list[Span]:
+def _spans(row: Row, text: str, label: Any, overlaps: ChangeCounts | None) -> list[Span]:
     """Reads the list of entities of a row, sorted by position."""
-    entities = label if isinstance(label, list) else [label]
-    spans = sorted(_span(row, text, entity) for entity in entities)
-    for before, span in itertools.pairwise(spans):
-        if span.start < before.end:
-            raise row.error(
-                f"the entities {shorten(text[before.start : before.end])} and "
-                f"{shorten(text[span.start : span.end])} overlap: keep one of them."
-            )
-    return spans
+    spans = set()
+    for entity in label if isinstance(label, list) else [label]:
+        for of_label in _plain(row, text, entity):
+            spans.add(_span(row, text, of_label))
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.start - span.end, span)):
+        place = bisect.bisect(kept, span)
+        for other in kept[max(place - 1, 0) : place + 1]:
+            if span.start < other.end and other.start < span.end:
+                if overlaps is None:
+                    first, second = sorted([span, other])
+                    raise row.error(
+                        f"the entities {shorten(text[first.start : first.end])} and "
+                        f"{shorten(text[second.start : second.end])} overlap ({first.kind}, "
+                        f"{second.kind}): keep one of them."
+                    )
+                overlaps.add("entities that overlap a longer one, left out", row.where)
+                break
+        else:
+            kept.insert(place, span)
+    return kept
+
+
+def _plain(row: Row, text: str, entity: Any) -> Iterator[Any]:
+    """Yields an entity as tables have it, also if Label Studio or doccano wrote it.
+
+    Label Studio counts characters since 2021 (pull request 308 of its frontend), and counted UTF-16
+    units before: the text that it repeats tells. doccano counts UTF-16 units since its editor of
+    2021 (issue 2290), which writes comments or start_offset, and counted characters before.
+    """
+    said = None
+    match entity:
+        case {"start": int(start), "end": int(end), "labels": [_, *_] as kinds}:
+            said = entity.get("text")
+            is_utf16 = isinstance(said, str) and not covers(text[start:end], said)
+        case {"start_offset": int(start), "end_offset": int(end), "label": kind}:
+            kinds, is_utf16 = [kind], True
+        case [int(start), int(end), kind] if "Comments" in row.values:
+            kinds, is_utf16 = [kind], True
+        case _:
+            yield entity
+            return
+    if is_utf16:
+        start, end = (_from_utf16(text, place) for place in (start, end))
+    for kind in kinds:
+        label = "_".join(str(kind).split())  # a tag is one word in CoNLL's columns
+        yield {"start": start, "end": end, "label": label, "text": said}
+
+
+def _from_utf16(text: str, place: int) -> int:
+    """Converts a position from UTF-16 units to characters; one after the end remains after it."""
+    units = text.encode("utf-16-le")
+    before = units[: 2 * place].decode("utf-16-le", "ignore")
+    return len(before) if 2 * place <= len(units) else place
+
+
+def covers(inside: str, said: str | None) -> bool:
+    """Returns whether a part of a text is what a tool says it is, but for spaces and line ends."""
+    return said is None or said.replace("\\n", " ").split() == inside.split()
 
 
 def _span(row: Row, text: str, entity: Any) -> Span:
@@ -151,7 +209,7 @@ def _span(row: Row, text: str, entity: Any) -> Span:
         )
     inside = text[start:end]
     said = entity.get("text") if isinstance(entity, dict) else None
-    if isinstance(said, str) and said.strip() != inside.strip():
+    if isinstance(said, str) and not covers(inside, said):
         raise row.error(
             f"the entity {shorten(said)} has start {start} and end {end}, but there "
             f"the text is {shorten(inside)}. {_count_characters(text)}"

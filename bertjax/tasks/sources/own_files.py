@@ -27,6 +27,13 @@ from bertjax.tasks.dataset import (
 )
 from bertjax.tasks.definition import TableOptions, files_of
 from bertjax.tasks.sources.advice import escape_note, holds_dates
+from bertjax.tasks.sources.annotations import (
+    ENTITIES,
+    AnnotationTable,
+    annotation_files,
+    annotation_table,
+    brat_file,
+)
 from bertjax.tasks.sources.columns import (
     Columns,
     TableKind,
@@ -166,11 +173,16 @@ def read_tables(
         parts[split] = data_files(path, tags=kind.label == "tags")
         tables[split] = []
         for part in parts[split]:
-            if not can_be_conll or suffix_of(part) in NAMED_COLUMNS:
-                tables[split].append(Table(part))
+            table: Table | None = annotation_table(part, kind, named.label)
+            if table is None and (not can_be_conll or suffix_of(part) in NAMED_COLUMNS):
+                table = Table(part)
+            if table is not None:
+                tables[split].append(table)
     columns_of = _find_columns(kind, tables, named, notes, single_texts=single_texts)
     notes.append(next(filter(None, map(escape_note, itertools.chain(*tables.values()))), ""))
-    notes += [unread_files(path, parts[split]) for split, path in files.items()]
+    for split, path in files.items():
+        texts = [part.with_suffix(".txt") for part in parts[split] if brat_file(part)]
+        notes.append(unread_files(path, [*parts[split], *texts]))
     first = next(iter(files))
     if form is None:
         form = form_of(kind, tables[first], columns_of[first], label_separator)
@@ -190,7 +202,7 @@ def read_tables(
             named=named,
             separator=label_separator,
             form=form,
-            reports=bad_rows == "report",
+            bad_rows=bad_rows,
             single_texts=single_texts and split == "train",
             counts=counts,
         ).examples()
@@ -239,11 +251,14 @@ def data_files(path: Path, *, tags: bool = False) -> list[Path]:
     """Returns [`path`] or, if it is a folder, its files that hold examples.
 
     In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet and similar or, if there are no
-    such files, .txt and, if `tags`, .conll, .iob and similar.
+    such files, .txt and, if `tags`, .conll, .iob and similar. If `tags`, a folder that has files of
+    brat or WebAnno TSV, also in folders within it, has these alone.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
     """
+    if tags and path.is_dir() and (exports := annotation_files(path)):
+        return exports
     tables = (*NAMED_COLUMNS, *TSV_SUFFIXES)
     others = (*TEXT_SUFFIXES, *CONLL_SUFFIXES) if tags else TEXT_SUFFIXES
     files = files_in(path, (*tables, *others))
@@ -271,6 +286,8 @@ def _find_columns(
                 check_columns(table, [name for name in columns.named() if name not in optional])
                 continue
             own, labelled = _named_in(kind, split, tables, named), split != "test"
+            if isinstance(table, AnnotationTable) and ENTITIES in table.columns:
+                own = dataclasses.replace(own, label=ENTITIES)
             if single_texts and split == "train":
                 columns, note = _find_text(table, own)
             else:
@@ -331,9 +348,13 @@ class _Reader:
     named: Columns
     separator: str | None
     form: LabelForm
-    reports: bool
+    bad_rows: BadRows
     single_texts: bool
     counts: ChangeCounts
+
+    @property
+    def reports(self) -> bool:
+        return self.bad_rows == "report"
 
     @property
     def labelled(self) -> bool:
@@ -348,6 +369,8 @@ class _Reader:
         kind = None if self.single_texts else self.kind
         unused = UnusedColumns(self.path, kind, self.columns, self.named)
         index = -1
+        texts = 0
+        tags: Counter[str] = Counter()
         for table in self.tables:
             for number, values in table.rows_and_errors():
                 index += 1
@@ -366,11 +389,31 @@ class _Reader:
                     row = self._without_label(row)
                 id = index if self.columns.id is None else values.get(self.columns.id, index)
                 try:
-                    yield self._example(str(id), row)
+                    example = self._example(str(id), row)
                 except ValueError as error:
-                    yield self._bad_example(str(id), row, str(error))
+                    example = self._bad_example(str(id), row, str(error))
+                if self.kind.label == "tags" and example.label is not None:
+                    texts += 1
+                    tags.update(example.label)  # pyright: ignore
+                yield example
         if self.labelled:
             unused.check()
+        self._tell_export(texts, tags)
+
+    def _tell_export(self, texts: int, tags: Counter[str]) -> None:
+        """Counts what was read of an export of an annotation tool, and what is in it besides."""
+        tool = ""
+        for table in self.tables:
+            if isinstance(table, AnnotationTable):
+                tool = table.tool
+                for name, count in (+table.not_read).items():
+                    self.counts[f"{name} of {tool}, not read"] += count
+        if tool and tags:
+            kinds = {tag[2:]: count for tag, count in tags.items() if tag.startswith("B-")}
+            self.counts[
+                f"texts of {tool}, with {sum(kinds.values()):,} entities of {len(kinds):,} labels "
+                f"({brief(', '.join(sorted(kinds)), 80)})"
+            ] = texts
 
     def _without_label(self, row: Row) -> Row:
         names = self.columns.labels or (self.columns.label or "",)
@@ -393,7 +436,14 @@ class _Reader:
         columns = self.columns
         assert columns.text is not None
         if self.kind.label == "tags":
-            example = tagged_example(id, row, columns.text, columns.label, labelled=self.labelled)
+            example = tagged_example(
+                id,
+                row,
+                columns.text,
+                columns.label,
+                labelled=self.labelled,
+                overlaps=self.counts if self.bad_rows == "skip" else None,
+            )
             if example.cut:
                 self._count_cut(example, row)
             return dataclasses.replace(example, row=row.values)

@@ -1,0 +1,330 @@
+"""Exports of annotation tools as tables: Label Studio, Prodigy, doccano, brat and WebAnno TSV.
+
+An export is recognised by its own fields. Its entities are in the column `entities`, as the tool
+writes them, which the module `entities` reads.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.base.files import MALFORMED, brief
+from bertjax.tasks.sources.columns import TableKind
+from bertjax.tasks.sources.data_files import (
+    JSON_SUFFIXES,
+    check_exists,
+    open_text,
+    read_lines,
+    row_name,
+    suffix_of,
+)
+from bertjax.tasks.sources.entities import covers
+from bertjax.tasks.sources.tables import Table
+from bertjax.tasks.sources.typed_rows import Rows
+
+ENTITIES = "entities"
+_LABEL_STUDIO = "Label Studio"
+_JSON_MIN = "Label Studio (JSON-MIN)"
+_NAMED_ENTITIES = "NamedEntity.value"
+_Values = Mapping[str, Any]
+_OTHERS = "other annotations of the same text"
+# As Label Studio marks a text whose labels are not to be learnt.
+_SKIPPED = "was_cancelled"
+
+
+class AnnotationTable(Table):
+    """The export of an annotation tool, which is read whole.
+
+    Attributes:
+        tool: the name of the tool.
+        numbered: (row number, {column: value} or why the row cannot be read).
+        not_read: how many of what else is in the export, by its name.
+    """
+
+    is_parquet = is_text = is_tsv = False
+    is_typed = True
+
+    def __init__(self, path: Path, tool: str):
+        self.path = path
+        self.tool = tool
+        self.numbered: list[tuple[int, Any]] = []
+        self.not_read: Counter[str] = Counter()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        names = dict.fromkeys(itertools.chain.from_iterable(self.first_rows))
+        return tuple(names) or ("id", "text", ENTITIES)
+
+    def rows_and_errors(self) -> Rows:
+        return iter(self.numbered)
+
+    def add(self, number: int, read: Callable[..., Any], *arguments: Any) -> None:
+        """Adds the row that a function returns, or a ValueError if something is malformed."""
+        try:
+            row = read(*arguments)
+        except MALFORMED as error:
+            where = row_name(self.path, number)
+            problem = f"{where} is not as {self.tool} writes it: {brief(error)}. Correct it."
+            row = ValueError(problem)
+        self.numbered.append((number, row))
+
+
+def annotation_table(path: Path, kind: TableKind, label: str | None) -> AnnotationTable | None:
+    """Opens a file if it is the export of an annotation tool, else returns None.
+
+    Of Label Studio's, classes are read as well as entities. `label` is the group of labels that the
+    user names.
+
+    Raises:
+        FileNotFoundError: the text that a file of brat annotates does not exist.
+        ValueError: there are several groups of labels, and none is named.
+    """
+    named = None if label == ENTITIES else label  # as a model knows it that was trained on one
+    if kind.label == "tags" and (annotations := brat_file(path)):
+        return _brat(annotations)
+    if kind.label == "tags" and is_webanno(path):
+        return _webanno(path, named)
+    if kind.label in ("tags", "class") and suffix_of(path) in JSON_SUFFIXES:
+        return _json_export(Table(path), kind, named)
+    return None
+
+
+def _group(path: Path, groups: Sequence[str], named: str | None) -> str:
+    """Returns the one of the groups of labels that the user names, or the only one."""
+    if named in groups:
+        return str(named)
+    if named or len(groups) != 1:
+        raise ValueError(
+            f"{path} has the groups of labels {brief(', '.join(groups))}: name one of them with "
+            "--label_column."
+        )
+    return groups[0]
+
+
+# JSON: Label Studio, Prodigy and doccano
+
+
+def _tool_of(row: _Values) -> str:
+    match row:
+        case {"data": dict(), "annotations": list()} | {"data": dict(), "completions": list()}:
+            return _LABEL_STUDIO  # completions before version 1.0
+        case {"annotator": _, "annotation_id": _, "id": _}:
+            return _JSON_MIN
+        case {"text": str(), "spans": _, "answer": _} | {"text": str(), "_task_hash": _}:
+            return "Prodigy"  # which counts characters, as spaCy does
+        case {"id": _, "Comments": list()} | {"entities": [{"start_offset": _}, *_]}:
+            return "doccano"
+    return ""
+
+
+def _groups(row: _Values) -> set[str]:
+    """Returns the columns of a row that hold entities."""
+    found = set()
+    for name, value in row.items():
+        match value:
+            case [{"start": _, "end": _}, *_] | [{"start_offset": _}, *_] | [[int(), int(), _], *_]:
+                found.add(name)
+    return found - {"tokens"}  # of Prodigy, with their positions
+
+
+def _json_export(table: Table, kind: TableKind, named: str | None) -> AnnotationTable | None:
+    tools = {_tool_of(row) for row in table.first_rows}
+    tool = max(tools, default="")
+    if not tool or ("" in tools and tool != "doccano"):  # whose comments are new
+        return None
+    if kind.label == "class" and tool not in (_LABEL_STUDIO, _JSON_MIN):
+        return None
+    export = AnnotationTable(table.path, tool)
+    for number, row in table.rows_and_errors():
+        if isinstance(row, dict) and tool == _LABEL_STUDIO:
+            export.add(number, _of_task, row, export.not_read)
+        else:
+            export.numbered.append((number, row))
+    if tool == _JSON_MIN:
+        export.numbered = _newest(export)
+    rows = [row for _, row in export.numbered if isinstance(row, dict)]
+    groups = sorted(set().union(*map(_groups, rows)))
+    if kind.label == "class" or not groups:
+        return export
+    if named in {*table.columns}.difference(groups):
+        return None  # the user names another column
+    group = _group(table.path, groups, named)
+    for row in rows:
+        row.pop("tokens", None)  # of Prodigy, which are no words
+        row[ENTITIES] = row.pop(group, None if row.get(_SKIPPED) else [])
+    return export
+
+
+def _newest(export: AnnotationTable) -> list[tuple[int, Any]]:
+    """Returns the rows of JSON-MIN without those of which another annotates the same text."""
+    newest: dict[Any, tuple[int, Any]] = {}
+    for number, row in export.numbered:
+        key: Any = number
+        if isinstance(row, dict):
+            key = str(row["id"])
+            row[_SKIPPED] = row["annotation_id"] is None
+        if key in newest:
+            export.not_read[_OTHERS] += 1
+            row = max(newest[key][1], row, key=_age)
+        newest[key] = number, row
+    return [*newest.values()]
+
+
+def _age(annotation: _Values) -> tuple[bool, str]:
+    time = annotation.get("updated_at") or annotation.get("created_at")
+    return bool(annotation.get("ground_truth")), str(time)
+
+
+def _of_task(task: _Values, not_read: Counter[str]) -> dict[str, Any]:
+    """Returns the data of a task of Label Studio, with its labels as columns.
+
+    They are those of the ground truth or else of the newest annotation that was completed.
+    """
+    done = []
+    for annotation in task.get("annotations", task.get("completions")):
+        if not annotation.get(_SKIPPED, annotation.get("skipped")):
+            done.append(annotation)
+    not_read[_OTHERS] += len(done[1:])
+    row: dict[str, Any] = {_SKIPPED: not done}
+    for result in max(done, key=_age, default={"result": ()})["result"]:
+        match result:
+            case {"type": "labels", "from_name": name, "value": value}:
+                row.setdefault(name, []).append(value)
+            case {"type": "choices", "from_name": name, "value": {"choices": [*choices]}}:
+                row[name] = choices[0] if len(choices) == 1 else choices
+            case _:
+                not_read[result["type"]] += 1
+    return {**task["data"], "id": task["id"], **row}
+
+
+# brat
+
+# The text after the last tab is what the entity covers.
+_BRAT_ENTITY = re.compile(r"T\S*\t(\S+) (\d+) (\d+)(?:\t(.*))?")
+_BRAT_OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes"}
+_BRAT_OTHERS |= {"N": "normalizations", "#": "notes", "*": "equivalences"}
+
+
+def brat_file(path: Path) -> Path | None:
+    """Returns the annotations of brat that a file is, or that stand beside a text, or None."""
+    beside = path.with_suffix(".ann")
+    return beside if path.suffix in (".ann", ".txt") and beside.is_file() else None
+
+
+def _brat(path: Path) -> AnnotationTable:
+    """Reads a document as one row, whose id is the name of its file."""
+    export = AnnotationTable(path, "brat")
+    check_exists(path.with_suffix(".txt"))
+    export.add(1, _document, path, export.not_read)
+    return export
+
+
+def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
+    texts = []
+    for newline in ("", None):  # \r\n is two characters, or one as in browsers (brat's issue 853)
+        with open_text(path.with_suffix(".txt"), newline=newline) as file:
+            texts.append(file.read())
+    entities = []
+    for number, line in read_lines(path):
+        if match := _BRAT_ENTITY.fullmatch(line):
+            start, end = int(match[2]), int(match[3])
+            entities.append({"start": start, "end": end, "label": match[1], "text": match[4]})
+            said = match[4]
+            texts.sort(key=lambda text: not covers(text[start:end], said))  # noqa: B023
+        elif line[:1] in _BRAT_OTHERS:
+            not_read[_BRAT_OTHERS[line[0]]] += 1
+        elif line.strip():
+            raise ValueError(
+                f"line {number}, {brief(line, 60)!r}, is no entity of one part, such as T1, PER 0 "
+                "4 and its text with tabs between"
+            )
+    return {"id": path.stem, "text": texts[0], ENTITIES: entities}
+
+
+# WebAnno TSV 3, of WebAnno and INCEpTION (its user guide, "WebAnno TSV 3.3 File format")
+
+_TOKEN = re.compile(r"\d[\d.-]*\t(\d+)-(\d+)\t[^\t]*\t(.*)")
+# A value and its number, such as PER[1], which all words of an entity of several words have.
+_VALUE = re.compile(r"((?:\\.|[^\\\[|])+)(?:\[(\d+)\])?")
+_ESCAPED = re.compile(r"\\(->|.)")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r"}
+# Layers with a value for each word.
+_OF_WORDS = re.compile(r"(POS|Lemma|Stem|MorphologicalFeatures|Token|SurfaceForm)\b")
+
+
+def is_webanno(path: Path) -> bool:
+    """Returns whether a file is in WebAnno's format TSV 3."""
+    if path.suffix != ".tsv" or not path.is_file():
+        return False
+    _, first = next(read_lines(path), (1, ""))
+    return first.startswith("#FORMAT=WebAnno TSV 3")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: _ESCAPES.get(match[1], match[1]), text)
+
+
+def _webanno(path: Path, named: str | None) -> AnnotationTable:
+    """Reads the sentences of a document, and the entities in a column of one of its layers."""
+    export = AnnotationTable(path, "WebAnno TSV")
+    blocks = itertools.groupby(read_lines(path), lambda line: bool(line[1].strip()))
+    header, *sentences = [[*lines] for filled, lines in blocks if filled]
+    columns = []
+    for _, line in header[1:]:
+        layer, *features = line[6:].split("|")
+        name = layer.rpartition(".")[2]
+        if line.startswith("#T_SP="):
+            columns += [f"{name}.{feature}".rstrip(".") for feature in features or [""]]
+        else:
+            export.not_read[f"layer {name}"] += 1
+    groups = [name for name in columns if not _OF_WORDS.match(name)]
+    if named:
+        groups = columns
+    elif _NAMED_ENTITIES in columns:
+        groups = [_NAMED_ENTITIES]
+    group = _group(path, groups, named)
+    for lines in sentences:
+        export.add(lines[0][0], _sentence, path.stem, lines, group, columns.index(group))
+    return export
+
+
+def _sentence(
+    document: str, lines: Sequence[tuple[int, str]], group: str, column: int
+) -> dict[str, Any]:
+    """Returns the text of a sentence and its entities, in UTF-16 units, as doccano's."""
+    texts = []
+    tokens = []
+    for number, line in lines:
+        if line.startswith("#Text="):
+            texts.append(_unescaped(line[6:]))
+        elif match := _TOKEN.fullmatch(line):
+            tokens.append(match)
+        elif line[0] != "#":
+            raise ValueError(f"line {number}, {brief(line, 60)!r}, is no token")
+    entities: dict[Any, dict[str, Any]] = {}
+    origin = int(tokens[0][1])
+    for match in tokens:
+        start, end = int(match[1]) - origin, int(match[2]) - origin
+        for value in _VALUE.finditer(match[3].split("\t")[column]):
+            label = _unescaped(value[1])
+            if value[1] == "*":  # no value, as of a layer without features
+                label = "" if "." in group else group
+            if value[1] != "_":
+                entity = {"start_offset": start, "end_offset": end, "label": label}
+                entity = entities.setdefault(value[2] or (start, label), entity)
+                entity["end_offset"] = max(entity["end_offset"], end)
+    row = {"id": f"{document}-{lines[0][0]}", "document": document}
+    return row | {"text": "\n".join(texts), ENTITIES: [*entities.values()]}
+
+
+# Folders
+
+
+def annotation_files(folder: Path) -> list[Path]:
+    """Returns the files of brat, or else of WebAnno TSV, in a folder and those within it."""
+    files = [file for file in sorted(folder.rglob("*")) if not file.name.startswith(".")]
+    found = [file for file in files if file.suffix == ".ann"]
+    return found or [file for file in files if is_webanno(file)]
