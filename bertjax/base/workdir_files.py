@@ -17,6 +17,7 @@
 | `label_errors.csv` | the labels of its dev split, or of all folds, that may be wrong |
 | `calibration.json` | the temperature of its probabilities, or the thresholds of its labels |
 | `bad_rows.jsonl` | the rows of the user's files that a fine-tuning leaves out |
+| `evaluation.json` | its data, its scores beside simple baselines, and the scores of slices |
 | `leaks.jsonl` | the rows of its dev and test splits that are in its train split, too |
 | `report.html` | the report of the run, a page for any browser |
 | `trackers/` | which runs in experiment trackers show this run, and files of the trackers |
@@ -45,6 +46,7 @@ SCORES = "scores.json"
 CALIBRATION = "calibration.json"
 BAD_ROWS = "bad_rows.jsonl"
 LEAKS = "leaks.jsonl"
+EVALUATION = "evaluation.json"
 LABEL_ERRORS = "label_errors.csv"
 REPORT = "report.html"
 TRACKERS_FOLDER = "trackers"
@@ -58,6 +60,7 @@ RESULTS = (
     SCORES,
     BAD_ROWS,
     LEAKS,
+    EVALUATION,
     LABEL_ERRORS,
     CALIBRATION,
     DAMAGED,

@@ -73,6 +73,9 @@ class OwnFilesOptions(TaskOptions):
     time_column: str | None = None
     """Column of dates, years or numbers: the newest rows are the dev split, and folds are evaluated
     with models of older rows; None: rows are held out at random."""
+    slice_column: tuple[str, ...] = ()
+    """Columns such as source or language, of whose values the scores are shown apart; empty:
+    none."""
     drop_leaks: Literal["train", "dev"] | None = None
     """Leave rows that are in train and in dev or test, equal or nearly so, out of this split; None:
     they are counted."""
@@ -92,6 +95,6 @@ class OwnFilesOptions(TaskOptions):
 
     @property
     def dividing_columns(self) -> tuple[str, ...]:
-        """Columns of groups and of the time; examples may be made of them, too."""
+        """Columns of groups, the time and slices; examples may be made of them, too."""
         times = () if self.time_column is None else (self.time_column,)
-        return (*self.group_column, *times)
+        return (*self.group_column, *times, *self.slice_column)

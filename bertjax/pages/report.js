@@ -173,30 +173,38 @@ function scoreTable(run) {
   for (const split of splits) for (const [name, bounds] of Object.entries(split.intervals || {})) intervals[`${split.split}/${name}`] = bounds;
   const columns = Object.keys(scores), names = [...new Set(columns.flatMap((split) => Object.keys(scores[split])))];
   if (!names.length) return null;
-  const rows = names.map((name) => [titled(name), ...columns.map((split) => {
+  const baselines = (run.evaluation.baselines || { splits: {} }).splits;
+  const simple = (split) => Object.keys(baselines[split] || {});
+  const rows = names.map((name) => [titled(name), ...columns.flatMap((split) => [cellOf(split, name), ...simple(split).map((model) => {
+    const value = baselines[split][model][name];
+    return value === undefined ? "–" : element("span", { "data-baseline": `${split}/${model}/${name}`, title: String(value) }, inUnits(name, value));
+  })])]);
+  function cellOf(split, name) {
     const value = scores[split][name], bounds = intervals[`${split}/${name}`];
-    const format = (number) => data.names[name].percent ? percent(number, 2) : decimal(number);
+    const format = (number) => inUnits(name, number);
     const cell = element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
       typeof value !== "number" ? "–" : format(value));
     if (!bounds) return cell;
     return element("span", {}, cell, element("small", { class: "interval" }, ` ${bounds.map(format).join(" to ")}`));
-  })]);
+  }
   const meaning = Object.keys(intervals).length ? " Beside each score is its 95 % interval: what other rows of the same kind would give." : "";
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
-  return element("section", {}, element("h3", {}, "Scores"),
+  const heads = columns.flatMap((split) => [split, ...simple(split).map((model) => `${split}: ${model.replaceAll("_", " ")}`)]);
+  return element("section", {}, element("h3", {}, "Scores and baselines"),
     element("p", {}, `Of the last predictions that were written${steps.length ? ` (${steps.join("; ")})` : ""}.${meaning}`),
-    table(["metric", ...columns], rows, columns.map((_, n) => n + 1)));
+    table(["metric", ...heads], rows, heads.map((_, n) => n + 1)), ...paragraphs(baselineSentence(run)));
 }
 
 function taskOf(run) {
   const scores = run.kind === "fine-tuning" ? scoreTable(run) : null;
-  if (!scores && !run.splits.length) return [];
-  const whose = isOne ? "" : ` by ${run.name}`;
-  if (!run.splits.length) return [element("h2", {}, `Scores${whose}`), scores];
-  return run.splits.flatMap((split, n) => {
+  const whose = isOne ? "" : ` by ${run.name}`, made = dataOf(run);
+  if (scores) made.push(element("h2", {}, `Scores${whose}`), scores);
+  made.push(...slicesOf(run.evaluation.slices));
+  for (const split of run.splits) {
     const count = split.examples ? `, ${grouped(split.examples)} labelled examples` : "";
-    return [element("h2", {}, `Predictions of ${split.split}${whose}${count}`), splitFigures(split, n ? null : scores)];
-  });
+    made.push(element("h2", {}, `Predictions of ${split.split}${whose}${count}`), splitFigures(split));
+  }
+  return made;
 }
 
 const IDLE = "idle between processes";
@@ -316,9 +324,12 @@ function fillPage() {
   if (runs.length > 2) $("lead").className = "grid";
   const content = $("content");
   if (!isOne) content.append(element("div", { style: "margin-top:18px" }, comparison(), differences()));
-  content.append(...drawCharts(), ...runs.map(evaluations).filter(Boolean));
+  const curves = [...drawCharts(), ...runs.map(evaluations).filter(Boolean)];
+  // A reviewer asks for the data and the scores first.
+  if (isOne) content.append(...taskOf(runs[0]));
+  content.append(...curves);
   for (const run of runs) {
-    const parts = [...taskOf(run), element("h2", {}, isOne ? "The run" : `The run ${run.name}`),
+    const parts = [...(isOne ? [] : taskOf(run)), element("h2", {}, isOne ? "The run" : `The run ${run.name}`),
       element("div", { class: "grid" }, ...[timeOf(run), notesOf(run), processesOf(run), configOf(run)].filter(Boolean))].filter(Boolean);
     if (isOne) content.append(...parts);
     else content.append(element("details", runs.length > 2 ? {} : { open: "" }, element("summary", {}, `Details of ${run.name}`), ...parts));
@@ -327,6 +338,8 @@ function fillPage() {
 
 startTheme(() => {});
 fillPage();
+// Paper has no folded parts.
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
 new ResizeObserver(() => { for (const chart of charts) chart.draw(); }).observe($("content"));
 for (const chart of charts) chart.draw();
 document.body.dataset.ready = "yes";

@@ -5,6 +5,7 @@ function section(title, ...children) { return element("section", {}, element("h3
 function table(heads, rows, numeric = []) {
   const cell = (name, value, column) => {
     const made = element(name, numeric.includes(column) ? { class: "n" } : { dir: "auto" });
+    if (name === "th") made.setAttribute("scope", "col");
     made.append(value instanceof Node ? value : String(value));
     return made;
   };

@@ -113,16 +113,18 @@ def best_run(scores: Scores, metric: str | None) -> str:
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
-# The key of the intervals in scores.json and in a summary of predictions.
+# The keys of the intervals and of the scores of baselines in scores.json, and in other files.
 INTERVALS = "intervals"
+BASELINES = "baselines"
 # {score: (low, high)}, with the keys of the scores.
 Intervals = Mapping[str, Sequence[float]]
 
 
 def read_scores(path: Path) -> dict[str, float]:
-    """Reads the scores of a run from its scores.json, without their intervals."""
+    """Reads the scores of a run from its scores.json, without intervals and baselines."""
     scores = read_json(path)
-    scores.pop(INTERVALS, None)
+    for key in (INTERVALS, BASELINES):
+        scores.pop(key, None)
     return scores
 
 
@@ -155,8 +157,8 @@ def print_scores(
         if of_run:
             table.add_column("95 % interval")
         for key in names:
-            cells = [_shown_interval(key, of_run)] if of_run else []
-            table.add_row(score_label(key), _shown(key, run[key]), *cells)
+            cells = [shown_interval(key, of_run)] if of_run else []
+            table.add_row(score_label(key), shown_score(key, run[key]), *cells)
         printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
@@ -165,14 +167,14 @@ def print_scores(
     for name, row in rows.items():
         cells = []
         for key, value in zip(names, row, strict=True):
-            interval = _shown_interval(key, intervals.get(name, {}))
-            cells.append(f"{_shown(key, value)}\n{interval}".rstrip())
+            interval = shown_interval(key, intervals.get(name, {}))
+            cells.append(f"{shown_score(key, value)}\n{interval}".rstrip())
         table.add_row(name, *cells)
     table.add_section()
-    table.add_row("mean", *map(_shown, names, np.mean(values, axis=0)))
-    table.add_row("std", *map(_shown, names, np.std(values, axis=0, ddof=1)))
+    table.add_row("mean", *map(shown_score, names, np.mean(values, axis=0)))
+    table.add_row("std", *map(shown_score, names, np.std(values, axis=0, ddof=1)))
     for covered, of_names in of_mean.items():
-        cells = [_shown_interval(key, of_names) for key in names]
+        cells = [shown_interval(key, of_names) for key in names]
         table.add_row(f"95 %: {covered}", *cells)
     printable.console(width=max(80, 24 * (len(names) + 1))).print(table)
     if of_mean:
@@ -191,14 +193,15 @@ COVERED = {
 }
 
 
-def _shown_interval(key: str, intervals: Intervals) -> str:
+def shown_interval(key: str, intervals: Intervals) -> str:
     """Returns "90.12 to 93.45" for the interval of a score, or ""."""
     if key not in intervals:
         return ""
-    return " to ".join(_shown(key, bound).removesuffix(" %") for bound in intervals[key])
+    return " to ".join(shown_score(key, bound).removesuffix(" %") for bound in intervals[key])
 
 
-def _shown(key: str, value: float) -> str:
+def shown_score(key: str, value: float) -> str:
+    """Returns "91.00 %" for a score of .91, and other numbers with four digits."""
     if is_fraction(key):
         return f"{100 * value:.2f} %"
     if abs(value) < 1000:
@@ -206,28 +209,23 @@ def _shown(key: str, value: float) -> str:
     return f"{value:,.0f}"
 
 
-def model_facts(
-    config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
-) -> dict[str, Any]:
+def model_facts(config: FinetuneConfig, updates: int, features: int) -> dict[str, Any]:
     """Returns {name: value} for the model card of a fine-tuned model.
 
     `updates` counts the updates of the exported parameters, `features` the encoded training
-    examples; `scores` are {split/metric: score}.
+    examples.
     """
     facts: dict[str, Any] = {"task": config.task, "started from": config.init}
     if config.tagger is not None:
         facts["trained"] = f"the {config.tagger.kind} tagger alone"
     if config.teacher is not None:
         facts["taught by"] = config.teacher.model
-    facts |= {
+    return facts | {
         "training features": f"{features:,}",
         "updates": f"{updates:,} of {config.batch_size} features",
         "learning rate": f"{config.optimizer.learning_rate:g}",
         "seed": config.seed,
     }
-    for key, value in scores.items():
-        facts[key] = f"{value:.4f}"
-    return facts
 
 
 def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
@@ -554,7 +552,7 @@ class PredictionSummary:
             kind = "classes"
         mistakes = []
         for _, _, example, fields, word in sorted(self._mistakes, reverse=True):
-            where = {"id": example.id, "place": _place(example.where)}
+            where = {"id": example.id, "place": place_of(example.where)}
             mistakes.append(where | _texts(example, word) | fields)
         content: dict[str, Any] = {
             "label_kind": kind,
@@ -631,7 +629,7 @@ def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns what the report shows of the labels that may be wrong: their number and the first."""
     shown = []
     for row in rows[:SHOWN_ERRORS]:
-        texts = {"text": _cut(row["text"]), "place": _place(row["place"])}
+        texts = {"text": _cut(row["text"]), "place": place_of(row["place"])}
         if row.get("pair"):
             texts["pair"] = _cut(row["pair"])
         shown.append({**row, **texts})
@@ -699,7 +697,7 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
             yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
 
 
-def _place(where: str) -> str:
+def place_of(where: str) -> str:
     """Returns "row 100 of a.csv" for "folder/a.csv, row 100"; rows are counted as in messages."""
     path, _, row = where.rpartition(", row ")
     if row.isdigit() and path:

@@ -295,6 +295,21 @@ class Leak(NamedTuple):
     similarity: float
 
 
+class Lengths(NamedTuple):
+    """The lengths of the examples of a split: the numbers of tokens of their longest sequences.
+
+    95 % of the examples have at most `most` tokens; `truncated` examples have the maximum length or
+    more, and longer ones are cut, unless texts are read in windows.
+    """
+
+    examples: int
+    shortest: int
+    median: int
+    most: int
+    longest: int
+    truncated: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
     """The examples of the splits of a task; it never changes, and its methods return new ones.
@@ -316,7 +331,9 @@ class Dataset:
         left_out: {split: {where: problem}} of further rows that are left out; one with an empty
             problem is not a bad row.
         group_columns: the columns whose values are in one split each; () if there are no groups.
+        slice_columns: the columns by whose values scores are shown apart.
         leaks: pairs of rows of which one is in the train split, and one in another.
+        lengths: {split: the lengths of its examples} of encoded splits other than train.
         label_of: function (example) -> its label; None: the label as it was read.
     """
 
@@ -330,7 +347,9 @@ class Dataset:
     held_out: frozenset[int] = frozenset()
     left_out: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     group_columns: tuple[str, ...] = ()
+    slice_columns: tuple[str, ...] = ()
     leaks: tuple[Leak, ...] = ()
+    lengths: Mapping[str, Lengths] = dataclasses.field(default_factory=dict)
     label_of: Callable[[Example], Any] | None = None
 
     @classmethod

@@ -7,7 +7,7 @@ each draw.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,9 @@ from bertjax.tasks.task import Prediction, Task
 # Draws of a bootstrap, and those of metrics that are computed anew for each draw.
 DRAWS = 1000
 FEW_DRAWS = 200
+
+# The name of a slice of rows without a value.
+NO_VALUE = "(no value)"
 
 Weights = np.ndarray
 Values = dict[str, np.ndarray]
@@ -362,8 +365,10 @@ class ScoredRows:
     def __init__(self, task: Task):
         self.task = task
         self._columns = () if task.source is None else task.source.group_columns
+        self._slices = () if task.source is None else task.source.slice_columns
         self._rows: list[Row] = []
         self._keys: list[list[Any]] = []
+        self._values: list[list[str]] = []  # of the columns of slices
 
     def observe(
         self, pairs: Iterable[tuple[Example, Prediction]]
@@ -375,6 +380,7 @@ class ScoredRows:
             if row is not None and isinstance(row, kind):  # a split may have scores here and there
                 self._rows.append(row)
                 self._keys.append([*group_keys(example, self._columns)])
+                self._values.append([_value_of(example, column) for column in self._slices])
             yield example, prediction
 
     def units(self) -> list[Unit]:
@@ -403,13 +409,34 @@ class ScoredRows:
         Without `group_columns` of the dataset, each unit is a group of its own.
         """
         keys = []
-        units = []
-        for index, (row, of_row) in enumerate(zip(self._rows, self._keys, strict=True)):
-            units.append(row.query if isinstance(row, RankedPassages) else index)
-            keys.append([*of_row, ("unit", units[-1])])
+        units = self._units_of_rows()
+        for unit, of_row in zip(units, self._keys, strict=True):
+            keys.append([*of_row, ("unit", unit)])
         groups = dict(zip(units, connected(keys).tolist(), strict=True))
         numbers: dict[int, int] = {}
         return [numbers.setdefault(group, len(numbers)) for group in groups.values()]
+
+    def _units_of_rows(self) -> list[Hashable]:
+        units: list[Hashable] = []
+        for index, row in enumerate(self._rows):
+            units.append(row.query if isinstance(row, RankedPassages) else index)
+        return units
+
+    def slices(self) -> dict[str, list[str]]:
+        """Returns {column of slices: its value for each unit}; of a query, that of its first row.
+
+        A missing value is `NO_VALUE`.
+        """
+        of_unit: dict[Hashable, list[str]] = {}
+        for unit, values in zip(self._units_of_rows(), self._values, strict=True):
+            of_unit.setdefault(unit, values)
+        columns = zip(*of_unit.values(), strict=True)
+        return {name: [*column] for name, column in zip(self._slices, columns, strict=False)}
+
+
+def _value_of(example: Example, column: str) -> str:
+    keys = group_keys(example, (column,))
+    return keys[0][1] if keys else NO_VALUE
 
 
 def scored_rows(task: Task, pairs: Iterable[tuple[Example, Prediction]]) -> ScoredRows:

@@ -6,6 +6,7 @@ predictions, and computes metrics; its subclasses are in `classification`, `tagg
 """
 
 import abc
+import array
 import bisect
 import dataclasses
 import json
@@ -17,7 +18,7 @@ import numpy as np
 
 from bertjax.base.files import writing
 from bertjax.data.batches.batch import Feature, LabelKind
-from bertjax.tasks.dataset import Dataset, Example
+from bertjax.tasks.dataset import Dataset, Example, Lengths
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
@@ -305,20 +306,33 @@ class Task(abc.ABC):
 
 
 class TruncatedTexts:
-    """Counts the examples that may be truncated to `max_length`; none if windows are read."""
+    """Counts the examples that may be truncated to `max_length`; none if windows are read.
+
+    The length of an example is that of its longest sequence.
+    """
 
     def __init__(self, task: Task, max_length: int):
         self._can_read_windows = hasattr(task, "doc_stride")
         self._is_windowed = task.reads_windows
-        self._max_length = max_length
+        self.max_length = max_length
         self._count, self._first = 0, ""
+        self._longest = array.array("I")
 
     def add(self, example: Example, features: Sequence[Feature]) -> None:
         """Counts `example`, encoded as `features`, if it has the maximum length."""
         longest = max((max(feature.lengths) for feature in features), default=0)
-        if longest >= self._max_length and not self._is_windowed:
+        self._longest.append(longest)
+        if longest >= self.max_length and not self._is_windowed:
             self._count += 1
             self._first = self._first or example.where
+
+    def lengths(self) -> Lengths | None:
+        """Returns the lengths of the examples; None if there were none."""
+        if not self._longest:
+            return None
+        shares = (0, 0.5, 0.95, 1)
+        least, median, most, longest = np.quantile(self._longest, shares, method="higher").tolist()
+        return Lengths(len(self._longest), least, median, most, longest, self._count)
 
     @property
     def message(self) -> str:
@@ -327,6 +341,6 @@ class TruncatedTexts:
             return ""
         remedy = " (--doc_stride reads them in windows)" if self._can_read_windows else ""
         return (
-            f"{self._count:,} texts have max_length={self._max_length} tokens or more, and longer "
+            f"{self._count:,} texts have max_length={self.max_length} tokens or more, and longer "
             f"ones are truncated{remedy}. The first of these texts: {self._first}"
         )

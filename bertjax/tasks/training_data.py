@@ -9,6 +9,7 @@ to one of a few values, so that XLA compiles few batch shapes.
 import array
 import dataclasses
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from bertjax.data.batches.batch import (
 )
 from bertjax.data.preparation.packing import pack
 from bertjax.data.records import ShardReader, write_shard
-from bertjax.tasks.dataset import Example, GroupKey, connected, group_keys
+from bertjax.tasks.dataset import Example, GroupKey, Lengths, connected, group_keys
 from bertjax.tasks.task import Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
@@ -46,6 +47,8 @@ class TrainingData(NamedTuple):
         examples: number of examples, of which long texts may have several features.
         left_out: {where: problem} of the rows that cannot be encoded and are left out.
         groups: the group of each feature, int [number of features]; None if there are no groups.
+        lengths: the lengths of the examples; None if they are drawn from others.
+        chosen: the indices of the examples that are drawn from others, int [examples]; None: all.
     """
 
     path: Path
@@ -55,6 +58,8 @@ class TrainingData(NamedTuple):
     examples: int
     left_out: Mapping[str, str] = {}
     groups: np.ndarray | None = None
+    lengths: Lengths | None = None
+    chosen: np.ndarray | None = None
 
 
 def write_training_data(
@@ -73,11 +78,12 @@ def write_training_data(
     examples = 0
     problems: dict[str, str] = {}
     groups: list[list[GroupKey]] = []
+    truncated = TruncatedTexts(task, max_length)
 
     def records() -> Iterator[bytes]:
         nonlocal examples
         last = None
-        for example, feature in _features(task, "train", tokenizer, max_length, problems):
+        for example, feature in _features(task, "train", tokenizer, truncated, problems):
             examples += example is not last
             last = example
             assert feature.labels is not None
@@ -105,6 +111,7 @@ def write_training_data(
         examples,
         problems,
         connected(groups) if groups else None,
+        truncated.lengths(),
     )
 
 
@@ -118,29 +125,37 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:
             names the row), or a split is empty.
     """
     data = task.data
+    lengths = {}
     for split in data.splits:
         if split == "train":
             continue
         problems: dict[str, str] = {}
-        if not sum(1 for _ in _features(task, split, tokenizer, max_length, problems)):
+        truncated = TruncatedTexts(task, max_length)
+        deque(_features(task, split, tokenizer, truncated, problems), maxlen=0)
+        of_split = truncated.lengths()
+        if of_split is None:
             file = data.path(split)
             raise ValueError(f"The {split} split has no examples: check the file ({file}).")
+        lengths[split] = of_split
         data = data.without(split, problems)
-    return dataclasses.replace(task, source=data)
+    return dataclasses.replace(task, source=dataclasses.replace(data, lengths=lengths))
 
 
 def _features(
-    task: Task, split: str, tokenizer: Tokenizer, max_length: int, problems: dict[str, str]
+    task: Task,
+    split: str,
+    tokenizer: Tokenizer,
+    truncated: TruncatedTexts,
+    problems: dict[str, str],
 ) -> Iterator[tuple[Example, Feature]]:
     """Yields (example, feature) of a split, and adds {where: problem} of the other examples.
 
     Raises one ValueError about all of these at the end, unless they may be left out.
     """
-    truncated = TruncatedTexts(task, max_length)
     encode = task.features if split == "train" else task.features_to_predict
     for example in task.data.examples(split):
         try:
-            features = encode(example, tokenizer, max_length)
+            features = encode(example, tokenizer, truncated.max_length)
             if split == "train" and any(feature.labels is None for feature in features):
                 raise ValueError(
                     f"{example.where} has no label, but training needs one for every example: add "

@@ -58,6 +58,7 @@ from bertjax.record.predictions import (
     write_label_errors,
 )
 from bertjax.tasks import Task, with_task_options
+from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.label_errors import LabelErrors
 from bertjax.tasks.measures import ScoredRows, scored_rows
@@ -182,7 +183,8 @@ def planned_runs(
             facts = dataclasses.replace(facts, loaded=reinitialized(shared.loaded, run.seed))
         if run.shots:
             data = shots_of(shared.task, shared.data, run.shots, run.seed)
-            facts = dataclasses.replace(facts, data=data)
+            baselines = Baselines(shared.task, data.chosen)
+            facts = dataclasses.replace(facts, data=data, baselines=baselines)
         plan = plan_finetuning(run, facts)
         if run is first:
             say(plan)
@@ -415,6 +417,8 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
         np.full(len(task.labels), shots, np.int64),
         hashlib.sha256(b"".join(drawn)).hexdigest(),
         examples=len(chosen),
+        groups=None if data.groups is None else data.groups[chosen],
+        chosen=chosen,
     )
 
 

@@ -31,6 +31,7 @@ from bertjax.model import HEADS
 from bertjax.model.recipe import flattened, nested
 from bertjax.record.predictions import selected_by, splits_of
 from bertjax.tasks import Task, make_task
+from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedOptions
@@ -248,6 +249,7 @@ class FinetuningFacts:
             text.
         teacher: the teacher for distillation; None: no distillation.
         collection: the collection that evaluations search; None: none.
+        baselines: the scores of simple models, which the first run computes.
         machine: the devices.
         workdirs: what the workdirs of all runs with these facts hold.
         notes: what the reading has found that the user should know.
@@ -258,6 +260,7 @@ class FinetuningFacts:
     data: TrainingData
     teacher: Teacher | None = None
     collection: Collection | None = None
+    baselines: Baselines
     machine: Machine
     workdirs: Mapping[str, SavedRun]
     notes: Sequence[str] = ()
@@ -295,12 +298,14 @@ def gather_finetuning(
     data = write_training_data(task, loaded.tokenizer, max_length, path)
     left_out = task.data.without("train", data.left_out)
     task = dataclasses.replace(task, source=left_out)
+    task = check_splits(task, loaded.tokenizer, max_length)
     return FinetuningFacts(
-        task=check_splits(task, loaded.tokenizer, max_length),
+        task=task,
         loaded=loaded,
         data=data,
         teacher=teacher,
         collection=_collection(config),
+        baselines=Baselines(task),
         machine=this_machine(),
         workdirs={name: Workdir(Path(name)).look() for name in workdirs},
         notes=notes,

@@ -18,6 +18,7 @@ from bertjax.base.files import (
 from bertjax.base.workdir_files import (
     BAD_ROWS,
     CALIBRATION,
+    EVALUATION,
     LABEL_ERRORS,
     LEAKS,
     PREDICTIONS,
@@ -31,8 +32,16 @@ from bertjax.inference.predictor import Predictor
 from bertjax.inference.retrieval import Collection
 from bertjax.model.recipe import flattened
 from bertjax.record.early_stopping import EarlyStopping
+from bertjax.record.evaluation import (
+    baselines_in_words,
+    card_of,
+    data_facts,
+    slices_in_words,
+    slices_of,
+)
 from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
+    BASELINES,
     INTERVALS,
     SUFFIX,
     ClassReport,
@@ -90,6 +99,7 @@ class FinetuningJob(Job):
         self.loaded = facts.loaded
         self.data = facts.data
         self.collection = facts.collection
+        self.baselines = facts.baselines
         self.workdir = workdir
         self.name = plan.config.task
         self.higher_is_better = higher_is_better(facts.task.best_metric)
@@ -110,9 +120,13 @@ class FinetuningJob(Job):
         )
 
     def claimed(self) -> None:
-        """Writes which rows of the files are left out, and which are in several splits."""
+        """Writes facts on the data: rows that are left out, or are in several splits."""
         self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
         self.task.data.write_leaks(self.workdir.path / LEAKS)
+        write_json(self.workdir.path / EVALUATION, {"data": self._data_facts()})
+
+    def _data_facts(self) -> dict[str, Any]:
+        return data_facts(self.task, self.data, self.max_length)
 
     def initial_params(self) -> Any:
         return self.loaded.params
@@ -255,8 +269,9 @@ class FinetuningJob(Job):
             adapters = self._adapters(state, params)
 
         def write() -> None:
-            self._save_model(params, scores, adapters)
-            self._write_scores(scores)
+            evaluation = self._evaluation(scores)
+            self._save_model(params, card_of(evaluation), adapters)
+            self._write_scores(scores, evaluation)
             self._write_label_errors()
             for split, report in self.reports.items():
                 if report:
@@ -266,19 +281,51 @@ class FinetuningJob(Job):
         hosts.on_first(write)
         return scores
 
-    def _write_scores(self, scores: dict[str, float]) -> None:
-        """Writes scores.json, and the intervals of the scores there and to the report's data."""
+    def _evaluation(self, scores: dict[str, float]) -> dict[str, Any]:
+        """Returns the scores with their intervals, those of baselines and slices, and the data."""
+        data = self._data_facts()
         found: dict[str, Interval] = {}
+        slices = {}
         for split, rows in self.scored.items():
-            of_split = {}
+            for name, interval in score_intervals(rows).items():
+                if f"{split}/{name}" in scores:
+                    found[f"{split}/{name}"] = interval
+            if self.task.data.group_columns:
+                data["splits"][split]["groups"] = len({*rows.groups()})
+            if of_split := slices_of([rows], self.task.best_metric):
+                slices[split] = of_split
+            if self.task.label_kind in ("classes", "multi_label"):
+                supports = self.reports[split].scores()
+                data["classes"][split] = {row.name: row.support for row in supports}
+        return {
+            "data": data,
+            "scores": scores,
+            INTERVALS: found,
+            BASELINES: self.baselines.content if scores else None,
+            "slices": slices,
+        }
+
+    def _write_scores(self, scores: dict[str, float], evaluation: dict[str, Any]) -> None:
+        """Writes evaluation.json and scores.json, and the intervals to the report's data."""
+        write_json(self.workdir.path / EVALUATION, evaluation)
+        found = evaluation[INTERVALS]
+        for split, rows in self.scored.items():
             count = len({*rows.groups()})
             if self.task.data.group_columns and 1 < count < FEW_GROUPS:
                 print(f"{split_label(split)} scores: {few_groups_in_words(count)}")
-            for name, interval in score_intervals(rows).items():
-                if f"{split}/{name}" in scores:
-                    of_split[name] = found[f"{split}/{name}"] = interval
+            of_split = {}
+            for key, interval in found.items():
+                of, _, name = key.partition("/")
+                if of == split:
+                    of_split[name] = interval
             add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
-        stored = {INTERVALS: found} if found else {}
+            for line in slices_in_words(split, evaluation["slices"].get(split, {})):
+                print(line)
+        stored: dict[str, Any] = {INTERVALS: found} if found else {}
+        if baselines := evaluation[BASELINES]:
+            print(baselines_in_words(baselines, scores, self.task.best_metric))
+            if baselines["splits"]:
+                stored[BASELINES] = baselines["splits"]
         write_json(self.workdir.path / SCORES, {**scores, **stored})
 
     def _write_label_errors(self) -> None:
@@ -331,7 +378,7 @@ class FinetuningJob(Job):
         facts |= {"base_model_name_or_path": self.config.init}
         return adapter_files(matrices, head, self.loaded.config, facts)
 
-    def _save_model(self, params: Any, scores: dict[str, float], adapters: dict[str, Any]) -> None:
+    def _save_model(self, params: Any, sections: str, adapters: dict[str, Any]) -> None:
         check_finite(params, f"The model of step {self.updates}")
         config = self.loaded.config
         tagger = self.config.tagger
@@ -341,7 +388,7 @@ class FinetuningJob(Job):
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)
             tagger_params, params = self.program.recipe.split(params)
-        facts = model_facts(self.config, self.updates, len(self.data.sizes), scores)
+        facts = model_facts(self.config, self.updates, len(self.data.sizes))
         card = model_card(
             self.workdir.path.name,
             head,
@@ -349,6 +396,7 @@ class FinetuningJob(Job):
             self.tokenizer.do_lower_case,
             [*facts.items()],
             tagger,
+            sections,
         )
         reads_words = self.task.label_kind == "tokens"
         save_hf(

@@ -282,11 +282,12 @@ def model_card(
     do_lower_case: bool | None,
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
+    sections: str = "",
 ) -> str:
     """Returns the text of a model card in Markdown.
 
-    `head` is a name in `bertjax.model.HEADS`, `do_lower_case` is None without a tokenizer, and
-    `facts` are (name, value) pairs that describe the training, for a table.
+    `head` is a name in `bertjax.model.HEADS`, `do_lower_case` is None without a tokenizer, `facts`
+    are (name, value) pairs that describe the training, for a table, and `sections` stand before it.
     """
     embeds = head == "sentence_embedding"
     text = _HEAD.format(
@@ -308,7 +309,7 @@ def model_card(
     if not facts:
         return text
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts)
-    return f"{text}\n## Training\n\n| | |\n|---|---|\n{rows}"
+    return f"{text}{sections}\n## Training\n\n| | |\n|---|---|\n{rows}"
 
 
 def _planned(phase: Mapping[str, Any]) -> str:

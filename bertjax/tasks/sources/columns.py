@@ -119,8 +119,8 @@ class Columns:
         negatives: for embeddings and reranking, the same with hard negatives.
         scores: the same with a teacher's scores, of the second text and of each hard negative.
         ignored: columns that the user says are not meant to be used.
-        dividing: columns of groups and of the time, which are guessed as texts or ids only if they
-            have a usual name.
+        dividing: columns of groups, the time and slices, which are guessed as texts or ids only if
+            they have a usual name.
     """
 
     text: str | None = None
@@ -141,7 +141,7 @@ class Columns:
         return tuple(name for name in (*single, *several) if name)
 
     def taken(self) -> frozenset[str]:
-        """Returns the columns that are set, to be ignored, or of groups and the time."""
+        """Returns the columns that are set, to be ignored, or of groups, the time and slices."""
         return frozenset((*self.named(), *self.ignored, *self.dividing))
 
 
@@ -229,12 +229,12 @@ class _Search:
         self.columns = dataclasses.replace(self.columns, **columns)
 
     def left(self) -> list[str]:
-        """Returns the columns that are neither used, ignored nor of groups or the time."""
+        """Returns the columns that are neither used, ignored nor `dividing`."""
         taken = self.columns.taken()
         return [name for name in self.table.columns if name not in taken]
 
     def _dividing(self) -> list[str]:
-        """Returns the columns of groups and the time that are neither used nor ignored."""
+        """Returns the columns of groups, time and slices that are neither used nor ignored."""
         taken = {*self.columns.named(), *self.columns.ignored}
         return [name for name in self.columns.dividing if name not in taken]
 

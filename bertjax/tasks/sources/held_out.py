@@ -13,7 +13,7 @@ import itertools
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -273,6 +273,11 @@ def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) 
         print(data.note)
     if "train" not in data.splits:
         return data
+    if options.slice_column:
+        # Rows of train are scored only if the dev split is held out of them.
+        scored = [x for x in data.splits if x != "train" or "dev" not in data.splits]
+        _check_columns(data, scored, options.slice_column, "has no scores of slices")
+        data = dataclasses.replace(data, slice_columns=options.slice_column)
     if options.group_column:
         data = _apart(with_groups(data, options.group_column))
     fraction = DEV_FRACTION if options.dev_fraction is None else options.dev_fraction
@@ -300,15 +305,22 @@ def with_groups(data: DatasetT, columns: tuple[str, ...]) -> DatasetT:
     Raises:
         ValueError: another split lacks one of `columns`; the message suggests the nearest name.
     """
-    for split in data.splits:
+    _check_columns(data, data.splits, columns, "is taken as of other groups than all others")
+    return dataclasses.replace(data, group_columns=columns)
+
+
+def _check_columns(
+    data: Dataset, splits: Iterable[str], columns: Sequence[str], without: str
+) -> None:
+    """Raises ValueError if a split lacks a column; of test, warns what is so `without` it."""
+    for split in splits:
         for name in columns:
             try:
                 _check_column(data, split, name)
             except ValueError as error:
                 if split != "test":
                     raise
-                print(f"warning: {error} Its rows are taken as of other groups than all others.")
-    return dataclasses.replace(data, group_columns=columns)
+                print(f"warning: {error} The test split {without}.")
 
 
 def _check_column(data: Dataset, split: str, name: str) -> None:
