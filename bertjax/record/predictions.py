@@ -552,7 +552,7 @@ class PredictionSummary:
             kind = "classes"
         mistakes = []
         for _, _, example, fields, word in sorted(self._mistakes, reverse=True):
-            where = {"id": example.id, "place": place_of(example.where)}
+            where = {"id": example.id, "place": _place(example.where)}
             mistakes.append(where | _texts(example, word) | fields)
         content: dict[str, Any] = {
             "label_kind": kind,
@@ -629,7 +629,7 @@ def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns what the report shows of the labels that may be wrong: their number and the first."""
     shown = []
     for row in rows[:SHOWN_ERRORS]:
-        texts = {"text": _cut(row["text"]), "place": place_of(row["place"])}
+        texts = {"text": _cut(row["text"]), "place": _place(row["place"])}
         if row.get("pair"):
             texts["pair"] = _cut(row["pair"])
         shown.append({**row, **texts})
@@ -697,7 +697,7 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
             yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
 
 
-def place_of(where: str) -> str:
+def _place(where: str) -> str:
     """Returns "row 100 of a.csv" for "folder/a.csv, row 100"; rows are counted as in messages."""
     path, _, row = where.rpartition(", row ")
     if row.isdigit() and path:

@@ -43,12 +43,9 @@ from bertjax.record.predictions import (
     BASELINES,
     INTERVALS,
     SUFFIX,
-    score_label,
-    shown_score,
     split_prefix,
 )
 from bertjax.tasks import with_task_options
-from bertjax.tasks.baselines import BAG_OF_WORDS
 from bertjax.tasks.metrics import higher_is_better
 
 # With four values per bucket, 9 curves of the longest runs take less than 1 MB in a page.
@@ -255,27 +252,6 @@ def _majority(split: Mapping[str, Any]) -> str:
         f"{said}; always answering {labels[golds.argmax()]!r}, the most frequent class, would be "
         f"right in {100 * golds.max() / total:.2f} %. {advice}"
     )
-
-
-def _beaten(evaluation: Mapping[str, Any], metric: str) -> str:
-    """Says that a bag of words is as good as the model, by a metric without "eval/"."""
-    scores = evaluation.get("scores") or {}
-    baselines = evaluation.get(BASELINES) or {"splits": {}}
-    for split, models in baselines["splits"].items():
-        simple = models.get(BAG_OF_WORDS, {}).get(metric)
-        own = scores.get(f"{split}/{metric}")
-        if simple is None or own is None:
-            continue
-        is_higher = simple >= own if higher_is_better(metric) else simple <= own
-        if is_higher:
-            name = f"{split}/{metric}"
-            return (
-                f"A bag of words is as good as this model, or better: its {score_label(name)} is "
-                f"{shown_score(name, simple)}, and that of the model {shown_score(name, own)}. More "
-                "epochs, another learning rate or a model that was pretrained on more text may "
-                "help; if not, the words alone say what there is to know."
-            )
-    return ""
 
 
 RUNNING = "running"
@@ -490,7 +466,6 @@ def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
             names.add(key.partition("/")[2])
         for split in run["splits"]:
             names.update(split.get("scores", ()))
-        names.update(_metrics_of(run["evaluation"]))
     data = {
         "written": time.time(),
         "runs": runs,
@@ -498,16 +473,6 @@ def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
         "differences": config_differences(runs),
     }
     return fill("report.html", in_json(data))
-
-
-def _metrics_of(evaluation: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the metrics of slices and baselines."""
-    for columns in evaluation.get("slices", {}).values():
-        for found in columns.values():
-            yield found["metric"]
-    baselines = evaluation.get(BASELINES) or {"splits": {}}
-    for models in baselines["splits"].values():
-        yield from itertools.chain(*models.values())
 
 
 def run_data(
@@ -549,9 +514,6 @@ def run_data(
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
     notes += notes_of(workdir, metrics, processes, ledger, status)
     splits = _splits(workdir, metrics)
-    evaluation = read_json_or_empty(workdir / EVALUATION)
-    main_metric = str(facts.get("best_metric", "")).removeprefix("eval/")
-    beaten = filter(None, [_beaten(evaluation, main_metric)])
     curves = {key: _curve(curve) for key, curve in metrics.train.items() if curve.count}
     values = {}
     for key in metrics.eval_names():
@@ -576,8 +538,8 @@ def run_data(
         "scores": scores,
         "intervals": scores.pop(INTERVALS, {}),
         "splits": splits,
-        "evaluation": evaluation,
-        "hints": [*hints_of(metrics, splits, start), *beaten],
+        "evaluation": read_json_or_empty(workdir / EVALUATION),
+        "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),
         "processes": processes,
         "events": events_of(processes),

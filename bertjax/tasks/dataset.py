@@ -309,6 +309,12 @@ class Lengths(NamedTuple):
     longest: int
     truncated: int
 
+    @classmethod
+    def of(cls, sizes: Sequence[int] | np.ndarray, truncated: int) -> Self:
+        """Summarises the lengths of at least one example."""
+        quantiles = np.quantile(sizes, (0, 0.5, 0.95, 1), method="higher")
+        return cls(len(sizes), *quantiles.tolist(), truncated)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:

@@ -326,13 +326,9 @@ class TruncatedTexts:
             self._count += 1
             self._first = self._first or example.where
 
-    def lengths(self) -> Lengths | None:
-        """Returns the lengths of the examples; None if there were none."""
-        if not self._longest:
-            return None
-        shares = (0, 0.5, 0.95, 1)
-        least, median, most, longest = np.quantile(self._longest, shares, method="higher").tolist()
-        return Lengths(len(self._longest), least, median, most, longest, self._count)
+    def lengths(self) -> Lengths:
+        """Returns the lengths of the examples, of which there must be one."""
+        return Lengths.of(self._longest, self._count)
 
     @property
     def message(self) -> str:

@@ -9,7 +9,6 @@ to one of a few values, so that XLA compiles few batch shapes.
 import array
 import dataclasses
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +45,8 @@ class TrainingData(NamedTuple):
         fingerprint: hexadecimal SHA-256 of all records in the file.
         examples: number of examples, of which long texts may have several features.
         left_out: {where: problem} of the rows that cannot be encoded and are left out.
+        lengths: the lengths of the examples.
         groups: the group of each feature, int [number of features]; None if there are no groups.
-        lengths: the lengths of the examples; None if they are drawn from others.
         chosen: the indices of the examples that are drawn from others, int [examples]; None: all.
     """
 
@@ -56,9 +55,9 @@ class TrainingData(NamedTuple):
     class_counts: np.ndarray
     fingerprint: str
     examples: int
+    lengths: Lengths
     left_out: Mapping[str, str] = {}
     groups: np.ndarray | None = None
-    lengths: Lengths | None = None
     chosen: np.ndarray | None = None
 
 
@@ -109,9 +108,9 @@ def write_training_data(
         np.rint(counts).astype(np.int64),
         digest.hexdigest(),
         examples,
+        truncated.lengths(),
         problems,
         connected(groups) if groups else None,
-        truncated.lengths(),
     )
 
 
@@ -131,12 +130,10 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:
             continue
         problems: dict[str, str] = {}
         truncated = TruncatedTexts(task, max_length)
-        deque(_features(task, split, tokenizer, truncated, problems), maxlen=0)
-        of_split = truncated.lengths()
-        if of_split is None:
+        if not sum(1 for _ in _features(task, split, tokenizer, truncated, problems)):
             file = data.path(split)
             raise ValueError(f"The {split} split has no examples: check the file ({file}).")
-        lengths[split] = of_split
+        lengths[split] = truncated.lengths()
         data = data.without(split, problems)
     return dataclasses.replace(task, source=dataclasses.replace(data, lengths=lengths))
 

@@ -59,6 +59,7 @@ from bertjax.record.predictions import (
 )
 from bertjax.tasks import Task, with_task_options
 from bertjax.tasks.baselines import Baselines
+from bertjax.tasks.dataset import Lengths
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.label_errors import LabelErrors
 from bertjax.tasks.measures import ScoredRows, scored_rows
@@ -183,7 +184,7 @@ def planned_runs(
             facts = dataclasses.replace(facts, loaded=reinitialized(shared.loaded, run.seed))
         if run.shots:
             data = shots_of(shared.task, shared.data, run.shots, run.seed)
-            baselines = Baselines(shared.task, data.chosen)
+            baselines = Baselines(shared.task, data)
             facts = dataclasses.replace(facts, data=data, baselines=baselines)
         plan = plan_finetuning(run, facts)
         if run is first:
@@ -411,13 +412,17 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
     path = data.path.with_name(f"shots{seed}{data.path.suffix}")
     drawn = [records[index] for index in chosen]
     write_shard(path, drawn)
+    sizes = data.sizes[chosen]
+    longest = data.lengths.longest  # those of the maximum length, if any are
+    truncated = np.sum(sizes == longest) if data.lengths.truncated else 0
     return TrainingData(
         path,
-        data.sizes[chosen],
+        sizes,
         np.full(len(task.labels), shots, np.int64),
         hashlib.sha256(b"".join(drawn)).hexdigest(),
         examples=len(chosen),
         groups=None if data.groups is None else data.groups[chosen],
+        lengths=Lengths.of(sizes, int(truncated)),
         chosen=chosen,
     )
 

@@ -305,7 +305,7 @@ def gather_finetuning(
         data=data,
         teacher=teacher,
         collection=_collection(config),
-        baselines=Baselines(task),
+        baselines=Baselines(task, data),
         machine=this_machine(),
         workdirs={name: Workdir(Path(name)).look() for name in workdirs},
         notes=notes,

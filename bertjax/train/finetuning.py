@@ -36,7 +36,6 @@ from bertjax.record.evaluation import (
     baselines_in_words,
     card_of,
     data_facts,
-    slices_in_words,
     slices_of,
 )
 from bertjax.record.events import EventStream
@@ -48,6 +47,7 @@ from bertjax.record.predictions import (
     PredictionSummary,
     add_to_summary,
     best_in_words,
+    grading_metric,
     label_errors_in_words,
     model_facts,
     shown_label_errors,
@@ -282,26 +282,22 @@ class FinetuningJob(Job):
         return scores
 
     def _evaluation(self, scores: dict[str, float]) -> dict[str, Any]:
-        """Returns the scores with their intervals, those of baselines and slices, and the data."""
+        """Returns the data, the scores with their intervals, and those of baselines and slices."""
         data = self._data_facts()
         found: dict[str, Interval] = {}
         slices = {}
         for split, rows in self.scored.items():
+            slices[split] = slices_of(rows, self.task.best_metric)
+            if self.task.data.group_columns:
+                data["splits"][split]["groups"] = len({*rows.groups()})
             for name, interval in score_intervals(rows).items():
                 if f"{split}/{name}" in scores:
                     found[f"{split}/{name}"] = interval
-            if self.task.data.group_columns:
-                data["splits"][split]["groups"] = len({*rows.groups()})
-            if of_split := slices_of([rows], self.task.best_metric):
-                slices[split] = of_split
-            if self.task.label_kind in ("classes", "multi_label"):
-                supports = self.reports[split].scores()
-                data["classes"][split] = {row.name: row.support for row in supports}
         return {
             "data": data,
             "scores": scores,
             INTERVALS: found,
-            BASELINES: self.baselines.content if scores else None,
+            BASELINES: self.baselines.content if scores else {},
             "slices": slices,
         }
 
@@ -319,13 +315,10 @@ class FinetuningJob(Job):
                 if of == split:
                     of_split[name] = interval
             add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
-            for line in slices_in_words(split, evaluation["slices"].get(split, {})):
-                print(line)
         stored: dict[str, Any] = {INTERVALS: found} if found else {}
-        if baselines := evaluation[BASELINES]:
-            print(baselines_in_words(baselines, scores, self.task.best_metric))
-            if baselines["splits"]:
-                stored[BASELINES] = baselines["splits"]
+        if scores:
+            print(baselines_in_words(evaluation, grading_metric(self.task)))
+            stored[BASELINES] = evaluation[BASELINES]["splits"]
         write_json(self.workdir.path / SCORES, {**scores, **stored})
 
     def _write_label_errors(self) -> None:
