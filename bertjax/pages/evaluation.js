@@ -19,34 +19,40 @@ function dataOf(run) {
     "Texts in the last column have this length or more, and longer ones are cut.";
   const sizes = section("Examples", element("p", {}, `Lengths are in tokens. The model reads at most ${grouped(facts.max_length)} at once. ${cut}`),
     table(heads, rows, heads.map((_, n) => n).slice(1)),
-    ...paragraphs(facts.note, isGrouped && `Examples with one value of ${facts.group_columns.join(" or ")} are a group, which is in one split only.`));
-  const made = element("div", { class: "grid" }, sizes, classTable(facts), leakTable(facts));
+    ...paragraphs(facts.note.replace(/^warning: /, ""), isGrouped && `Examples with one value of ${facts.group_columns.join(" or ")} are a group, which is in one split only.`));
+  const made = element("div", { class: "grid" }, sizes, ...[classTable(run), leakTable(facts)].filter(Boolean));
   if (made.children.length % 2) sizes.classList.add("wide");
   return [element("h2", {}, isOne ? "Data" : `Data of ${run.name}`), made];
 }
 
-function classTable({ classes, units }) {
-  const splits = Object.keys(classes);
-  if (!splits.length) return null;
-  const totals = splits.map((split) => Object.values(classes[split]).reduce((sum, count) => sum + count, 0));
-  const names = [...new Set(splits.flatMap((split) => Object.keys(classes[split])))].sort((a, b) => (classes[splits[0]][b] || 0) - (classes[splits[0]][a] || 0));
-  const rows = names.slice(0, MOST_CLASSES).map((name) => [name, ...splits.map((split, n) => {
-    const count = classes[split][name] || 0;
-    return `${grouped(count)} (${percent(totals[n] ? count / totals[n] : 0, 1)})`;
+// The classes of train, and of the splits whose predictions are summarised by class.
+function classTable(run) {
+  const classes = { train: run.evaluation.data.classes };
+  for (const { split, label_kind: kind, classes: rows } of run.splits) {
+    if (["classes", "multi_label"].includes(kind) && rows) classes[split] = Object.fromEntries(rows.map((row) => [row.name, row.support]));
+  }
+  const splits = Object.keys(classes), names = Object.keys(classes.train).sort((a, b) => classes.train[b] - classes.train[a]);
+  if (!names.length) return null;
+  const rows = names.slice(0, MOST_CLASSES).map((name) => [name, ...splits.map((split) => {
+    const total = Object.values(classes[split]).reduce((sum, count) => sum + count, 0), count = classes[split][name] || 0;
+    return `${grouped(count)} (${percent(total ? count / total : 0, 1)})`;
   })]);
   const rest = names.length > MOST_CLASSES ? ` The ${MOST_CLASSES} most frequent of ${grouped(names.length)} are shown.` : "";
-  return section("Classes", element("p", {}, `How many ${units} of the train split, and labelled examples of the others, have each class.${rest}`),
+  return section("Classes", element("p", {}, `How many examples have each class: in tagging, how many words, and of long texts, how many windows.${rest}`),
     element("div", { style: "max-height:420px;overflow:auto" }, table(["class", ...splits], rows, splits.map((_, n) => n + 1))));
 }
 
-function leakTable({ leaks, splits }) {
+function leakTable({ leaked_rows: counts, leaks, splits }) {
   if (Object.keys(splits).length < 2) return null;
-  const counts = Object.entries(leaks.rows).map(([split, count]) => `${grouped(count)} of the examples of ${split}`);
-  const said = counts.length ? `${counts.join(" and ")} are in train as well, equal or nearly so, so that scores on them are better than those of new texts unless they are left out (--drop_leaks). leaks.jsonl lists all pairs.` :
+  const found = Object.entries(counts).map(([split, count]) => `${grouped(count)} examples of ${split}`);
+  const said = found.length ? `${found.join(" and ")} are in train as well, equal or nearly so. Scores on them are better than those of new texts, unless --drop_leaks leaves them out. leaks.jsonl lists all pairs.` :
     "No example of another split is in train, equal or with a similarity of at least 0.8.";
-  const rows = leaks.pairs.map((pair) => [pair.split, pair.where, pair.train, pair.similarity.toFixed(2)]);
+  const rows = leaks.map((pair) => [pair.split, baseName(pair.where), baseName(pair.train), pair.similarity.toFixed(2)]);
   return section("Leaks between the splits", element("p", {}, said), rows.length ? table(["split", "example", "its copy in train", "similarity"], rows, [3]) : null);
 }
+
+// "a.csv, row 3" for "folder/a.csv, row 3".
+function baseName(where) { return where.slice(where.lastIndexOf("/") + 1); }
 
 // Scores with their intervals as dots on lines; the table beside it has the same numbers as text.
 function intervalPlot(label, rows, format) {
@@ -70,11 +76,11 @@ function intervalPlot(label, rows, format) {
 }
 
 // The scores of the rows with each value of a column, the worst first.
-function sliceFigure(split, column, { metric, rows, few, others }) {
+function sliceFigure(split, column, { metric, rows, few }) {
   const title = `${titled(metric)} of ${split} by ${column}`;
-  const tooFew = few.length ? `Too few rows for a score: ${few.map(([value, count]) => `${value} (${count})`).join(", ")}.` : "";
-  const rest = others ? `${grouped(others)} rarer values are left out.` : "";
-  if (!rows.length) return section(title, ...paragraphs(tooFew, rest));
+  const rare = Object.entries(few), shownRare = rare.slice(0, MOST_CLASSES).map(([value, count]) => `${value} (${count})`);
+  const tooFew = rare.length ? `Too few rows for a score: ${shownRare.join(", ")}${rare.length > MOST_CLASSES ? ` and ${grouped(rare.length - MOST_CLASSES)} more` : ""}.` : "";
+  if (!rows.length) return section(title, ...paragraphs(tooFew));
   const format = (value) => inUnits(metric, value);
   const cells = rows.map((row) => {
     const found = row.intervals[metric];
@@ -83,7 +89,7 @@ function sliceFigure(split, column, { metric, rows, few, others }) {
   const dots = rows.map((row) => ({ label: row.value, value: row.scores[metric], interval: row.intervals[metric] }));
   return section(title, element("p", {}, "The worst value is first. Lines are 95 % intervals: where they overlap much, the difference may be chance."),
     intervalPlot(title, dots, (value) => data.names[metric].percent ? percent(value, 0) : short(value, 3)),
-    table([column, "rows", named(metric), "95 % interval"], cells, [1, 2, 3]), ...paragraphs(tooFew, rest));
+    table([column, "rows", named(metric), "95 % interval"], cells, [1, 2, 3]), ...paragraphs(tooFew));
 }
 
 function slicesOf(slices) {
@@ -93,14 +99,12 @@ function slicesOf(slices) {
   return [element("h2", {}, "Scores of slices"), element("div", { class: "grid" }, ...figures)];
 }
 
-// One sentence on what the encoder adds to models that know less.
+// What the baselines are; "" without any.
 function baselineSentence(run) {
-  const found = run.evaluation.baselines;
-  if (!found) return "";
-  if (!Object.keys(found.splits).length) return found.skipped;
-  const rows = found.rows < found.of ? `${grouped(found.rows)} of the ${grouped(found.of)}` : `the ${grouped(found.of)}`;
-  const names = Object.keys(Object.values(found.splits)[0]);
-  const constant = names.includes("mean") ? "The mean answers every row with the mean of the targets." : "The majority answers every row with the most frequent class, or the labels that most rows have.";
-  const words = names.includes("bag_of_words") ? " The bag of words is a logistic or ridge regression on the TF-IDF of words. What the encoder is worth is its distance to it." : "";
-  return `The baselines are trained on ${rows} training examples. ${constant}${words} ${found.skipped}`;
+  const found = run.evaluation.baselines || {};
+  if (!found.splits) return "";
+  const models = Object.values(found.splits)[0];
+  if (!models) return found.skipped;
+  const constant = "mean" in models ? "The mean answers every row with the mean of the targets." : "The majority answers every row with the most frequent class, or the labels that most rows have.";
+  return `The baselines are trained on ${grouped(found.rows)} examples of train. ${constant} The bag of words is a logistic or ridge regression on the TF-IDF of words: what the encoder adds is the distance to it.`;
 }

@@ -173,7 +173,7 @@ function scoreTable(run) {
   for (const split of splits) for (const [name, bounds] of Object.entries(split.intervals || {})) intervals[`${split.split}/${name}`] = bounds;
   const columns = Object.keys(scores), names = [...new Set(columns.flatMap((split) => Object.keys(scores[split])))];
   if (!names.length) return null;
-  const baselines = (run.evaluation.baselines || { splits: {} }).splits;
+  const baselines = (run.evaluation.baselines || {}).splits || {};
   const simple = (split) => Object.keys(baselines[split] || {});
   const rows = names.map((name) => [titled(name), ...columns.flatMap((split) => [cellOf(split, name), ...simple(split).map((model) => {
     const value = baselines[split][model][name];
@@ -189,7 +189,7 @@ function scoreTable(run) {
   }
   const meaning = Object.keys(intervals).length ? " Beside each score is its 95 % interval: what other rows of the same kind would give." : "";
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
-  const heads = columns.flatMap((split) => [split, ...simple(split).map((model) => `${split}: ${model.replaceAll("_", " ")}`)]);
+  const heads = columns.flatMap((split) => [split, ...simple(split).map((model) => `${split}: ${model}`)]);
   return element("section", {}, element("h3", {}, "Scores and baselines"),
     element("p", {}, `Of the last predictions that were written${steps.length ? ` (${steps.join("; ")})` : ""}.${meaning}`),
     table(["metric", ...heads], rows, heads.map((_, n) => n + 1)), ...paragraphs(baselineSentence(run)));

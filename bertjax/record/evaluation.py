@@ -5,7 +5,7 @@ same numbers.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bertjax.record.predictions import (
 )
 from bertjax.tasks import Task
 from bertjax.tasks.intervals import intervals
-from bertjax.tasks.measures import ScoredRows, measure_of
+from bertjax.tasks.measures import ScoredRows, Unit, measure_of
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import TrainingData
 
@@ -62,7 +62,7 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
     scores and their intervals of each slice, and "few" is {value: number of rows} of those without
     scores: they have fewer than `FEWEST_ROWS`, or are not among the `MOST_SLICES` largest.
     """
-    groups = np.array(rows.groups())
+    units, groups = rows.units(), np.array(rows.groups())
     found = {}
     for column, values in rows.slices().items():
         members: dict[str, list[int]] = defaultdict(list)
@@ -70,22 +70,23 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
             members[value].append(unit)
         sizes = Counter(values)
         large = [x for x, size in sizes.most_common(MOST_SLICES) if size >= FEWEST_ROWS]
-        slices = [_slice(rows, groups, value, members[value]) for value in large]
+        slices = []
+        for value in large:
+            of_value = [units[unit] for unit in members[value]]
+            slice_ = _slice(rows.task, of_value, groups[members[value]])
+            slices.append({"value": value, "rows": len(of_value), **slice_})
         few = {value: size for value, size in sizes.items() if value not in large}
         found[column] = {"metric": _sort(slices, metric), "rows": slices, "few": few}
     return found
 
 
-def _slice(rows: ScoredRows, groups: np.ndarray, value: str, members: list[int]) -> dict[str, Any]:
-    units = rows.units()
-    measure = measure_of(rows.task, [units[index] for index in members])
-    scores = measure.scores(np.ones((1, len(members))))
-    _, own_groups = np.unique(groups[members], return_inverse=True)
+def _slice(task: Task, units: Sequence[Unit], groups: np.ndarray) -> dict[str, Any]:
+    measure = measure_of(task, units)
+    scores = measure.scores(np.ones((1, len(units))))
+    _, numbers = np.unique(groups, return_inverse=True)
     return {
-        "value": value,
-        "rows": len(members),
         "scores": {name: float(np.nan_to_num(score[0])) for name, score in scores.items()},
-        INTERVALS: intervals(measure, own_groups.tolist()),
+        INTERVALS: intervals(measure, numbers.tolist()),
     }
 
 

@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import words_and_characters
 from bertjax.tasks.task import Task
@@ -78,7 +76,7 @@ class Baselines:
         stride = -(-self.data.examples // MOST_ROWS)
         texts, labels = _columns(itertools.islice(examples, 0, None, stride))
         self.task.data.rows["train"].forget()
-        targets = np.array(labels)
+        targets = labels
         if self._binarizer:
             targets = self._binarizer.fit_transform(labels)
         without_text, bag_of_words = _models(self.task)

@@ -312,8 +312,9 @@ class Lengths(NamedTuple):
     @classmethod
     def of(cls, sizes: Sequence[int] | np.ndarray, truncated: int) -> Self:
         """Summarises the lengths of at least one example."""
-        quantiles = np.quantile(sizes, (0, 0.5, 0.95, 1), method="higher")
-        return cls(len(sizes), *quantiles.tolist(), truncated)
+        shares = (0, 0.5, 0.95, 1)
+        shortest, median, most, longest = np.quantile(sizes, shares, method="higher").tolist()
+        return cls(len(sizes), shortest, median, most, longest, truncated)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,8 @@ class TrainingData(NamedTuple):
         fingerprint: hexadecimal SHA-256 of all records in the file.
         examples: number of examples, of which long texts may have several features.
         left_out: {where: problem} of the rows that cannot be encoded and are left out.
-        lengths: the lengths of the examples.
         groups: the group of each feature, int [number of features]; None if there are no groups.
+        lengths: the lengths of the examples.
         chosen: the indices of the examples that are drawn from others, int [examples]; None: all.
     """
 
@@ -55,9 +55,9 @@ class TrainingData(NamedTuple):
     class_counts: np.ndarray
     fingerprint: str
     examples: int
-    lengths: Lengths
     left_out: Mapping[str, str] = {}
     groups: np.ndarray | None = None
+    lengths: Lengths = Lengths(0, 0, 0, 0, 0, 0)
     chosen: np.ndarray | None = None
 
 
@@ -108,9 +108,9 @@ def write_training_data(
         np.rint(counts).astype(np.int64),
         digest.hexdigest(),
         examples,
-        truncated.lengths(),
         problems,
         connected(groups) if groups else None,
+        truncated.lengths(),
     )
 
 

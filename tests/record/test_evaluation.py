@@ -1,0 +1,121 @@
+"""Slices are the scores of their rows, and the model card has the numbers of evaluation.json."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax.record.evaluation import FEWEST_ROWS, baselines_in_words, card_of, slices_of
+from bertjax.tasks import make_task
+from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.dataset import Dataset
+from bertjax.tasks.measures import NO_VALUE, scored_rows
+from tests.scored_pairs import TASKS, pairs_of
+
+
+def sliced(kind, count, values, columns=("source",)):
+    """Returns a task with a column of slices, and random pairs with these values in turn."""
+    task, pairs = pairs_of(kind, count)
+    source = Dataset(name="own", files={}, rows={}, slice_columns=columns)
+    given = []
+    for number, (example, prediction) in enumerate(pairs):
+        row = {"source": values[number % len(values)]}
+        given.append((dataclasses.replace(example, row=row), prediction))
+    return dataclasses.replace(task, source=source), given
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_score_of_a_slice_is_that_of_its_rows(kind):
+    task, pairs = sliced(kind, 120, ["news", "mail", "17", "17.0"])
+    (found,) = slices_of(scored_rows(task, pairs), task.best_metric).values()
+    if kind == "ranking":  # their units are queries
+        assert found["rows"]
+        return
+    assert {row["value"]: row["rows"] for row in found["rows"]} == {
+        "news": 30,
+        "mail": 30,
+        "17": 60,
+    }
+    for row in found["rows"]:
+        values = {row["value"], f"{row['value']}.0"}
+        own = task.score([pair for pair in pairs if pair[0].row["source"] in values])
+        for name in own.keys() & row["scores"].keys():
+            assert row["scores"][name] == pytest.approx(own[name]), name
+        assert set(row["intervals"]) <= set(row["scores"])
+
+
+def test_the_worst_slice_is_first_and_rare_values_are_named():
+    task, pairs = sliced("classes", 200, ["a", "b", "c"])
+    few = [dataclasses.replace(example, row={"source": ""}) for example, _ in pairs[:4]]
+    pairs += [(example, pairs[0][1]) for example in few]
+    (found,) = slices_of(scored_rows(task, pairs), "accuracy").values()
+    scores = [row["scores"]["accuracy"] for row in found["rows"]]
+    assert scores == sorted(scores) and len(scores) == 3 and found["metric"] == "accuracy"
+    assert found["few"] == {NO_VALUE: 4} and FEWEST_ROWS > 4
+    (found,) = slices_of(scored_rows(task, pairs), "loss").values()
+    losses = [row["scores"]["loss"] for row in found["rows"]]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_columns_of_slices_are_found_in_all_evaluated_files(tmp_path, capsys):
+    rows = "".join(f"text {n},{'ab'[n % 2]},{'xy'[n % 3 % 2]}\n" for n in range(40))
+    for name, head in (("a", "text,label,origin"), ("b", "text,label,other")):
+        (tmp_path / f"{name}.csv").write_text(f"{head}\n{rows}")
+    a, b = (str(tmp_path / f"{name}.csv") for name in "ab")
+    task = make_task("classify", ClassifyOptions(train=a, slice_column=("origin",)))
+    assert task.data.slice_columns == ("origin",)
+    with pytest.raises(ValueError, match="no column 'orign'.*origin"):
+        make_task("classify", ClassifyOptions(train=a, slice_column=("orign",)))
+    with pytest.raises(ValueError, match="b.csv has no column 'origin'"):
+        make_task("classify", ClassifyOptions(train=a, dev=b, slice_column=("origin",)))
+    capsys.readouterr()
+    make_task("classify", ClassifyOptions(train=a, dev=a, test=b, slice_column=("origin",)))
+    assert "b.csv has no column 'origin'" in capsys.readouterr().out
+
+
+EVALUATION = {
+    "data": {
+        "max_length": 128,
+        "splits": {
+            "train": {
+                **{"examples": 1200, "groups": None, "shortest": 3, "median": 9, "most": 20},
+                **{"longest": 40, "truncated": 0},
+            }
+        },
+    },
+    "scores": {"dev/accuracy": 0.91, "dev/loss": 0.25},
+    "intervals": {"dev/accuracy": (0.9, 0.92)},
+    "baselines": {
+        "splits": {"dev": {"majority": {"accuracy": 0.523}, "bag of words": {"accuracy": 0.781}}}
+    },
+    "slices": {
+        "dev": {
+            "source": {
+                "metric": "accuracy",
+                "rows": [
+                    {"value": "a|<b>", "rows": 50, "scores": {"accuracy": 0.5}, "intervals": {}}
+                ],
+            }
+        }
+    },
+}
+
+
+def test_the_model_card_has_the_scores_as_tables():
+    lines = card_of(EVALUATION).splitlines()
+    assert "| train | 1,200 | None | 9 | 20 | 40 | 0 |" in lines
+    row = (
+        "| held-out accuracy | 91.00 % | 90.00 to 92.00 | majority 52.30 %, bag of words 78.10 % |"
+    )
+    assert row in lines and "| held-out loss | 0.25 |  |  |" in lines
+    assert r"| a\|&lt;b> | 50 | 50.00 % |  |" in lines
+    tables = [line for line in lines if line.startswith("|")]
+    assert {line.replace(r"\|", "").count("|") for line in tables} == {5, 8}
+
+
+def test_one_line_says_what_the_encoder_adds():
+    line = "baseline, held-out accuracy: majority 52.30 %, bag of words 78.10 %; this model 91.00 %"
+    assert baselines_in_words(EVALUATION, "dev/accuracy") == line
+    without = {**EVALUATION, "baselines": {"splits": {}, "skipped": "There are none."}}
+    assert baselines_in_words(without, "dev/accuracy") == "There are none."
+    assert np.isfinite(EVALUATION["scores"]["dev/loss"])
