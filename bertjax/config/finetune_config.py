@@ -113,9 +113,9 @@ class FinetuneConfig(TrainingConfig):
     """Train 18 times, on the grid of Devlin et al. 2018, and export the best on the dev split."""
     folds: int = 0
     """Number of folds of a cross-validation on files of your own; 0: none."""
-    shots: Count | None = None
-    """Number of training examples per class, drawn with seed, with the defaults of
-    configs/finetune/few_shot.py; None: all examples."""
+    shots: Count | tuple[Count, ...] | None = None
+    """Number of training examples per class, or several for a curve, drawn with seed, with the
+    defaults of configs/finetune/few_shot.py; None: all examples."""
     log_every: Count = 50
     """Number of steps between log lines."""
     reader_threads: Count = 2
@@ -140,6 +140,12 @@ class FinetuneConfig(TrainingConfig):
                 f"with --task {GLUE_TASK}",
                 "it would have to be another one for each task, which can be run alone with it",
             )
+
+    @property
+    def shot_counts(self) -> tuple[int, ...]:
+        """The different numbers of `shots`, in ascending order; () for all examples."""
+        shots = self.shots or ()
+        return tuple(sorted({*shots})) if isinstance(shots, tuple) else (shots,)
 
     @property
     def _selection(self) -> tuple[str, ...]:
@@ -187,10 +193,10 @@ class FinetuneConfig(TrainingConfig):
         )
 
     def _check_selection(self) -> None:
-        if self.shots is not None:
+        if self.shot_counts:
             self.options.refuse_set(
                 ("doc_stride",),
-                f"with --shots {self.shots}",
+                f"with --shots {self.shot_counts[0]}",
                 "a shot would be one window of a long text",
             )
         if self.select_by == LAST:

@@ -108,3 +108,125 @@ function baselineSentence(run) {
   const constant = "mean" in models ? "The mean answers every row with the mean of the targets." : "The majority answers every row with the most frequent class, or the labels that most rows have.";
   return `The baselines are trained on ${grouped(found.rows)} examples of train. ${constant} The bag of words is a logistic or ridge regression on the TF-IDF of words: what the encoder adds is the distance to it.`;
 }
+
+// The runs of one command (seeds, folds, draws): {name: {split/metric: score}} of those with scores in common.
+function severalRuns() {
+  const { intervals = {}, ...byRun } = data.scores || {};
+  const names = Object.keys(byRun).filter((name) => Object.keys(byRun[name]).some((key) => key.startsWith("dev")));
+  if (names.length < 2) return null;
+  const keys = Object.keys(byRun[names[0]]).filter((key) => names.every((name) => key in byRun[name]));
+  const best = runs[0].best ? base(runs[0].best.metric) : "", main = keys.find((key) => base(key) === best) || keys[0];
+  return main ? { byRun, names, keys, main, intervals } : null;
+}
+
+const meanOf = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const deviation = (values) => values.length < 2 ? null : Math.sqrt(values.reduce((sum, value) => sum + (value - meanOf(values)) ** 2, 0) / (values.length - 1));
+const scoreName = (key) => `${key.slice(0, key.indexOf("/"))}: ${named(base(key))}`;
+const inPlot = (key) => (value) => data.names[base(key)].percent ? percent(value, 0) : short(value, 3);
+// The mean of a score of the baselines over several runs; undefined if they have none.
+function meanBaseline(names, key, model) {
+  const values = runs.filter((run) => names.includes(run.name)).map((run) => {
+    const of = ((run.evaluation.baselines || {}).splits || {})[key.slice(0, key.indexOf("/"))];
+    return of && of[model] ? of[model][base(key)] : undefined;
+  });
+  return values.length && values.every((value) => value !== undefined) ? meanOf(values) : undefined;
+}
+const BASELINE_NAMES = ["majority", "mean", "bag of words"];
+
+// Every run with its scores, then their mean and spread, and the means of the baselines.
+function runsTable({ byRun, names, keys, intervals }) {
+  const cell = (key, value, bounds) => value === null || value === undefined ? "–" : element("span", {}, inUnits(base(key), value),
+    bounds ? element("small", { class: "interval" }, ` ${bounds.map((end) => inUnits(base(key), end)).join(" to ")}`) : null);
+  const rows = names.map((name) => [name, ...keys.map((key) => cell(key, byRun[name][key], (intervals[name] || {})[key]))]);
+  const values = (key) => names.map((name) => byRun[name][key]);
+  rows.push(["mean", ...keys.map((key) => element("b", { "data-mean": key }, inUnits(base(key), meanOf(values(key)))))]);
+  rows.push(["standard deviation", ...keys.map((key) => cell(key, deviation(values(key))))]);
+  for (const [covered, found] of Object.entries(intervals.mean || {})) {
+    rows.push([`95 % interval of the mean: ${covered}`, ...keys.map((key) => found[key] ? found[key].map((end) => inUnits(base(key), end)).join(" to ") : "–")]);
+  }
+  for (const model of BASELINE_NAMES) {
+    const means = keys.map((key) => meanBaseline(names, key, model));
+    if (means.some((value) => value !== undefined)) rows.push([`${model}, mean`, ...means.map((value, n) => cell(keys[n], value))]);
+  }
+  return table(["run", ...keys.map(scoreName)], rows, keys.map((_, n) => n + 1));
+}
+
+const COVERED = { rows: "other rows of the same kind", seeds: "other models of the same data", both: "other models and other rows" };
+
+function runsFigure(found) {
+  const { byRun, names, main, intervals } = found, of = (name) => (intervals[name] || {})[main];
+  const dots = names.map((name) => ({ label: name, value: byRun[name][main], interval: of(name) }));
+  const covers = Object.entries(intervals.mean || {}), last = covers[covers.length - 1];
+  dots.push({ label: "mean", value: meanOf(names.map((name) => byRun[name][main])), interval: last && last[1][main], values: names.map((name) => byRun[name][main]) });
+  const meaning = covers.length ? ` Intervals of the mean cover ${covers.map(([name]) => `${name} (${COVERED[name] || name})`).join(", ")}.` : "";
+  return element("section", { class: "wide" }, element("h3", {}, `Scores of ${names.length} runs`),
+    element("p", {}, `The figure shows ${scoreName(main)}. Beside each score is its 95 % interval.${meaning}`),
+    intervalPlot(scoreName(main), dots, inPlot(main)), runsTable(found));
+}
+
+// The curve of a score over the number of training examples per class: dots are draws, the line is their mean.
+function curveFigure({ byRun, main }, groups) {
+  const points = groups.map(([shots, names]) => {
+    const values = names.map((name) => byRun[name][main]);
+    return { shots, names, values, mean: meanOf(values), spread: deviation(values) };
+  });
+  const all = points.flatMap((point) => [...point.values, point.mean - (point.spread || 0), point.mean + (point.spread || 0)]);
+  const low = Math.min(...all), high = Math.max(...all), pad = (high - low) * 0.08 || 0.05, width = 640, height = 300, left = 64, bottom = height - 44;
+  const ends = [Math.log(points[0].shots), Math.log(points[points.length - 1].shots)];
+  const x = (shots) => left + 24 + (Math.log(shots) - ends[0]) / (ends[1] - ends[0]) * (width - left - 60);
+  const y = (value) => bottom - (value - low + pad) / (high - low + 2 * pad) * (bottom - 12);
+  const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", style: "max-width:760px", "aria-label": `${scoreName(main)} by the number of examples per class; the table has the same numbers` });
+  for (const value of ticks(low - pad, high + pad, 5)) {
+    svg.append(node("line", { class: "rule", x1: left, x2: width - 12, y1: y(value), y2: y(value) }), node("text", { class: "tick", x: left - 8, y: y(value) + 4, "text-anchor": "end" }, inPlot(main)(value)));
+  }
+  svg.append(node("polyline", { points: points.map((point) => `${x(point.shots)},${y(point.mean)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": 2 }));
+  for (const { shots, values, mean, spread } of points) {
+    svg.append(node("text", { class: "tick", x: x(shots), y: bottom + 18, "text-anchor": "middle" }, grouped(shots)));
+    if (spread !== null) svg.append(node("line", { class: "range", x1: x(shots), x2: x(shots), y1: y(mean - spread), y2: y(mean + spread) }));
+    for (const value of values) svg.append(node("circle", { class: "draw", cx: x(shots), cy: y(value), r: 3 }));
+    svg.append(node("circle", { class: "point", cx: x(shots), cy: y(mean), r: 5 }));
+  }
+  svg.append(node("text", { class: "tick", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "training examples per class"));
+  const format = (value) => value === null || value === undefined ? "–" : inUnits(base(main), value);
+  const rows = points.map(({ shots, names, values, mean, spread }) => [grouped(shots), names.length, element("b", { "data-shots": shots }, format(mean)), format(spread),
+    `${format(Math.min(...values))} to ${format(Math.max(...values))}`, format(meanBaseline(names, main, "bag of words"))]);
+  return element("section", { class: "wide" }, element("h3", {}, "Scores by the number of training examples"),
+    element("p", {}, `${titled(base(main))} of ${main.slice(0, main.indexOf("/"))}. Each run has a draw of its own; bars are one standard deviation of the draws.`), element("div", { class: "plot" }, svg),
+    table(["examples per class", "draws", "mean", "standard deviation", "lowest to highest", "bag of words, mean"], rows, [0, 1, 2, 3, 4, 5]));
+}
+
+// Runs by the number of shots, in ascending order; one group if they do not differ in it.
+function byShots(names) {
+  const groups = new Map();
+  for (const name of names) {
+    const run = runs.find((one) => one.name === name), row = run && run.config.find((one) => one.field === "shots");
+    const shots = row ? Number(row.value) || 0 : 0;
+    groups.set(shots, [...(groups.get(shots) || []), name]);
+  }
+  return [...groups].sort((a, b) => a[0] - b[0]);
+}
+
+// The examples of each fold that are in the folds it is evaluated without.
+function foldLeaks(names) {
+  const folds = runs.filter((run) => names.includes(run.name) && run.evaluation.data);
+  const rows = folds.map((run) => [run.name, counted(run.evaluation.data.splits.dev && run.evaluation.data.splits.dev.examples), counted(run.evaluation.data.leaked_rows.dev || 0)]);
+  const pairs = folds.flatMap((run) => run.evaluation.data.leaks.map((pair) => [run.name, baseName(pair.where), baseName(pair.train), pair.similarity.toFixed(2)])).slice(0, 20);
+  return section("Leaks between the folds", element("p", {}, "Examples of a fold that are in the other folds, equal or with a similarity of at least 0.8: scores on them are better than those of new texts. leaks.jsonl of each fold lists all pairs."),
+    table(["fold", "examples", "also in other folds"], rows, [1, 2]), pairs.length ? table(["fold", "example", "its copy in another fold", "similarity"], pairs, [3]) : null);
+}
+
+// The page of several runs of one command begins with what they say together.
+function severalOf() {
+  const found = severalRuns();
+  if (!found) return [];
+  const groups = byShots(found.names), isFolds = found.names.every((name) => /^fold\d+$/.test(name)), { slices, label_errors: errors } = data.evaluation || {};
+  const grid = element("div", { class: "grid" });
+  if (groups.length > 1 && groups[0][0] > 0) grid.append(curveFigure(found, groups));
+  else grid.append(runsFigure(found));
+  if (!isFolds) return [element("h2", {}, "What the runs say together"), grid];
+  const leaks = foldLeaks(found.names);
+  leaks.classList.add("wide");
+  grid.append(leaks);
+  if (errors && errors.count) grid.append(labelErrors(errors));
+  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples."), grid, ...slicesOf(slices)];
+}

@@ -150,7 +150,7 @@ function comparison() {
       return element("span", { title: String(value), style: value === best(metric) ? "font-weight:700" : "" }, shown(metric, value));
     })];
   });
-  return element("section", {}, element("h2", {}, "Scores of the runs"), element("p", {}, "Best: by the metric that selects the checkpoint. Other columns: the last evaluation; the best value of a column is bold."),
+  return element("section", {}, element("h2", {}, "The runs side by side"), element("p", {}, "Best: by the metric that selects the checkpoint. Other columns: the last evaluation; the best value of a column is bold."),
     table(["run", "state", "best", ...metrics.map((name) => `last ${base(name)}`)], rows, metrics.map((_, n) => n + 3)));
 }
 
@@ -323,7 +323,7 @@ function fillPage() {
   $("lead").append(...runs.map(leadOf));
   if (runs.length > 2) $("lead").className = "grid";
   const content = $("content");
-  if (!isOne) content.append(element("div", { style: "margin-top:18px" }, comparison(), differences()));
+  if (!isOne) content.append(...severalOf(), element("div", { style: "margin-top:18px" }, comparison(), differences()));
   const curves = [...drawCharts(), ...runs.map(evaluations).filter(Boolean)];
   // A reviewer asks for the data and the scores first.
   if (isOne) content.append(...taskOf(runs[0]));

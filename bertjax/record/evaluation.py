@@ -100,11 +100,15 @@ def _sort(slices: list[dict[str, Any]], metric: str) -> str:
     return metric
 
 
+def _baselines(evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
+    return evaluation.get(BASELINES, {}).get("splits", {})
+
+
 def _simple_scores(evaluation: Mapping[str, Any], key: str) -> str:
     """Returns "majority 52.30 %, bag of words 78.10 %" for the score "dev/accuracy"; or ""."""
     split, _, metric = key.partition("/")
     shown = []
-    for name, scores in evaluation[BASELINES]["splits"].get(split, {}).items():
+    for name, scores in _baselines(evaluation).get(split, {}).items():
         if metric in scores:
             shown.append(f"{name} {shown_score(key, scores[metric])}")
     return ", ".join(shown)
@@ -148,6 +152,12 @@ def card_of(evaluation: Mapping[str, Any]) -> str:
     text = _DATA.format(**data)
     for split, facts in data["splits"].items():
         text += _SPLIT.format(split=split, **facts)
+    return text + scores_card(evaluation)
+
+
+def scores_card(evaluation: Mapping[str, Any]) -> str:
+    """Returns the sections on scores and slices, which also several folds have."""
+    text = ""
     if evaluation["scores"]:
         text += _SCORES
     for key, value in evaluation["scores"].items():

@@ -458,8 +458,11 @@ def files_of_report(names: Iterable[str]) -> list[str]:
     return read
 
 
-def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the report of runs (`run_data`) as one HTML page."""
+def report_page(runs: Sequence[Mapping[str, Any]], parent: Path | None = None) -> str:
+    """Returns the report of runs (`run_data`) as one HTML page.
+
+    `parent` is the folder of a command with several runs, such as folds, whose results it has.
+    """
     names = set()
     for run in runs:
         for key in (*run["train"], *run["eval"]["values"], *run["scores"]):
@@ -471,6 +474,8 @@ def report_page(runs: Sequence[Mapping[str, Any]]) -> str:
         "runs": runs,
         "names": {x: {"label": label(x), "percent": in_percent(x)} for x in sorted(names)},
         "differences": config_differences(runs),
+        "scores": read_json_or_empty(parent / SCORES) if parent else {},
+        "evaluation": read_json_or_empty(parent / EVALUATION) if parent else {},
     }
     return fill("report.html", in_json(data))
 

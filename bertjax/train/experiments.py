@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bertjax.base.files import is_remote, listed, write_json, writing
+from bertjax.base.files import is_remote, listed, write_json, write_text, writing
 from bertjax.base.lock import scratch_folder
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.workdir_files import (
     CALIBRATION,
+    EVALUATION,
     LABEL_ERRORS,
     LEAKS,
     METRICS,
@@ -44,6 +45,7 @@ from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
 from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.record.evaluation import scores_card, slices_of
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     INTERVALS,
@@ -54,6 +56,7 @@ from bertjax.record.predictions import (
     print_scores,
     read_intervals,
     read_scores,
+    shown_label_errors,
     splits_of,
     write_label_errors,
 )
@@ -71,6 +74,7 @@ from bertjax.train.finetuning import FinetuningJob
 from bertjax.train.run import Session, looked_at_run, opened_run, print_plans, say, train
 from bertjax.train.run_plan import FinetuningPlan, plan_finetuning
 from bertjax.train.workdir import Workdir
+from bertjax.weights.hf import CARD, TRAINING
 
 if TYPE_CHECKING:
     import pandas
@@ -182,8 +186,8 @@ def planned_runs(
         facts = shared
         if run.seed != first.seed:
             facts = dataclasses.replace(facts, loaded=reinitialized(shared.loaded, run.seed))
-        if run.shots:
-            data = shots_of(shared.task, shared.data, run.shots, run.seed)
+        for shots in run.shot_counts:  # one, or none
+            data = shots_of(shared.task, shared.data, shots, run.seed)
             baselines = Baselines(shared.task, data)
             facts = dataclasses.replace(facts, data=data, baselines=baselines)
         plan = plan_finetuning(run, facts)
@@ -220,21 +224,35 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     runs = list(_trained(config, session))
     scores = {name: run_scores for name, _, run_scores in runs}
     task = runs[0][1]
+    groups = _by_shots(config, scores)
     best = best_run(scores, grading_metric(task))
     if config.shots:  # the dev split, which is many times as large, must not choose the draw
-        best = next(iter(scores))
-    of_mean: Mapping[str, Intervals] = {}
-    if len(scores) > 1 and not config.sweep and hosts.is_first():
-        of_mean = run_intervals.of_seeds(workdir, task, scores)
+        best = next(iter(groups[-1]))
+    of_means: list[Mapping[str, Intervals]] = [{} for _ in groups]
+    if hosts.is_first() and not config.sweep:
+        for index, group in enumerate(groups):
+            if len(group) > 1:
+                of_means[index] = run_intervals.of_seeds(workdir, task, group)
     if len(scores) > 1:
         submission = getattr(config.options, "submission", None)
+        of_mean = of_means[0] if len(groups) == 1 else {}
         hosts.on_first(lambda: publish(workdir, best, scores, submission, of_mean))
     if hosts.is_first():
-        found = {name: read_intervals(workdir / name / SCORES) for name in scores}
-        print_scores(scores, task, None if config.shots else best, found, of_mean)
+        for group, of_mean in zip(groups, of_means, strict=True):
+            found = {name: read_intervals(workdir / name / SCORES) for name in group}
+            print_scores(group, task, None if config.shots else best, found, of_mean)
         if config.shots and len(scores) > 1:
             print(f"exported: {best}, the model of the first draw, which no score has chosen")
     return FinetuneResult(scores, best, workdir / MODEL)
+
+
+def _by_shots(
+    config: FinetuneConfig, scores: dict[str, dict[str, float]]
+) -> list[dict[str, dict[str, float]]]:
+    """Divides the scores of runs by the number of shots, of which each has as many runs."""
+    runs = [*scores.items()]
+    size = len(runs) // max(len(config.shot_counts), 1)
+    return [dict(runs[start : start + size]) for start in range(0, len(runs), size)]
 
 
 def train_run(
@@ -321,8 +339,13 @@ def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
             )
             for batch_size, rate, epochs in grid
         ]
+    seeds = range(config.seed, config.seed + config.seeds)
+    if len(config.shot_counts) > 1:
+        return [
+            variant_of(config, f"shots{shots}_seed{seed}", shots=shots, seed=seed)
+            for shots, seed in itertools.product(config.shot_counts, seeds)
+        ]
     if config.seeds > 1:
-        seeds = range(config.seed, config.seed + config.seeds)
         return [variant_of(config, f"seed{seed}", seed=seed) for seed in seeds]
     return [("", config)]
 
@@ -409,7 +432,7 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
             f"--shots {int(counts.min())}."
         )
     chosen = candidates[draw(classes[candidates], shots, seed)]
-    path = data.path.with_name(f"shots{seed}{data.path.suffix}")
+    path = data.path.with_name(f"shots{shots}_{seed}{data.path.suffix}")
     drawn = [records[index] for index in chosen]
     write_shard(path, drawn)
     sizes = data.sizes[chosen]
@@ -468,6 +491,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     indices = {}
     held_out: list[ScoredRows] = []  # of each fold
     judged: LabelErrors | None = None
+    pooled: ScoredRows | None = None
     task: Any = None
     for name, task, run_scores in _trained(config, session):
         scores[name] = run_scores
@@ -475,21 +499,37 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             indices[name] = task.data.held_out_indices()
         if name != ALL and hosts.is_first():
             judged = judged or LabelErrors(task)
+            pooled = pooled or ScoredRows(task)
             pairs = judged.observe(run_intervals.stored_pairs(task, workdir / name, "dev"))
-            held_out.append(scored_rows(task, pairs))
+            held_out.append(scored_rows(task, pooled.observe(pairs)))
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
         of_mean = run_intervals.of_folds(held_out)
         publish(workdir, ALL, scores, None, of_mean)
         _write_predictions(workdir, indices)
-        write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_mean.get("rows", {})))
+        of_rows = of_mean.get("rows", {})
+        summary = _summary(config, folds, of_rows)
+        write_json(workdir / CROSS_VALIDATION, summary)
+        means = {f"dev/{name}": metric["mean"] for name, metric in summary["metrics"].items()}
+        evaluation = {"scores": means, INTERVALS: of_rows, "slices": {}}
         found = {name: read_intervals(workdir / name / SCORES) for name in folds}
         print_scores(folds, task, None, found, of_mean)
+        if pooled:
+            evaluation["slices"]["dev"] = slices_of(pooled, task.best_metric)
         if judged:
             rows = judged.rows()
             write_label_errors(workdir / LABEL_ERRORS, rows)
             print(label_errors_in_words(len(rows), workdir / LABEL_ERRORS))
+            evaluation["label_errors"] = shown_label_errors(rows)
+        write_json(workdir / EVALUATION, evaluation)
+        about = (
+            f"The scores are means over {config.folds} folds, predicted by models of the others."
+        )
+        sections = f"{scores_card(evaluation)}\n{about}\n"
+        card = workdir / MODEL / CARD
+        text = card.read_text(encoding="utf-8")
+        write_text(card, text.replace(TRAINING, f"{sections}{TRAINING}", 1))
         print(
             f"{workdir}/model was trained on all examples. The mean over the folds estimates its "
             f"score; each held-out example's prediction is in {workdir}/predictions/{OUT_OF_FOLD}."

@@ -275,6 +275,10 @@ and, in sentence-transformers, `SentenceTransformer(DIR).encode(texts)`.
 """
 
 
+# The heading before the facts of the training.
+TRAINING = "\n## Training\n\n"
+
+
 def model_card(
     title: str,
     head: str,
@@ -309,7 +313,7 @@ def model_card(
     if not facts:
         return text
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts)
-    return f"{text}{sections}\n## Training\n\n| | |\n|---|---|\n{rows}"
+    return f"{text}{sections}{TRAINING}| | |\n|---|---|\n{rows}"
 
 
 def _planned(phase: Mapping[str, Any]) -> str:
