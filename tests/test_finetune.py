@@ -114,6 +114,8 @@ def whole(config, tmp_path_factory):
 def test_scores_have_intervals_and_labels_that_may_be_wrong_are_listed(whole):
     content = json.loads((whole / "scores.json").read_text())
     intervals = content.pop("intervals")
+    baselines = content.pop("baselines")["dev"]
+    assert set(baselines) == {"majority", "bag of words"}
     assert set(intervals) == set(content)
     for key, (low, high) in intervals.items():
         assert low <= content[key] <= high and low < high

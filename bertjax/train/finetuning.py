@@ -123,10 +123,8 @@ class FinetuningJob(Job):
         """Writes facts on the data: rows that are left out, or are in several splits."""
         self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
         self.task.data.write_leaks(self.workdir.path / LEAKS)
-        write_json(self.workdir.path / EVALUATION, {"data": self._data_facts()})
-
-    def _data_facts(self) -> dict[str, Any]:
-        return data_facts(self.task, self.data, self.max_length)
+        facts = data_facts(self.task, self.data, self.max_length)
+        write_json(self.workdir.path / EVALUATION, {"data": facts})
 
     def initial_params(self) -> Any:
         return self.loaded.params
@@ -283,7 +281,7 @@ class FinetuningJob(Job):
 
     def _evaluation(self, scores: dict[str, float]) -> dict[str, Any]:
         """Returns the data, the scores with their intervals, and those of baselines and slices."""
-        data = self._data_facts()
+        data = data_facts(self.task, self.data, self.max_length)
         found: dict[str, Interval] = {}
         slices = {}
         for split, rows in self.scored.items():
@@ -318,7 +316,8 @@ class FinetuningJob(Job):
         stored: dict[str, Any] = {INTERVALS: found} if found else {}
         if scores:
             print(baselines_in_words(evaluation, grading_metric(self.task)))
-            stored[BASELINES] = evaluation[BASELINES]["splits"]
+            if evaluation[BASELINES]["splits"]:
+                stored[BASELINES] = evaluation[BASELINES]["splits"]
         write_json(self.workdir.path / SCORES, {**scores, **stored})
 
     def _write_label_errors(self) -> None:

@@ -27,6 +27,7 @@ OWNERS = {
     **dict.fromkeys(("data_dir", "tfds_data_dir"), OFFICIAL),
     **dict.fromkeys(("train", "dev", "dev_fraction", "test", "skip_bad_rows"), OWN),
     **dict.fromkeys(("ignore_columns", "group_column", "time_column", "drop_leaks"), OWN),
+    "slice_column": OWN,
     **dict.fromkeys(("text_column", "label_column", "id_column"), TABLES),
     "pair_column": TABLES - {"tag"},
     "label_columns": {"classify", "regress"},

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,5 +210,8 @@ def test_leaks_of_official_tasks_are_counted_and_nothing_is_left_out(tmp_path, c
     assert "3 of the 4 examples of dev (75.0%) are in train" in capsys.readouterr().out
     assert facts.data.examples == 20 and len({leak.where for leak in facts.task.data.leaks}) == 3
     workdir = types.SimpleNamespace(path=tmp_path)
-    FinetuningJob.claimed(types.SimpleNamespace(task=facts.task, workdir=workdir))  # type: ignore[arg-type]
+    job: Any = types.SimpleNamespace(
+        task=facts.task, workdir=workdir, data=facts.data, max_length=128
+    )
+    FinetuningJob.claimed(job)
     assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) >= 3
