@@ -53,8 +53,8 @@ def run(config: ReportConfig) -> None:
         print(f"{address}: {one['status']['sentence']}")
         for note in (*one["hints"], *one["notes"]):
             print(f"  {note}")
-    is_parent = len(config.runs) == 1 < len(folders)
-    page = report_page(runs, folders[0][1].parent if is_parent else None)
+    parent = folders[0][1].parent if len(config.runs) < len(folders) else None
+    page = report_page(runs, parent)
     write_text(Path(config.output), page)
     print(
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: written to {config.output} "

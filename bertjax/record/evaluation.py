@@ -56,7 +56,7 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
 
     Args:
         rows: what the scores are computed from.
-        metric: the metric by which slices are sorted, the worst first, if they all have it.
+        metric: the metric by which slices are sorted, the worst first, if rows have it.
 
     Returns {column: {"metric", "rows", "few"}}: "rows" has the value, the number of rows, the
     scores and their intervals of each slice, and "few" is {value: number of rows} of those without
@@ -76,7 +76,11 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
             slice_ = _slice(rows.task, of_value, groups[members[value]])
             slices.append({"value": value, "rows": len(of_value), **slice_})
         few = {value: size for value, size in sizes.items() if value not in large}
-        found[column] = {"metric": _sort(slices, metric), "rows": slices, "few": few}
+        if slices and metric not in slices[0]["scores"]:  # as that of a search of a collection
+            metric = next(iter(slices[0]["scores"]))
+        sign = 1 if higher_is_better(metric) else -1
+        slices.sort(key=lambda row: sign * row["scores"][metric])
+        found[column] = {"metric": metric, "rows": slices, "few": few}
     return found
 
 
@@ -88,16 +92,6 @@ def _slice(task: Task, units: Sequence[Unit], groups: np.ndarray) -> dict[str, A
         "scores": {name: float(np.nan_to_num(score[0])) for name, score in scores.items()},
         INTERVALS: intervals(measure, numbers.tolist()),
     }
-
-
-def _sort(slices: list[dict[str, Any]], metric: str) -> str:
-    """Sorts slices, the worst first; returns the metric: `metric` or another that all have."""
-    if slices:
-        shared = set.intersection(*(set(row["scores"]) for row in slices))
-        metric = metric if metric in shared else min(shared)
-        sign = 1 if higher_is_better(metric) else -1
-        slices.sort(key=lambda row: sign * row["scores"][metric])
-    return metric
 
 
 def _baselines(evaluation: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -368,7 +368,7 @@ class ScoredRows:
         self._slices = () if task.source is None else task.source.slice_columns
         self._rows: list[Row] = []
         self._keys: list[list[Any]] = []
-        self._values: list[list[str]] = []  # of the columns of slices
+        self._values: list[dict[str, str]] = []  # of the columns of slices
 
     def observe(
         self, pairs: Iterable[tuple[Example, Prediction]]
@@ -380,7 +380,7 @@ class ScoredRows:
             if row is not None and isinstance(row, kind):  # a split may have scores here and there
                 self._rows.append(row)
                 self._keys.append([*group_keys(example, self._columns)])
-                self._values.append([_value_of(example, column) for column in self._slices])
+                self._values.append(dict(group_keys(example, self._slices)))
             yield example, prediction
 
     def units(self) -> list[Unit]:
@@ -427,16 +427,13 @@ class ScoredRows:
 
         A missing value is `NO_VALUE`.
         """
-        of_unit: dict[Hashable, list[str]] = {}
+        of_unit: dict[Hashable, dict[str, str]] = {}
         for unit, values in zip(self._units_of_rows(), self._values, strict=True):
             of_unit.setdefault(unit, values)
-        columns = zip(*of_unit.values(), strict=True)
-        return {name: [*column] for name, column in zip(self._slices, columns, strict=False)}
-
-
-def _value_of(example: Example, column: str) -> str:
-    keys = group_keys(example, (column,))
-    return keys[0][1] if keys else NO_VALUE
+        columns = {}
+        for name in self._slices:
+            columns[name] = [values.get(name, NO_VALUE) for values in of_unit.values()]
+        return columns
 
 
 def scored_rows(task: Task, pairs: Iterable[tuple[Example, Prediction]]) -> ScoredRows:

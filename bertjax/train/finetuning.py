@@ -280,17 +280,24 @@ class FinetuningJob(Job):
         return scores
 
     def _evaluation(self, scores: dict[str, float]) -> dict[str, Any]:
-        """Returns the data, the scores with their intervals, and those of baselines and slices."""
+        """Returns the data, the scores with their intervals, and those of baselines and slices.
+
+        The intervals are also added to the report's data.
+        """
         data = data_facts(self.task, self.data, self.max_length)
         found: dict[str, Interval] = {}
         slices = {}
         for split, rows in self.scored.items():
             slices[split] = slices_of(rows, self.task.best_metric)
             if self.task.data.group_columns:
-                data["splits"][split]["groups"] = len({*rows.groups()})
+                data["splits"][split]["groups"] = count = len({*rows.groups()})
+                if 1 < count < FEW_GROUPS:
+                    print(f"{split_label(split)} scores: {few_groups_in_words(count)}")
+            of_split = {}
             for name, interval in score_intervals(rows).items():
                 if f"{split}/{name}" in scores:
-                    found[f"{split}/{name}"] = interval
+                    of_split[name] = found[f"{split}/{name}"] = interval
+            add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
         return {
             "data": data,
             "scores": scores,
@@ -300,25 +307,18 @@ class FinetuningJob(Job):
         }
 
     def _write_scores(self, scores: dict[str, float], evaluation: dict[str, Any]) -> None:
-        """Writes evaluation.json and scores.json, and the intervals to the report's data."""
+        """Writes evaluation.json and scores.json."""
         write_json(self.workdir.path / EVALUATION, evaluation)
-        found = evaluation[INTERVALS]
-        for split, rows in self.scored.items():
-            count = len({*rows.groups()})
-            if self.task.data.group_columns and 1 < count < FEW_GROUPS:
-                print(f"{split_label(split)} scores: {few_groups_in_words(count)}")
-            of_split = {}
-            for key, interval in found.items():
-                of, _, name = key.partition("/")
-                if of == split:
-                    of_split[name] = interval
-            add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
-        stored: dict[str, Any] = {INTERVALS: found} if found else {}
+        stored: dict[str, Any] = dict(scores)
         if scores:
             print(baselines_in_words(evaluation, grading_metric(self.task)))
-            if evaluation[BASELINES]["splits"]:
-                stored[BASELINES] = evaluation[BASELINES]["splits"]
-        write_json(self.workdir.path / SCORES, {**scores, **stored})
+        for key, content in (
+            (INTERVALS, evaluation[INTERVALS]),
+            (BASELINES, evaluation[BASELINES].get("splits")),
+        ):
+            if content:
+                stored[key] = content
+        write_json(self.workdir.path / SCORES, stored)
 
     def _write_label_errors(self) -> None:
         """Writes label_errors.csv, and its first rows to the report's data."""
