@@ -223,7 +223,7 @@ function severalOf() {
   const grid = element("div", { class: "grid" });
   if (groups.length > 1 && groups[0][0] > 0) grid.append(curveFigure(found, groups));
   else grid.append(runsFigure(found));
-  if (!isFolds) return [element("h2", {}, "What the runs say together"), grid];
+  if (!isFolds) return [element("h2", {}, groups.length > 1 ? "A few examples per class" : "Several runs"), grid];
   const leaks = foldLeaks(found.names);
   leaks.classList.add("wide");
   grid.append(leaks);

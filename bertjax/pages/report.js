@@ -317,13 +317,16 @@ function writtenNote() {
 }
 
 function fillPage() {
-  const title = isOne ? `${runs[0].kind === "pretraining" ? "Pretraining" : "Fine-tuning"}: ${runs[0].name}` : `${runs.length} runs compared`;
+  const together = isOne ? [] : severalOf(), folder = runs[0].address.split("/").slice(-2)[0];
+  const title = isOne ? `${runs[0].kind === "pretraining" ? "Pretraining" : "Fine-tuning"}: ${runs[0].name}` :
+    together.length ? `${together[0].textContent}: ${folder}` : `${runs.length} runs compared`;
   $("title").textContent = document.title = title;
   $("written").textContent = writtenNote();
+  $("lead").before(...together);
   $("lead").append(...runs.map(leadOf));
   if (runs.length > 2) $("lead").className = "grid";
   const content = $("content");
-  if (!isOne) content.append(...severalOf(), element("div", { style: "margin-top:18px" }, comparison(), differences()));
+  if (!isOne) content.append(element("div", { style: "margin-top:18px" }, comparison(), differences()));
   const curves = [...drawCharts(), ...runs.map(evaluations).filter(Boolean)];
   // A reviewer asks for the data and the scores first.
   if (isOne) content.append(...taskOf(runs[0]));

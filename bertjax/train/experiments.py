@@ -228,21 +228,18 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     best = best_run(scores, grading_metric(task))
     if config.shots:  # the dev split, which is many times as large, must not choose the draw
         best = next(iter(groups[-1]))
-    of_means: list[Mapping[str, Intervals]] = [{} for _ in groups]
-    if hosts.is_first() and not config.sweep:
-        for index, group in enumerate(groups):
-            if len(group) > 1:
-                of_means[index] = run_intervals.of_seeds(workdir, task, group)
+    of_mean: Mapping[str, Intervals] = {}
+    for group in groups if hosts.is_first() else ():
+        if len(group) > 1 and not config.sweep:
+            of_mean = run_intervals.of_seeds(workdir, task, group)
+        found = {name: read_intervals(workdir / name / SCORES) for name in group}
+        print_scores(group, task, None if config.shots else best, found, of_mean)
     if len(scores) > 1:
         submission = getattr(config.options, "submission", None)
-        of_mean = of_means[0] if len(groups) == 1 else {}
-        hosts.on_first(lambda: publish(workdir, best, scores, submission, of_mean))
-    if hosts.is_first():
-        for group, of_mean in zip(groups, of_means, strict=True):
-            found = {name: read_intervals(workdir / name / SCORES) for name in group}
-            print_scores(group, task, None if config.shots else best, found, of_mean)
-        if config.shots and len(scores) > 1:
-            print(f"exported: {best}, the model of the first draw, which no score has chosen")
+        of_all = of_mean if len(groups) == 1 else {}
+        hosts.on_first(lambda: publish(workdir, best, scores, submission, of_all))
+    if config.shots and len(scores) > 1:
+        hosts.say(f"exported: {best}, the model of the first draw, which no score has chosen")
     return FinetuneResult(scores, best, workdir / MODEL)
 
 
