@@ -29,7 +29,7 @@ function dataOf(run) {
 function classTable(run) {
   const classes = { train: run.evaluation.data.classes };
   for (const { split, label_kind: kind, classes: rows } of run.splits) {
-    if (["classes", "multi_label"].includes(kind) && rows) classes[split] = Object.fromEntries(rows.map((row) => [row.name, row.support]));
+    if (["classes", "multi_label", "distribution"].includes(kind) && rows) classes[split] = Object.fromEntries(rows.map((row) => [row.name, row.support]));
   }
   const splits = Object.keys(classes), names = Object.keys(classes.train).sort((a, b) => classes.train[b] - classes.train[a]);
   if (!names.length) return null;

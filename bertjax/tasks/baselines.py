@@ -30,6 +30,7 @@ BAG_OF_WORDS = "bag of words"
 # What answers without a look at the text, by the kind of labels.
 WITHOUT_TEXT: Mapping[str, str] = {
     "classes": "majority",
+    "distribution": "majority",
     "multi_label": "majority",
     "regression": "mean",
 }
@@ -56,7 +57,8 @@ class Baselines:
         baselines, "skipped" is the reason as a sentence; else "".
         """
         reason = (
-            f"a bag of words knows neither the order nor the pairs that {self.task.name} is about"
+            f"{self.task.name} has several targets, or is about the order or the pairs of texts, "
+            "which a bag of words does not know"
         )
         if self.task.label_kind in WITHOUT_TEXT:
             try:
@@ -79,6 +81,8 @@ class Baselines:
         targets = labels
         if self._binarizer:
             targets = self._binarizer.fit_transform(labels)
+        if self.task.label_kind == "distribution":
+            targets = [max(label, key=label.get) for label in labels]
         without_text, bag_of_words = _models(self.task)
         models = {
             WITHOUT_TEXT[self.task.label_kind]: without_text.fit(texts, targets),
@@ -105,7 +109,9 @@ class Baselines:
             answers = model.predict(texts)
             if self._binarizer:
                 answers = self._binarizer.inverse_transform(answers)
-            scores[name] = self.task.metric(golds, list(answers))
+            pairs = zip(golds, answers, strict=True)
+            scored = [self.task.scored_label(gold, {"label": answer}) for gold, answer in pairs]
+            scores[name] = self.task.metric(scored, list(answers))
         return scores
 
 

@@ -94,6 +94,20 @@ def test_several_labels_have_a_classifier_each(tmp_path):
     assert scores.keys() == {"majority", "bag of words"}
 
 
+def test_the_most_probable_class_is_learnt_of_soft_labels(tmp_path):
+    rng = np.random.default_rng(0)
+    texts, good = texts_of(rng, 300)
+    shares = np.where(good, 0.8, 0.3)
+    rows = [("text", "yes", "no"), *zip(texts, shares, 1 - shares, strict=True)]
+    options = ClassifyOptions(
+        train=table(tmp_path / "a.csv", rows), label_columns=("yes", "no"), text_column="text"
+    )
+    task = make_task("classify", options)
+    assert task.label_kind == "distribution"
+    scores = content_of(task)["splits"]["dev"]
+    assert scores["bag of words"]["accuracy"] > 0.9 > scores["majority"]["accuracy"]
+
+
 def test_scripts_without_spaces_have_words(tmp_path):
     rng = np.random.default_rng(0)
     rows = [("text", "label")]
