@@ -204,8 +204,7 @@ def _of_task(task: _Values, not_read: Counter[str]) -> dict[str, Any]:
 
 # The text after the last tab is what the entity covers.
 _BRAT_ENTITY = re.compile(r"T\S*\t(\S+) (\d+) (\d+)(?:\t(.*))?")
-_BRAT_OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes"}
-_BRAT_OTHERS |= {"N": "normalizations", "#": "notes", "*": "equivalences"}
+_BRAT_OTHER = re.compile(r"[REAMN#*].*")
 
 
 def brat_file(path: Path) -> Path | None:
@@ -234,8 +233,8 @@ def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
             entities.append({"start": start, "end": end, "label": match[1], "text": match[4]})
             said = match[4]
             texts.sort(key=lambda text: not covers(text[start:end], said))  # noqa: B023
-        elif line[:1] in _BRAT_OTHERS:
-            not_read[_BRAT_OTHERS[line[0]]] += 1
+        elif _BRAT_OTHER.fullmatch(line):
+            not_read["relations, events, attributes and notes"] += 1
         elif line.strip():
             raise ValueError(
                 f"line {number}, {brief(line, 60)!r}, is no entity of one part, such as T1, PER 0 "

@@ -164,7 +164,8 @@ def _plain(row: Row, text: str, entity: Any) -> Iterator[Any]:
     match entity:
         case {"start": int(start), "end": int(end), "labels": [_, *_] as kinds}:
             said = entity.get("text")
-            is_utf16 = isinstance(said, str) and not covers(text[start:end], said)
+            is_here = end <= len(text) and covers(text[start:end], said)
+            is_utf16 = isinstance(said, str) and not is_here
         case {"start_offset": int(start), "end_offset": int(end), "label": kind}:
             kinds, is_utf16 = [kind], True
         case [int(start), int(end), kind] if "Comments" in row.values:
@@ -186,9 +187,14 @@ def _from_utf16(text: str, place: int) -> int:
     return len(before) if 2 * place <= len(units) else place
 
 
-def covers(inside: str, said: str | None) -> bool:
-    """Returns whether a part of a text is what a tool says it is, but for spaces and line ends."""
-    return said is None or said.replace("\\n", " ").split() == inside.split()
+def covers(inside: str, said: Any) -> bool:
+    """Returns whether a part of a text is what a tool says, if it does, but for spaces.
+
+    Label Studio writes line ends as a backslash and an n.
+    """
+    if not isinstance(said, str):
+        return True
+    return said.replace("\\n", " ").split() == inside.replace("\\n", " ").split()
 
 
 def _span(row: Row, text: str, entity: Any) -> Span:
@@ -209,7 +215,7 @@ def _span(row: Row, text: str, entity: Any) -> Span:
         )
     inside = text[start:end]
     said = entity.get("text") if isinstance(entity, dict) else None
-    if isinstance(said, str) and not covers(inside, said):
+    if not covers(inside, said):
         raise row.error(
             f"the entity {shorten(said)} has start {start} and end {end}, but there "
             f"the text is {shorten(inside)}. {_count_characters(text)}"

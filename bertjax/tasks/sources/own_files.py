@@ -370,7 +370,7 @@ class _Reader:
         unused = UnusedColumns(self.path, kind, self.columns, self.named)
         index = -1
         texts = 0
-        tags: Counter[str] = Counter()
+        entities: Counter[str] = Counter()
         for table in self.tables:
             for number, values in table.rows_and_errors():
                 index += 1
@@ -394,13 +394,14 @@ class _Reader:
                     example = self._bad_example(str(id), row, str(error))
                 if self.kind.label == "tags" and example.label is not None:
                     texts += 1
-                    tags.update(example.label)  # pyright: ignore
+                    tags: Any = example.label
+                    entities.update(tag[2:] for tag in tags if tag.startswith("B-"))
                 yield example
         if self.labelled:
             unused.check()
-        self._tell_export(texts, tags)
+        self._tell_export(texts, entities)
 
-    def _tell_export(self, texts: int, tags: Counter[str]) -> None:
+    def _tell_export(self, texts: int, entities: Counter[str]) -> None:
         """Counts what was read of an export of an annotation tool, and what is in it besides."""
         tool = ""
         for table in self.tables:
@@ -408,12 +409,12 @@ class _Reader:
                 tool = table.tool
                 for name, count in (+table.not_read).items():
                     self.counts[f"{name} of {tool}, not read"] += count
-        if tool and tags:
-            kinds = {tag[2:]: count for tag, count in tags.items() if tag.startswith("B-")}
-            self.counts[
-                f"texts of {tool}, with {sum(kinds.values()):,} entities of {len(kinds):,} labels "
-                f"({brief(', '.join(sorted(kinds)), 80)})"
-            ] = texts
+        if tool and texts:
+            labels = brief(", ".join(sorted(entities)), 80)
+            reason = (
+                f"texts of {tool}, with {entities.total():,} entities of {len(entities):,} labels"
+            )
+            self.counts[f"{reason} ({labels})"] = texts
 
     def _without_label(self, row: Row) -> Row:
         names = self.columns.labels or (self.columns.label or "",)

@@ -1,6 +1,8 @@
 """Exports of annotation tools are read as their users mean them, or refused by place."""
 
 import json
+import random
+import re
 
 import pytest
 
@@ -131,6 +133,17 @@ def test_label_studio_takes_the_ground_truth_or_the_newest_completed_annotation(
     assert "relation of Label Studio, not read: 1" in notes
     assert "other annotations of the same text of Label Studio, not read: 2" in notes
     assert "'was_cancelled' is true" in notes and ": 2 (the first:" in notes
+
+
+def test_label_studio_repeats_texts_with_line_ends_and_at_the_end(tmp_path):
+    texts = {"Anna \\n left\r\nBonn": "Anna \\n left\\nBonn", f"Hi {FLAG} {FAMILY}": FAMILY}
+    tasks = []
+    for number, (text, said) in enumerate(texts.items()):
+        end = utf16(text)
+        start = end - utf16(said) if number else 0
+        tasks.append(task(number, text, [labelled(text, said, "X", start, end)]))
+    found, _ = read(write(tmp_path / "a.json", tasks, lines=False))
+    assert [entities[0][0] for _, entities in found] == ["Anna \\n left\r\nBonn", FAMILY]
 
 
 def test_label_studio_before_version_one_has_completions(tmp_path):
@@ -283,7 +296,7 @@ def test_other_annotations_of_brat_are_counted_and_folders_are_read_with_those_i
     assert found == [("Anna left.", [("Anna", "PER")]), ("It rains.", [])]
     assert [example.id for example in data.examples("train")] == ["a", "b"]
     notes = " ".join(data.change_notes())
-    assert all(f"{x} of brat, not read: 1" in notes for x in ("relations", "events", "notes"))
+    assert "relations, events, attributes and notes of brat, not read: 5" in notes
     assert "annotation.conf" in data.note and "one/" not in data.note
 
 
@@ -443,6 +456,90 @@ def test_a_malformed_task_is_refused_by_place(tmp_path):
     path = write(tmp_path / "a.json", [*rows[:2], *rows[:2] * 50, *rows[2:]], lines=False)
     with pytest.raises(ValueError, match="row 103.*\n.*row 104"):
         read(path)
+
+
+WORDS = "Anna Bonn New York U.N. 1,000 O'Brien x|y[1] a_b * -> #tag Zoë Ko\u0308ln".split()
+WORDS += ["आन्ना", "रहती", "زارت", "آنا", "安", "波", "😊", "𝒜b", FLAG, FAMILY]
+
+
+def random_text(draw):
+    """Returns a text, (start, end) of its words, and (start, end, label) of its entities."""
+    text, words, marks = "", [], []
+    for _ in range(draw.randint(3, 12)):
+        word = draw.choice(WORDS)
+        words.append((len(text), len(text) + len(word)))
+        text += word + draw.choice([" ", " ", "  ", "\n", "\r\n"])
+    first = 0
+    while first < len(words):
+        last = min(first + draw.randint(0, 2), len(words) - 1)
+        if draw.random() < 0.4:
+            marks.append((words[first][0], words[last][1], draw.choice(["PER", "LOC", "Ö_1"])))
+        first = last + 1
+    return text.rstrip(), words, marks
+
+
+def escaped(text):
+    text = re.sub(r"([\\\[\]|_;*])", r"\\\1", text).replace("->", "\\->")
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def webanno_sentence(number, text, words, marks, base):
+    def place(at):
+        return base + utf16(text[:at])
+
+    lines = [f"#Text={escaped(part)}" for part in text.split("\n")]
+    for token, (start, end) in enumerate(words, 1):
+        value = "_"
+        for index, (first, last, label) in enumerate(marks):
+            if first <= start and end <= last:
+                value = f"{escaped(label)}[{100 * number + index}]"
+        lines.append(
+            f"{number}-{token}\t{place(start)}-{place(end)}\t{escaped(text[start:end])}\t_\t{value}\t"
+        )
+    return "\n".join(lines)
+
+
+def test_all_tools_give_the_same_entities_of_random_texts(tmp_path):
+    draw = random.Random(7)
+    docs = [random_text(draw) for _ in range(60)]
+    tasks, older, doccano, prodigy, sentences, base = [], [], [], [], [], 0
+    for number, (text, words, marks) in enumerate(docs, 1):
+        results, results16, offsets, spans = [], [], [], []
+        parts = [(*mark, re.sub("\r?\n", "\\\\n", text[mark[0] : mark[1]])) for mark in marks]
+        for start, end, label, said in parts:
+            start16, end16 = utf16(text[:start]), utf16(text[:end])
+            results.append(labelled(text, said, label, start, end))
+            results16.append(labelled(text, said, label, start16, end16))
+            offsets.append({"label": label, "start_offset": start16, "end_offset": end16})
+            spans.append({"start": start, "end": end, "label": label})
+        tasks.append(task(number, text, results))
+        older.append(task(number, text, results16))
+        row = {"id": number, "text": text}
+        doccano.append({**row, "entities": offsets, "relations": [], "Comments": []})
+        prodigy.append({**row, "spans": spans, "_task_hash": number, "answer": "accept"})
+        for folder in ("lf", "crlf"):
+            ann = ""
+            for start, end, label, said in parts:
+                if folder == "lf":
+                    start, end = (len(text[:at].replace("\r\n", "\n")) for at in (start, end))
+                ann += "\t".join(["T1", f"{label} {start} {end}", said.replace("\\n", " ")]) + "\n"
+            brat(tmp_path / folder, text, ann, name=f"{number:03}")
+        sentences.append(webanno_sentence(number, text, words, marks, base))
+        base += utf16(text) + 1
+    wanted = [(text, [(text[s:e], label) for s, e, label in marks]) for text, _, marks in docs]
+    write(tmp_path / "ls.json", tasks, lines=False)
+    write(tmp_path / "ls16.json", older, lines=False)
+    write(tmp_path / "doccano.jsonl", doccano)
+    write(tmp_path / "prodigy.jsonl", prodigy)
+    webanno(tmp_path / "webanno.tsv", [NER], *sentences)
+    for name in "ls.json ls16.json doccano.jsonl prodigy.jsonl webanno.tsv crlf lf".split():
+        found, _ = read(tmp_path / name)
+        for (text, entities), (wanted_text, wanted_entities) in zip(found, wanted, strict=True):
+            if name == "lf":  # the text in which a line end is one character, if that decides
+                text, wanted_text = text.replace("\r\n", "\n"), wanted_text.replace("\r\n", "\n")
+                entities = [(part.replace("\r\n", "\n"), label) for part, label in entities]
+                wanted_entities = [(x.replace("\r\n", "\n"), y) for x, y in wanted_entities]
+            assert (text, entities) == (wanted_text, wanted_entities), name
 
 
 def test_a_model_that_learnt_from_one_tool_reads_the_exports_of_the_others(tmp_path):
