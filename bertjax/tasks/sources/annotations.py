@@ -83,10 +83,12 @@ def annotation_table(path: Path, kind: TableKind, label: str | None) -> Annotati
         ValueError: there are several groups of labels, and none is named.
     """
     named = None if label == ENTITIES else label  # as a model knows it that was trained on one
-    if kind.label == "tags" and (annotations := brat_file(path)):
-        return _brat(annotations)
-    if kind.label == "tags" and is_webanno(path):
-        return _webanno(path, named)
+    if kind.label == "tags":
+        annotations = brat_file(path)
+        if annotations is not None:
+            return _brat(annotations)
+        if is_webanno(path):
+            return _webanno(path, named)
     if kind.label in ("tags", "class") and suffix_of(path) in JSON_SUFFIXES:
         return _json_export(Table(path), kind, named)
     return None
@@ -133,7 +135,9 @@ def _groups(row: _Values) -> set[str]:
 def _json_export(table: Table, kind: TableKind, named: str | None) -> AnnotationTable | None:
     tools = {_tool_of(row) for row in table.first_rows}
     tool = max(tools, default="")
-    if not tool or ("" in tools and tool != "doccano"):  # whose comments are new
+    if not tool:
+        return None
+    if "" in tools and tool != "doccano":  # whose texts without entities tell no tool
         return None
     if kind.label == "class" and tool not in (_LABEL_STUDIO, _JSON_MIN):
         return None
@@ -145,16 +149,23 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
             export.numbered.append((number, row))
     if tool == _JSON_MIN:
         export.numbered = _newest(export)
-    rows = [row for _, row in export.numbered if isinstance(row, dict)]
-    groups = sorted(set().union(*map(_groups, rows)))
+    rows = []
+    groups: set[str] = set()
+    for _, row in export.numbered:
+        if isinstance(row, dict):
+            rows.append(row)
+            groups |= _groups(row)
     if kind.label == "class" or not groups:
         return export
-    if named in {*table.columns}.difference(groups):
+    if named in table.columns and named not in groups:
         return None  # the user names another column
-    group = _group(table.path, groups, named)
+    group = _group(table.path, sorted(groups), named)
     for row in rows:
         row.pop("tokens", None)  # of Prodigy, which are no words
-        row[ENTITIES] = row.pop(group, None if row.get(_SKIPPED) else [])
+        entities = row.pop(group, None)
+        if entities is None and not row.get(_SKIPPED):
+            entities = []
+        row[ENTITIES] = entities
     return export
 
 
@@ -229,10 +240,16 @@ def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
     entities = []
     for number, line in read_lines(path):
         if match := _BRAT_ENTITY.fullmatch(line):
-            start, end = int(match[2]), int(match[3])
-            entities.append({"start": start, "end": end, "label": match[1], "text": match[4]})
-            said = match[4]
-            texts.sort(key=lambda text: not covers(text[start:end], said))  # noqa: B023
+            label, start, end, said = match.groups()
+            entity = {
+                "start": int(start),
+                "end": int(end),
+                "label": label,
+                "text": said,
+            }
+            entities.append(entity)
+            if not covers(texts[0][entity["start"] : entity["end"]], said):
+                texts.reverse()
         elif _BRAT_OTHER.fullmatch(line):
             not_read["relations, events, attributes and notes"] += 1
         elif line.strip():
@@ -275,18 +292,21 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
     for _, line in header[1:]:
         layer, *features = line[6:].split("|")
         name = layer.rpartition(".")[2]
-        if line.startswith("#T_SP="):
-            columns += [f"{name}.{feature}".rstrip(".") for feature in features or [""]]
-        else:
+        if not line.startswith("#T_SP="):
             export.not_read[f"layer {name}"] += 1
-    groups = [name for name in columns if not _OF_WORDS.match(name)]
-    if named:
-        groups = columns
-    elif _NAMED_ENTITIES in columns:
-        groups = [_NAMED_ENTITIES]
+            continue
+        for feature in features or [""]:
+            columns.append(f"{name}.{feature}".rstrip("."))
+    groups = columns
+    if not named:
+        groups = [name for name in columns if not _OF_WORDS.match(name)]
+        if _NAMED_ENTITIES in columns:
+            groups = [_NAMED_ENTITIES]
     group = _group(path, groups, named)
+    column = columns.index(group)
     for lines in sentences:
-        export.add(lines[0][0], _sentence, path.stem, lines, group, columns.index(group))
+        number, _ = lines[0]
+        export.add(number, _sentence, path.stem, lines, group, column)
     return export
 
 
@@ -306,17 +326,29 @@ def _sentence(
     entities: dict[Any, dict[str, Any]] = {}
     origin = int(tokens[0][1])
     for match in tokens:
-        start, end = int(match[1]) - origin, int(match[2]) - origin
-        for value in _VALUE.finditer(match[3].split("\t")[column]):
+        start = int(match[1]) - origin
+        end = int(match[2]) - origin
+        values = match[3].split("\t")
+        for value in _VALUE.finditer(values[column]):
             label = _unescaped(value[1])
+            if value[1] == "_":
+                continue
             if value[1] == "*":  # no value, as of a layer without features
                 label = "" if "." in group else group
-            if value[1] != "_":
-                entity = {"start_offset": start, "end_offset": end, "label": label}
-                entity = entities.setdefault(value[2] or (start, label), entity)
-                entity["end_offset"] = max(entity["end_offset"], end)
-    row = {"id": f"{document}-{lines[0][0]}", "document": document}
-    return row | {"text": "\n".join(texts), ENTITIES: [*entities.values()]}
+            entity = {
+                "start_offset": start,
+                "end_offset": end,
+                "label": label,
+            }
+            entity = entities.setdefault(value[2] or (start, label), entity)
+            entity["end_offset"] = max(entity["end_offset"], end)
+    number, _ = lines[0]
+    return {
+        "id": f"{document}-{number}",
+        "document": document,
+        "text": "\n".join(texts),
+        ENTITIES: [*entities.values()],
+    }
 
 
 # Folders
@@ -324,6 +356,11 @@ def _sentence(
 
 def annotation_files(folder: Path) -> list[Path]:
     """Returns the files of brat, or else of WebAnno TSV, in a folder and those within it."""
-    files = [file for file in sorted(folder.rglob("*")) if not file.name.startswith(".")]
-    found = [file for file in files if file.suffix == ".ann"]
-    return found or [file for file in files if is_webanno(file)]
+    of_brat = []
+    of_webanno = []
+    for file in sorted(folder.rglob("[!.]*")):
+        if file.suffix == ".ann":
+            of_brat.append(file)
+        elif is_webanno(file):
+            of_webanno.append(file)
+    return of_brat or of_webanno
