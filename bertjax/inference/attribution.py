@@ -237,7 +237,7 @@ def targets(
         logit = np.array([task.weights])
         # Further features are those of other passages.
         return [Target("score", None, [logit, *[0 * logit for _ in features[1:]]])]
-    names = ["score"]
+    names = [*task.labels] or ["score"]  # of several targets, each
     if label is not None:
         names = [label]
     elif isinstance(task, MultiLabelTask):
