@@ -1,11 +1,12 @@
 """Reports on one run or compares several as one HTML file: `python -m bertjax.report`."""
 
+import contextlib
 import dataclasses
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,6 +24,9 @@ class ReportConfig:
     charts."""
     output: str = "report.html"
     """HTML file to write, which needs neither a network nor other files."""
+    attribute: bool = False
+    """Show which words the first ten mistakes of each split of a finished fine-tuning are made of,
+    by integrated gradients (docs/visualize.md). They are kept in the run for later reports."""
 
 
 def run(config: ReportConfig) -> None:
@@ -33,24 +37,29 @@ def run(config: ReportConfig) -> None:
     """
     from bertjax.base.files import write_text
     from bertjax.base.outputs import check_paths
+    from bertjax.devices.compilation import start_jax
     from bertjax.record.report import report_page, run_data
 
     if not config.runs:
         raise ValueError("No run is given: name the --workdir of one or more runs.")
     check_paths(config)
+    if config.attribute:
+        start_jax()
     folders = [entry for address in config.runs for entry in _runs_at(address)]
     names = _names([address for address, _ in folders])
     runs = [
         run_data(folder, name=name, address=address)
         for name, (address, folder) in zip(names, folders, strict=True)
     ]
-    for one, (address, _) in zip(runs, folders, strict=True):
+    for one, (address, folder) in zip(runs, folders, strict=True):
         if not one["log_lines"]:
             raise ValueError(
                 f"The run in {address} has logged no metrics yet: wait for its first log line, "
                 "which comes after --log_every steps, or leave this run out."
             )
         print(f"{address}: {one['status']['sentence']}")
+        if config.attribute:
+            _attribute_mistakes(address, folder, one)
         for note in (*one["hints"], *one["notes"]):
             print(f"  {note}")
     parent = folders[0][1].parent if len(config.runs) < len(folders) else None
@@ -60,6 +69,38 @@ def run(config: ReportConfig) -> None:
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: written to {config.output} "
         f"({file_size(len(page.encode()))}), which any browser opens"
     )
+
+
+def _attribute_mistakes(address: str, folder: Path, run: dict[str, Any]) -> None:
+    """Attributes the first mistakes of a run to their words, and adds that to its summaries.
+
+    `run` is what the report shows of the run, and is changed, too.
+    """
+    from bertjax.base.workdir_files import MODEL, PREDICTIONS
+    from bertjax.inference.pretrained import Pretrained
+    from bertjax.record.ledger import FINISHED
+    from bertjax.record.predictions import MISTAKES, add_to_summary, read_mistakes
+    from bertjax.weights import load_model
+
+    predictions = folder / PREDICTIONS
+    splits = [x for x in run["splits"] if (predictions / f"{x['split']}{MISTAKES}").is_file()]
+    if run["status"]["state"] != FINISHED or not splits:
+        print(f"  --attribute: no mistakes of texts in {address}, or the run is not finished")
+        return
+    model = Pretrained(load_model(folder / MODEL, None))
+    attribute = model.attributor()
+    for split in splits:
+        mistakes = read_mistakes(predictions / f"{split['split']}{MISTAKES}")
+        examples = [example for example, _ in mistakes]
+        pairs = model.predictions(attribute.task, examples, shows_progress=False)
+        attributed: list[Any] = []
+        for pair, (_, options) in zip(pairs, mistakes, strict=True):
+            attributed.append(None)
+            with contextlib.suppress(ValueError):  # a tagger does not read unknown symbols
+                attributed[-1] = attribute(*pair, **options)[0].page_data()
+        split["attributions"] = attributed
+        add_to_summary(predictions, split["split"], {"attributions": attributed})
+        print(f"  {split['split']}: {len(attributed)} mistakes attributed to their words")
 
 
 def _runs_at(address: str) -> list[tuple[str, Path]]:

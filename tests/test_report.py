@@ -13,12 +13,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bertjax
 from bertjax import pretrain, report
 from bertjax.base.run_file import write_run
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.inference.attribution import Attribution
 from bertjax.record import report_writer
 from bertjax.record.metrics import read_lines, to_line
 from bertjax.record.predictions import read_scores
@@ -349,3 +351,93 @@ def test_mistakes_run_in_the_direction_of_their_text_and_are_marked_in_all_scrip
     assert seen["directions"] == ["rtl"] * 3 + ["ltr"] * 2
     places = zip(texts, marked, strict=True)
     assert seen["marked"] == [text[start:end] for text, (start, end) in places]
+
+
+SLOW_KIND = (pytest.mark.slow, pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classify",
+        pytest.param("regress", marks=SLOW_KIND),
+        pytest.param("multi", marks=SLOW_KIND),
+        "tag",
+        pytest.param("qa", marks=SLOW_KIND),
+    ],
+)
+def test_the_first_mistakes_of_a_run_are_attributed_to_their_words(
+    kind, one_layer, files, tmp_path, capsys
+):
+    folder = tmp_path / "run"
+    config = finetune_config(
+        **{"task": "classify" if kind == "multi" else kind, "max_steps": 2, "batch_size": 8},
+        **{"train": files[kind]["train"], "dev": files[kind]["dev"], "init": str(one_layer)},
+        **{"workdir": str(folder), "max_length": 60, "log_every": 1, "seed": 1},
+    )
+    model = bertjax.finetune(config).model
+    command = [str(folder), "--attribute", "--output", str(tmp_path / "report.html")]
+    assert report.main(command) == 0
+    (split,) = data_of((tmp_path / "report.html").read_text())["runs"][0]["splits"]
+    if kind == "qa":
+        assert "no mistakes of texts in" in capsys.readouterr().out
+        assert "attributions" not in split
+        return
+    whys = split["attributions"]
+    assert len(whys) == min(len(split["mistakes"]), 10) > 0
+    for why, mistake in zip(whys, split["mistakes"], strict=False):
+        text = "".join(why["words"][: why["pair_start"]]).strip()
+        assert text[:100] == mistake["text"][:100] or kind == "tag"
+        change = why["output"] - why["baseline_output"]
+        assert abs(why["error"]) < 0.01 * max(abs(change), 0.1)
+        if kind == "classify":
+            assert why["target"] == mistake["predicted"]
+            assert abs(why["output"] - model([text])["logits"][0].max()) < 1e-4
+        elif kind == "multi":
+            assert why["target"] == mistake["predicted"].removeprefix("not ")
+        elif kind == "tag":
+            start, end = mistake["marked"]
+            word = mistake["text"][start:end]
+            assert why["target"] == f"{mistake['predicted']}: {word}"
+            assert why["words"][why["word"]].strip() == word
+    stored = json.loads((folder / "predictions/dev.summary.json").read_text())
+    assert stored["attributions"] == whys  # later reports have them without another look
+
+
+MARKED = """
+  const words = [...document.querySelectorAll(".mistake .w")];
+  seen.words = words.map((word) => word.textContent);
+  seen.values = words.map((word) => word.dataset.value);
+  seen.said = document.querySelector(".mistake .read").textContent;
+  seen.rows = document.querySelectorAll(".mistake tbody tr").length;
+"""
+
+
+@needs_chromium
+def test_words_of_mistakes_are_coloured_in_a_browser(tmp_path):
+    write_run(tmp_path, {"task": "classify", "init": "m", "log_every": 50}, "data")
+    (tmp_path / "metrics.jsonl").write_text(to_line(50, {"train/loss": 1.0}))
+    why = Attribution(
+        target="good",
+        words=["Not ", "ok", ". "],
+        values=np.array([1.5, -0.25, np.nan]),
+        pair_start=3,
+        word=None,
+        tokens=[],
+        token_values=np.array([1.25]),
+        output=1.0,
+        baseline_output=-0.2,
+    )
+    mistake = {"text": "Not ok.", "gold": "bad", "predicted": "good", "probability": 0.9}
+    calibration = {"unit": "examples", "ece": 0.1, "bins": [{"count": 0}]}
+    content = {"label_kind": "classes", "examples": 1, "decisions": 1, "wrong": 1, "scores": {}}
+    content |= {"mistakes": [mistake], "calibration": calibration, "has_ids": False}
+    (tmp_path / "predictions").mkdir()
+    summary = json.dumps({**content, "attributions": [why.page_data()]})
+    (tmp_path / "predictions/dev.summary.json").write_text(summary)
+    seen = used(report_page([run_data(tmp_path)]), MARKED, tmp_path)
+    assert not seen["errors"]
+    assert seen["words"] == ["Not", "ok", "."] and seen["values"] == ["1.5", "-0.25", None]
+    assert seen["said"].startswith("good: Output 1.000, of the baseline -0.2000")
+    assert "completeness error +0.0500 (4.2 % of the difference)" in seen["said"]
+    assert seen["rows"] == 2

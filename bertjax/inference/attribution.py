@@ -5,7 +5,7 @@ in which every token but [CLS] and [SEP] is [PAD] or [MASK], to the text. The pa
 by Gauss-Legendre quadrature, and so equals captum's `LayerIntegratedGradients` of the layer of word
 embeddings with its default method and the same number of steps.
 
-An output is a weighted sum of logits: the logit of a class, the number of a regression, the score
+An output is a weighted sum of logits: the logit of a class, a number of a regression, the score
 of a reranker before its activation, or the logit of the tag of a word. Of a long text that is read
 in windows, it is the mean of the windows' logits, as in the prediction, and a word gets the sum of
 what it has in all windows.
@@ -237,7 +237,7 @@ def targets(
         logit = np.array([task.weights])
         # Further features are those of other passages.
         return [Target("score", None, [logit, *[0 * logit for _ in features[1:]]])]
-    names = [*task.labels] or ["score"]  # of several targets, each
+    names: Sequence[str] = task.labels or ["score"]  # of a regression, all numbers
     if label is not None:
         names = [label]
     elif isinstance(task, MultiLabelTask):
@@ -245,7 +245,7 @@ def targets(
         names = prediction["labels"] or [max(probabilities, key=probabilities.__getitem__)]
     elif isinstance(task, ClassificationTask):
         names = [prediction["label"]]
-    labels = task.labels or names
+    labels = list(task.labels or names)
     # The logits of a text are the mean of those of its windows.
     logits = np.eye(len(labels))[:, None] / len(features)
     return [Target(name, None, [logits[labels.index(name)]] * len(features)) for name in names]
@@ -261,7 +261,8 @@ def _tag_targets(
     words = prediction["words"]
     tags = prediction["labels"]
     # Unknown symbols of a running text are not read.
-    read = np.unique(np.concatenate([feature.origins for feature in features]))
+    origins: Any = [feature.origins for feature in features]
+    read = np.unique(np.concatenate(origins))
     chosen = [index for index in read.tolist() if index >= 0 and tags[index] != OUTSIDE]
     if word is not None:
         chosen = [word - 1]

@@ -331,13 +331,14 @@ class Pretrained:
         their sum is the output for the text minus the output for the baseline, up to
         `Attribution.completeness_error`. The output is the logit of the predicted class, or of each
         predicted label of several, or of the most probable label if none is predicted; the number
-        of a regression; or the score of a reranker before its activation. In tagging, it is the
-        logit of the tag of a word: there is an attribution for each of the first 20 words whose
-        predicted tag is not O, or for `word` alone.
+        of a regression, or each of several; or the score of a reranker before its activation. In
+        tagging, it is the logit of the tag of a word: there is an attribution for each of the first
+        20 words whose predicted tag is not O, or for `word` alone.
 
         Args:
             texts: as in `predict`, without question answering and multiple choice.
-            label: the class or tag to attribute instead of the predicted one.
+            label: the class or tag to attribute instead of the predicted one, or one of several
+                numbers.
             word: the number of a word, from 1, whose tag alone is attributed.
             baseline: the token that replaces all tokens of a text in the baseline, but the special
                 tokens, which are kept: "pad" or "mask".

@@ -1,7 +1,7 @@
 // The words of texts in the colours of what they add to an output of the model, or take from it.
 
 // 0.1234 -> "+0.123".
-const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toPrecision(3).replace(/e.*/, (power) => `·10^${Number(power.slice(1))}`);
+const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toPrecision(3);
 
 // The opacity of a word's colour is its value, relative to the largest one.
 function markedWord(why, index, most) {

@@ -127,19 +127,22 @@ function whereIs(split, mistake) {
   return [mistake.place, id].filter(Boolean).map((text) => ` · ${text}`).join("");
 }
 
+const attributed = (count) => element("div", {}, element("p", {}, `The words of the first ${count} have the colours of what they add to the logit of the prediction, or take from it: integrated gradients (Sundararajan et al. 2017) from a text of [PAD].`), attributionScale());
+
 function mistakes(split) {
-  const isNumber = split.label_kind === "regression", first = 8;
-  const rows = split.mistakes.map((mistake) => {
+  const isNumber = split.label_kind === "regression", first = 8, whys = split.attributions || [];
+  const rows = split.mistakes.map((mistake, n) => {
     const said = element("span", {}, "label ", element("b", { class: "gold", dir: "auto" }, String(mistake.gold)), ", predicted ",
       element("b", { class: "predicted", dir: "auto" }, isNumber ? short(mistake.predicted) : mistake.predicted),
       isNumber ? ` (error ${short(mistake.error)})` : ` with ${percent(mistake.probability, 1)}`, whereIs(split, mistake));
+    if (whys[n]) return element("div", { class: "mistake" }, ...attributedTexts(whys[n]), said, element("p", { class: "read" }, `${whys[n].target}: ${completeness(whys[n])}`), attributionNumbers(whys[n]));
     return element("div", { class: "mistake" }, mistakeText(mistake), mistake.pair ? element("p", { dir: "auto" }, mistake.pair) : null, said);
   });
   const list = element("div", {}, ...rows.slice(0, first));
   const how = isNumber ? `The ${rows.length} largest errors of ${grouped(split.examples)} examples.` :
     `${grouped(split.wrong)} of ${grouped(split.decisions)} ${split.calibration.unit} are wrong; here are ${rows.length < split.wrong ? `the ${rows.length} with the highest probability` : "all of them, the most confident first"}. They show errors of the model, and errors of the labels.`;
   const made = element("section", { class: "wide" }, element("h3", {}, isNumber ? "Largest errors" : "Most confident mistakes"),
-    element("p", {}, rows.length ? how : "There is no wrong prediction."), list);
+    element("p", {}, rows.length ? how : "There is no wrong prediction."), rows.length && whys.length ? attributed(whys.length) : null, list);
   if (rows.length > first) {
     const more = element("button", { type: "button", class: "small" }, rows.length < split.wrong ? `show ${rows.length}` : `show all ${rows.length}`);
     more.addEventListener("click", () => { list.append(...rows.slice(first)); more.remove(); });

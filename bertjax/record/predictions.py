@@ -413,6 +413,10 @@ def _rest(count: int) -> str:
 
 
 SUFFIX = ".summary.json"
+# The examples of the first mistakes, which a report may attribute to their words.
+MISTAKES = ".mistakes.json"
+ATTRIBUTED_MISTAKES = 10
+ATTRIBUTED_KINDS = ("classes", "distribution", "multi_label", "regression", "targets", "tokens")
 # The number of bins of the reliability diagram, all of the same width (Guo et al. 2017 use 15).
 BINS = 10
 MOST_MISTAKES = 50
@@ -591,9 +595,33 @@ class PredictionSummary:
         return {"unit": unit, "ece": ece, "bins": bins}
 
     def write(self, folder: Path, split: str, scores: Mapping[str, float]) -> None:
-        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label."""
+        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label.
+
+        The whole texts of the first mistakes are written to SPLIT.mistakes.json.
+        """
         if self.examples:
             write_json(folder / f"{split}{SUFFIX}", self.content(scores))
+            if self._task.label_kind in ATTRIBUTED_KINDS:
+                mistakes = {"mistakes": self._first_mistakes()}
+                write_json(folder / f"{split}{MISTAKES}", mistakes)
+
+    def _first_mistakes(self) -> list[dict[str, Any]]:
+        """Returns the texts of the first mistakes, and what to attribute: a label, and a word."""
+        mistakes = []
+        ranked = sorted(self._mistakes, reverse=True)
+        for _, _, example, fields, word in ranked[:ATTRIBUTED_MISTAKES]:
+            label = fields["predicted"]
+            match self._task.label_kind:
+                case "regression":
+                    label = None
+                case "targets":  # such as "pain 2.5"
+                    label = fields["gold"].rpartition(" ")[0]
+                case "multi_label":  # such as "pain" and "not pain"
+                    label = min(label, fields["gold"], key=len)
+            mistake = {name: getattr(example, name) for name in TEXT_FIELDS}
+            place = None if word is None else word + 1
+            mistakes.append({**mistake, "attributed": {"label": label, "word": place}})
+        return mistakes
 
 
 # The probable label errors that a report shows.
@@ -634,6 +662,21 @@ def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             texts["pair"] = _cut(row["pair"])
         shown.append({**row, **texts})
     return {"count": len(rows), "rows": shown}
+
+
+# The fields of examples whose mistakes may be attributed to words.
+TEXT_FIELDS = ("id", "where", "text", "pair", "words", "offsets")
+
+
+def read_mistakes(path: Path) -> list[tuple[Example, dict[str, Any]]]:
+    """Reads the examples of SPLIT.mistakes.json, and what to attribute of each prediction."""
+    mistakes = []
+    for fields in read_json(path)["mistakes"]:
+        attributed = fields.pop("attributed")
+        fields["words"] = tuple(fields["words"])
+        fields["offsets"] = tuple(map(tuple, fields["offsets"]))
+        mistakes.append((Example(**fields), attributed))
+    return mistakes
 
 
 def add_to_summary(folder: Path, split: str, content: Mapping[str, Any]) -> None:

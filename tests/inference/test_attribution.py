@@ -28,6 +28,7 @@ KINDS = {
     "classes": ("sequence_classification", {}),
     "labels": ("sequence_classification", {"problem_type": "multi_label_classification"}),
     "number": ("sequence_classification", {**ONE_NUMBER, "problem_type": "regression"}),
+    "numbers": ("sequence_classification", {"problem_type": "regression"}),
     "score": ("sequence_classification", ONE_NUMBER),
     "tags": ("token_classification", {}),
 }
@@ -212,7 +213,7 @@ def test_attributions_of_a_linear_model_are_exact(steps, tiny_config, tokenizer)
     assert abs(values.sum() - (of_text - of_baseline)) < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "score", "tags"])
+@pytest.mark.parametrize("kind", ["classes", "labels", "number", "numbers", "score", "tags"])
 def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of, text_of):
     _, model = model_of(kind=kind, initializer_range=0.02)
     text = text_of(kind)
@@ -227,13 +228,14 @@ def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of,
             assert abs(total - change - one.completeness_error) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "score"])
+@pytest.mark.parametrize("kind", ["classes", "labels", "number", "numbers", "score"])
 def test_the_output_is_that_of_the_model(kind, model_of, text_of):
     _, model = model_of(kind=kind)
     text = text_of(kind)
-    ((one, *_),) = model.attribute([text])
+    ((one, *others),) = model.attribute([text])
     logits = model([text])["logits"][0]
-    if kind in ("classes", "labels"):
+    assert kind != "numbers" or [other.target for other in others] == ["maybe", "yes"]
+    if kind in ("classes", "labels", "numbers"):
         assert abs(one.output - logits[model.labels.index(one.target)]) < 1e-4
         if kind == "classes":
             assert one.target == model.predict([text])[0]["label"]

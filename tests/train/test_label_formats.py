@@ -135,8 +135,6 @@ def test_transformers_reads_the_model_with_equal_logits(kind, run, sentences):
         loaded(list(sentences[:5]))["logits"], expected, rtol=1e-3, atol=1e-4
     )
     if kind == "targets":
-        [attributions] = loaded.attribute([sentences[0]])
-        assert [x.target for x in attributions] == NAMES
         predicted = [p["scores"] for p in loaded.predict(list(sentences[:5]))]
         values = [[of_text[name] for name in NAMES] for of_text in predicted]
         np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-4)

@@ -730,11 +730,6 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             numbers[label] = number
     all_numbers = len(numbers) == len(seen)
     with_decimals = any(number % 1 for number in numbers.values())
-    if several and all_numbers and with_decimals:
-        raise ValueError(
-            f"{where}The lists of labels hold numbers such as {max(seen)}: write probabilities as "
-            '{"good": 0.8, "bad": 0.2}, and use --task=regress for targets.'
-        )
     measured = all_numbers and with_decimals and len(seen) > MOST_DECIMALS
     rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
     if (rare or measured) and not several:

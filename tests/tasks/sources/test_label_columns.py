@@ -279,13 +279,6 @@ def test_what_is_wrong_is_refused_by_its_place(case, tmp_path):
         list(read_tables(task, train=path, columns=Columns(labels=columns)).examples("train"))
 
 
-def test_lists_of_probabilities_without_names_are_refused(tmp_path):
-    rows = lines_of({"text": "x", "label": [0.7, 0.3]}, {"text": "y", "label": [0.25, 0.75]})
-    path = written(tmp_path, "a.jsonl", rows)
-    with pytest.raises(ValueError, match="lists of labels hold numbers such as 0.75: .*regress"):
-        make_task("classify", ClassifyOptions(train=str(path), dev_fraction=0.0))
-
-
 def test_rows_with_missing_cells_are_left_out_with_skip_bad_rows(tmp_path):
     path = written(tmp_path, "a.csv", "text,a,b\nx,1,1\ny,-1,-1\nz,,1\nw,0,1\n")
     data = read_tables("classify", train=path, bad_rows="skip", columns=Columns(labels=("a", "b")))
