@@ -238,6 +238,86 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     assert shlex.join(sys.orig_argv) in seen["text"]  # the command
 
 
+READ = """
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  seen.headings = all("h2").map((heading) => heading.textContent);
+  seen.baselines = Object.fromEntries(all("[data-baseline]").map((cell) => [
+    cell.dataset.baseline, [Number(cell.title), cell.textContent]]));
+  seen.rows = all("tr").map((row) => [...row.children].map((cell) => cell.textContent));
+  seen.unnamed = all('svg[role="img"]').filter((one) => !one.getAttribute("aria-label")).length;
+  seen.heads = all("thead th:not(.corner)").filter((one) => one.scope !== "col").length;
+  seen.text = document.querySelector("main").textContent;
+"""
+
+
+@needs_chromium
+def test_a_reviewer_reads_data_and_scores_first_and_the_model_card_has_the_same(tuned, tmp_path):
+    folder = shutil.copytree(tuned, tmp_path / "run", ignore=lambda *_: ["checkpoints"])
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    news = {"value": "news", "rows": 20, "scores": {"accuracy": 0.75}}
+    news["intervals"] = {"accuracy": (0.5, 0.9)}
+    source = {"metric": "accuracy", "rows": [news], "few": {"mail": 3}}
+    changed = {**evaluation, "slices": {"dev": {"source": source}}}
+    (folder / "evaluation.json").write_text(json.dumps(changed))
+    seen = used(report_page([run_data(folder)]), READ, tmp_path)
+    assert not seen["errors"] and not seen["requests"]
+    assert [heading.split(",")[0] for heading in seen["headings"]] == [
+        *("Data", "Scores", "Scores of slices", "Predictions of dev", "Curves", "The run")
+    ]
+    assert (seen["unnamed"], seen["heads"]) == (0, 0)
+    assert ["news", "20", "75.00 %", "50.00 % to 90.00 %"] in seen["rows"]
+    assert "Too few rows for a score: mail (3)." in seen["text"]
+    baselines = evaluation["baselines"]["splits"]["dev"]
+    assert baselines.keys() == {"majority", "bag of words"}
+    card = (folder / "model/README.md").read_text()
+    for model, values in baselines.items():
+        for metric, value in values.items():
+            assert seen["baselines"][f"dev/{model}/{metric}"] == [value, f"{100 * value:.2f} %"]
+            assert f"{model} {100 * value:.2f} %" in card
+    data = evaluation["data"]["splits"]
+    for split in ("train", "dev"):
+        facts = data[split]
+        numbers = [facts[x] for x in ("shortest", "median", "most", "longest", "truncated")]
+        assert [split, *map(str, (facts["examples"], *numbers))] in seen["rows"]
+        assert f"| {split} | {facts['examples']} | None | {facts['median']} |" in card
+
+
+@needs_chromium
+@pytest.mark.parametrize("kind", ["folds", "shots", "seeds"])
+def test_the_page_of_several_runs_begins_with_their_mean_and_spread(kind, tuned, tmp_path):
+    names = {
+        "folds": ("fold1", "fold2"),
+        "shots": ("shots8_seed0", "shots8_seed1", "shots32_seed0", "shots32_seed1"),
+        "seeds": ("seed0", "seed1"),
+    }[kind]
+    parent = tmp_path / "runs"
+    scores = {}
+    for number, name in enumerate(names):
+        folder = shutil.copytree(tuned, parent / name, ignore=lambda *_: ["checkpoints"])
+        scores[name] = {"dev/accuracy": 0.5 + 0.1 * number, "dev/loss": 0.3}
+        run = json.loads((folder / "run.json").read_text())
+        if kind == "shots":
+            run["config"]["shots"] = int(name[5:].split("_")[0])
+        write_run(folder, run["config"], run["data_fingerprint"])
+    stored = {**scores, "intervals": {"mean": {"rows": {"dev/accuracy": (0.4, 0.8)}}}}
+    (parent / "scores.json").write_text(json.dumps(stored))
+    output = tmp_path / "page.html"
+    assert report.main([str(parent), "--output", str(output)]) == 0
+    seen = used(output.read_text(), READ, tmp_path)
+    assert not seen["errors"] and not seen["requests"] and not seen["unnamed"]
+    first = {"folds": "Cross-validation", "shots": "A few examples per class"}
+    assert seen["headings"][0] == first.get(kind, "Several runs")
+    rows = {row[0]: row[1:] for row in seen["rows"] if row}
+    if kind == "shots":
+        assert rows["8"][:3] == ["2", "55.00 %", "7.07 %"]
+        assert rows["32"][:3] == ["2", "75.00 %", "7.07 %"]
+        return
+    assert rows["mean"] == ["55.00 %", "0.3"] and rows["standard deviation"][0] == "7.07 %"
+    assert rows["95 % interval of the mean: rows"][0] == "40.00 % to 80.00 %"
+    assert "bag of words, mean" in rows
+    assert ("Leaks between the folds" in seen["text"]) == (kind == "folds")
+
+
 @needs_chromium
 def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_path):
     write_run(tmp_path, {"task": "classify", "init": "m", "log_every": 50}, "data")

@@ -109,11 +109,16 @@ def _simple_scores(evaluation: Mapping[str, Any], key: str) -> str:
 
 
 def baselines_in_words(evaluation: Mapping[str, Any], key: str | None) -> str:
-    """Returns a line with a score of the baselines and of the model, or why there is none."""
-    if not key or not (simple := _simple_scores(evaluation, key)):
-        return evaluation[BASELINES]["skipped"]
-    own = shown_score(key, evaluation["scores"][key])
-    return f"baseline, {score_label(key)}: {simple}; this model {own}"
+    """Returns a line with a score of the baselines and of the model, or why there is none.
+
+    It is the score `key` or, if the baselines do not have it, another one.
+    """
+    scores = evaluation["scores"]
+    for name in (key, *scores):
+        if name in scores and (simple := _simple_scores(evaluation, name)):
+            own = shown_score(name, scores[name])
+            return f"baseline, {score_label(name)}: {simple}; this model {own}"
+    return evaluation[BASELINES]["skipped"]
 
 
 _DATA = """

@@ -116,6 +116,8 @@ def test_the_model_card_has_the_scores_as_tables():
 def test_one_line_says_what_the_encoder_adds():
     line = "baseline, held-out accuracy: majority 52.30 %, bag of words 78.10 %; this model 91.00 %"
     assert baselines_in_words(EVALUATION, "dev/accuracy") == line
+    # Without a dev split, or with a metric of probabilities, it is about another score.
+    assert {baselines_in_words(EVALUATION, key) for key in (None, "dev/loss")} == {line}
     without = {**EVALUATION, "baselines": {"splits": {}, "skipped": "There are none."}}
     assert baselines_in_words(without, "dev/accuracy") == "There are none."
     assert np.isfinite(EVALUATION["scores"]["dev/loss"])

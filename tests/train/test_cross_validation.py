@@ -81,6 +81,11 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     printed = capsys.readouterr().out
     assert {"mean", "std"} <= set(printed.split()) and "best by" not in printed
 
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert evaluation["scores"]["dev/accuracy"] == accuracy["mean"]
+    card = (folder / "model/README.md").read_text()
+    assert f"| held-out accuracy | {100 * accuracy['mean']:.2f} % |" in card
+
     calls = []
     train_run = variants.train_run
 

@@ -1,5 +1,6 @@
 """Draws of a few examples per class are balanced, and the same for the same seed."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -12,7 +13,7 @@ from bertjax.data.records import read_shard
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions, RegressOptions
 from bertjax.tasks.training_data import write_training_data
-from bertjax.train.experiments import draw, shots_of
+from bertjax.train.experiments import _by_shots, draw, shots_of, variants
 
 
 def test_a_draw_is_balanced_and_told_by_its_seed():
@@ -69,6 +70,28 @@ def test_too_few_examples_and_tasks_without_classes_are_refused(classify, files)
     regress = make_task("regress", RegressOptions(**files["regress"]))
     with pytest.raises(ValueError, match="regress does not have one class per example"):
         shots_of(regress, data, 3, seed=0)
+
+
+def test_several_numbers_of_shots_have_as_many_runs_each():
+    config = finetune.parse(["--task=sst2", "--shots", "32", "8", "32", "--seeds=2"])
+    assert config.shots == (32, 8, 32) and config.shot_counts == (8, 32)
+    runs = variants(dataclasses.replace(config, workdir="run"))
+    assert [name for name, _ in runs] == [
+        *("shots8_seed0", "shots8_seed1", "shots32_seed0", "shots32_seed1")
+    ]
+    assert [(run.shots, run.seed, run.seeds) for _, run in runs] == [
+        *((8, 0, 1), (8, 1, 1), (32, 0, 1), (32, 1, 1))
+    ]
+    assert runs[0][1].workdir == "run/shots8_seed0"
+    groups = _by_shots(config, {name: {} for name, _ in runs})
+    assert [[*group] for group in groups] == [
+        ["shots8_seed0", "shots8_seed1"],
+        ["shots32_seed0", "shots32_seed1"],
+    ]
+    one = finetune.parse(["--task=sst2", "--shots", "8", "--seeds=1"])
+    assert [name for name, _ in variants(one)] == [""]
+    with pytest.raises(ValueError, match="shots=0: it must be at least 1"):
+        dataclasses.replace(config, shots=(8, 0))
 
 
 def test_the_defaults_of_shots_are_those_of_few_shots_unless_a_config_is_given():
