@@ -94,14 +94,14 @@ def annotation_table(path: Path, kind: TableKind, label: str | None) -> Annotati
     return None
 
 
-def _group(path: Path, groups: Sequence[str], named: str | None) -> str:
-    """Returns the one of the groups of labels that the user names, or the only one."""
-    if named in groups:
+def _group(path: Path, groups: Sequence[str], known: Sequence[str], named: str | None) -> str:
+    """Returns the one of the `known` groups of labels that is named, or the only one of `groups`."""
+    if named in known:
         return str(named)
     if named or len(groups) != 1:
         raise ValueError(
-            f"{path} has the groups of labels {brief(', '.join(groups))}: name one of them with "
-            "--label_column."
+            f"{path} has the groups of labels {brief(', '.join(known)) or 'none'}: name one of "
+            "them with --label_column."
         )
     return groups[0]
 
@@ -144,7 +144,7 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
     export = AnnotationTable(table.path, tool)
     for number, row in table.rows_and_errors():
         if isinstance(row, dict) and tool == _LABEL_STUDIO:
-            export.add(number, _of_task, row, export.not_read)
+            export.add(number, _of_task, row, export.not_read, kind)
         else:
             export.numbered.append((number, row))
     if tool == _JSON_MIN:
@@ -155,11 +155,14 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
         if isinstance(row, dict):
             rows.append(row)
             groups |= _groups(row)
-    if kind.label == "class" or not groups:
+    if kind.label == "class":
         return export
+    if not groups:  # no text has an entity
+        groups = _empty_group(table, export)
     if named in table.columns and named not in groups:
         return None  # the user names another column
-    group = _group(table.path, sorted(groups), named)
+    ordered = sorted(groups)
+    group = _group(table.path, ordered, ordered, named)
     for row in rows:
         row.pop("tokens", None)  # of Prodigy, which are no words
         entities = row.pop(group, None)
@@ -167,6 +170,21 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
             entities = []
         row[ENTITIES] = entities
     return export
+
+
+def _empty_group(table: Table, export: AnnotationTable) -> set[str]:
+    """Returns the column of the entities of an export without any.
+
+    Raises ValueError if it has something else, such as choices.
+    """
+    found = {*export.not_read} - {_OTHERS}
+    if export.tool == _JSON_MIN or found:
+        raise ValueError(
+            f"{table.path} is an export of {export.tool} without labels of spans, but with "
+            f"{brief(', '.join(found) or 'other columns')}: --task=tag reads spans alone."
+        )
+    usual = [name for name in ("spans", "label") if name in table.columns]
+    return {*usual[:1]} or {ENTITIES}
 
 
 def _newest(export: AnnotationTable) -> list[tuple[int, Any]]:
@@ -189,8 +207,8 @@ def _age(annotation: _Values) -> tuple[bool, str]:
     return bool(annotation.get("ground_truth")), str(time)
 
 
-def _of_task(task: _Values, not_read: Counter[str]) -> dict[str, Any]:
-    """Returns the data of a task of Label Studio, with its labels as columns.
+def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str, Any]:
+    """Returns the data of a task of Label Studio, with its labels or choices as columns.
 
     They are those of the ground truth or else of the newest annotation that was completed.
     """
@@ -204,7 +222,11 @@ def _of_task(task: _Values, not_read: Counter[str]) -> dict[str, Any]:
         match result:
             case {"type": "labels", "from_name": name, "value": value}:
                 row.setdefault(name, []).append(value)
-            case {"type": "choices", "from_name": name, "value": {"choices": [*choices]}}:
+            case {
+                "type": "choices",
+                "from_name": name,
+                "value": {"choices": [*choices]},
+            } if kind.label == "class":
                 row[name] = choices[0] if len(choices) == 1 else choices
             case _:
                 not_read[result["type"]] += 1
@@ -262,6 +284,7 @@ def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
 
 # WebAnno TSV 3, of WebAnno and INCEpTION (its user guide, "WebAnno TSV 3.3 File format")
 
+_FORMAT = "#FORMAT=WebAnno TSV"
 _TOKEN = re.compile(r"\d[\d.-]*\t(\d+)-(\d+)\t[^\t]*\t(.*)")
 # A value and its number, such as PER[1], which all words of an entity of several words have.
 _VALUE = re.compile(r"((?:\\.|[^\\\[|])+)(?:\[(\d+)\])?")
@@ -272,11 +295,11 @@ _OF_WORDS = re.compile(r"(POS|Lemma|Stem|MorphologicalFeatures|Token|SurfaceForm
 
 
 def is_webanno(path: Path) -> bool:
-    """Returns whether a file is in WebAnno's format TSV 3."""
+    """Returns whether a file is in WebAnno's format TSV."""
     if path.suffix != ".tsv" or not path.is_file():
         return False
     _, first = next(read_lines(path), (1, ""))
-    return first.startswith("#FORMAT=WebAnno TSV 3")
+    return first.startswith(_FORMAT)
 
 
 def _unescaped(text: str) -> str:
@@ -288,6 +311,9 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
     export = AnnotationTable(path, "WebAnno TSV")
     blocks = itertools.groupby(read_lines(path), lambda line: bool(line[1].strip()))
     header, *sentences = [[*lines] for filled, lines in blocks if filled]
+    _, version = header[0]
+    if not version.startswith(f"{_FORMAT} 3"):
+        raise ValueError(f"{path} is not WebAnno TSV 3, but {version[8:]}: export it as this.")
     columns = []
     for _, line in header[1:]:
         layer, *features = line[6:].split("|")
@@ -297,12 +323,10 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
             continue
         for feature in features or [""]:
             columns.append(f"{name}.{feature}".rstrip("."))
-    groups = columns
-    if not named:
-        groups = [name for name in columns if not _OF_WORDS.match(name)]
-        if _NAMED_ENTITIES in columns:
-            groups = [_NAMED_ENTITIES]
-    group = _group(path, groups, named)
+    groups = [name for name in columns if not _OF_WORDS.match(name)]
+    if _NAMED_ENTITIES in columns:
+        groups = [_NAMED_ENTITIES]
+    group = _group(path, groups, columns, named)
     column = columns.index(group)
     for lines in sentences:
         number, _ = lines[0]

@@ -154,7 +154,7 @@ def _spans(row: Row, text: str, label: Any, overlaps: ChangeCounts | None) -> li
 
 
 def _plain(row: Row, text: str, entity: Any) -> Iterator[Any]:
-    """Yields an entity as tables have it, also if Label Studio or doccano wrote it.
+    """Yields an entity as tables have it, also if Label Studio, doccano or Prodigy wrote it.
 
     Label Studio counts characters since 2021 (pull request 308 of its frontend), and counted UTF-16
     units before: the text that it repeats tells. doccano counts UTF-16 units since its editor of
@@ -170,6 +170,10 @@ def _plain(row: Row, text: str, entity: Any) -> Iterator[Any]:
             kinds, is_utf16 = [kind], True
         case [int(start), int(end), kind] if "Comments" in row.values:
             kinds, is_utf16 = [kind], True
+        case {"start": int(start), "end": int(end), "label": str(kind)} if (
+            "_task_hash" in row.values
+        ):
+            kinds, is_utf16 = [kind], False
         case _:
             yield entity
             return

@@ -193,7 +193,7 @@ def test_choices_of_label_studio_are_classes(tmp_path):
         ("Good.", "pos"),
         ("Bad.", "neg"),
     ]
-    with pytest.raises(ValueError, match="There are: .*sentiment"):
+    with pytest.raises(ValueError, match="without labels of spans, but with choices"):
         read(path)
 
 
@@ -562,6 +562,37 @@ def test_a_model_that_learnt_from_one_tool_reads_the_exports_of_the_others(tmp_p
         (example,) = data.examples("test")
         assert (example.text, example.label[0]) == ("Anna left.", "B-PER"), path
         assert not example.problem
+
+
+def test_exports_in_which_nothing_is_found_are_texts_without_entities(tmp_path):
+    rows = {
+        "a.json": task(1, "Hi.", []),
+        "b.jsonl": {"text": "Hi.", "spans": [], "_task_hash": 1, "answer": "accept"},
+        "c.jsonl": {"id": 1, "text": "Hi.", "label": [], "Comments": []},
+    }
+    some = write(
+        tmp_path / "some.json", [task(1, TEXT, [labelled(TEXT, "Anna", "X")])], lines=False
+    )
+    for name, row in rows.items():
+        path = write(tmp_path / name, [row], lines=name == "a.json")
+        data = read_tables("tag", train=some, dev=path)
+        assert [example.label for example in data.examples("dev")] == [("O", "O")], name
+
+
+def test_labels_of_prodigy_may_have_spaces(tmp_path):
+    spans = [{"start": 0, "end": 4, "label": "Family name"}]
+    row = {"text": "Anna left", "spans": spans, "_task_hash": 1, "answer": "accept"}
+    assert read(write(tmp_path / "a.jsonl", [row]))[0][0][1] == [("Anna", "Family_name")]
+
+
+def test_other_versions_of_webanno_and_words_alone_are_refused(tmp_path):
+    (tmp_path / "a.tsv").write_text("#FORMAT=WebAnno TSV 2\n\n#Text=Hi\n1-1\tHi\tO\n")
+    with pytest.raises(ValueError, match="a.tsv is not WebAnno TSV 3"):
+        read(tmp_path / "a.tsv")
+    path = webanno(tmp_path / "b.tsv", [POS], "#Text=Hi\n1-1\t0-2\tHi\tUH\t")
+    with pytest.raises(ValueError, match="POS.PosValue"):
+        read(path)
+    assert read(path, columns=Columns(label="POS.PosValue"))[0] == [("Hi", [("Hi", "UH")])]
 
 
 def test_tables_that_are_no_exports_stay_as_they_are(tmp_path):
