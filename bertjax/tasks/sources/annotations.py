@@ -95,7 +95,7 @@ def annotation_table(path: Path, kind: TableKind, label: str | None) -> Annotati
 
 
 def _group(path: Path, groups: Sequence[str], known: Sequence[str], named: str | None) -> str:
-    """Returns the one of the `known` groups of labels that is named, or the only one of `groups`."""
+    """Returns which of the `known` groups of labels is named, or the only one of `groups`."""
     if named in known:
         return str(named)
     if named or len(groups) != 1:
@@ -113,7 +113,7 @@ def _tool_of(row: _Values) -> str:
     match row:
         case {"data": dict(), "annotations": list()} | {"data": dict(), "completions": list()}:
             return _LABEL_STUDIO  # completions before version 1.0
-        case {"annotator": _, "annotation_id": _, "id": _}:
+        case {"id": _, "annotator": _, "annotation_id": _, "lead_time": _}:
             return _JSON_MIN
         case {"text": str(), "spans": _, "answer": _} | {"text": str(), "_task_hash": _}:
             return "Prodigy"  # which counts characters, as spaCy does
@@ -159,8 +159,8 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
         return export
     if not groups:  # no text has an entity
         groups = _empty_group(table, export)
-    if named in table.columns and named not in groups:
-        return None  # the user names another column
+    if not groups or (named in table.columns and named not in groups):
+        return None  # the entities are in another column, that the user may name
     ordered = sorted(groups)
     group = _group(table.path, ordered, ordered, named)
     for row in rows:
@@ -173,7 +173,7 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
 
 
 def _empty_group(table: Table, export: AnnotationTable) -> set[str]:
-    """Returns the column of the entities of an export without any.
+    """Returns the column of the entities of an export without any, in a set that may be empty.
 
     Raises ValueError if it has something else, such as choices.
     """
@@ -183,8 +183,9 @@ def _empty_group(table: Table, export: AnnotationTable) -> set[str]:
             f"{table.path} is an export of {export.tool} without labels of spans, but with "
             f"{brief(', '.join(found) or 'other columns')}: --task=tag reads spans alone."
         )
-    usual = [name for name in ("spans", "label") if name in table.columns]
-    return {*usual[:1]} or {ENTITIES}
+    if export.tool == _LABEL_STUDIO:
+        return {ENTITIES}
+    return {"spans", "label", ENTITIES}.intersection(table.columns)
 
 
 def _newest(export: AnnotationTable) -> list[tuple[int, Any]]:
