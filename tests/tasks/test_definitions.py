@@ -13,9 +13,17 @@ from bertjax.tasks.classification import (
     MultiLabelTask,
     RegressionTask,
     RegressOptions,
+    TargetsTask,
     make_regression,
 )
-from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
+from bertjax.tasks.metrics import (
+    class_metrics,
+    entity_f1,
+    matthews,
+    multi_label,
+    ordinal_metrics,
+    word_accuracy,
+)
 from bertjax.tasks.registry import options_class
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns, TableKind, flag_of
@@ -55,6 +63,9 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
     assert isinstance(saved(head, ["a", "b"]), ClassificationTask)
     assert isinstance(saved(head, ["a"]), RerankTask)
     assert isinstance(saved(head, ["a"], {"problem_type": "regression"}), RegressionTask)
+    several = saved(head, ["x", "y"], {"problem_type": "regression"})
+    assert isinstance(several, TargetsTask) and several.labels == ("x", "y")
+    assert saved(head, ["1", "2", "3"], label_kind="classes").metric is ordinal_metrics
     named = {"problem_type": "multi_label_classification"}
     assert isinstance(saved(head, ["a", "b"], named), MultiLabelTask)
     assert saved("token_classification", ["O", "B-X"]).metric is entity_f1

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from bertjax.base.files import brief
 from bertjax.data.batches.batch import LabelKind
 from bertjax.tasks.dataset import MISSING
-from bertjax.tasks.sources.advice import holds_dates
+from bertjax.tasks.sources.advice import holds_dates, names_owner
 from bertjax.tasks.sources.columns import Columns, TableKind, holds_texts, plain
 from bertjax.tasks.sources.tables import Row, Table, read_number, shorten
 from bertjax.tasks.sources.unused import BINARY, SELECTING, is_harmless, written
 
-# Spellings of no and yes; a table has one of them.
-SPELLINGS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
-YES = frozenset(dict(SPELLINGS).values())
+# {no: yes} in the spellings of `BINARY`; a table has one of them.
+SPELLINGS = {"0": "1", "false": "true", "no": "yes", "n": "y", "f": "t"}
+YES = frozenset(SPELLINGS.values())
 # The sum of the probabilities of a row may differ from 1 by so much, because they are rounded.
 SUM_ERROR = 1e-3
 
@@ -46,23 +46,29 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
     if kind.task != "classify" or named.label is not None or named.labels:
         return ()
     found = []
-    spellings = set()
+    spellings: set[str] = set()
     taken = named.taken()
-    texts = {*kind.texts}.union(*kind.pairs)
     for name in table.columns:
         if name in taken:
             continue
-        key = plain(name)
-        values = set(map(written, table.first_values(name))) - {""}
-        if values and BINARY.issuperset(values):
-            if is_harmless(name) or key in (*kind.labels, *SELECTING, *BINARY):
+        values = set(map(written, table.first_values(name)))
+        values.discard("")
+        if values and values <= BINARY:
+            if is_harmless(name) or plain(name) in (*kind.labels, *SELECTING, *BINARY):
                 return ()
-            spellings |= {words for words in SPELLINGS if not values.isdisjoint(words)}
             found.append(name)
-        elif not (key in texts or is_harmless(name) or holds_texts(table, name)):
-            if not holds_dates(values):
-                return ()
-    return tuple(found) if len(found) > 1 and len(spellings) == 1 else ()
+            spellings.update(SPELLINGS.get(value, value) for value in values)
+        elif not _is_explained(table, kind, name) and not holds_dates(values):
+            return ()
+    if len(found) < 2 or len(spellings) > 1:
+        return ()
+    return tuple(found)
+
+
+def _is_explained(table: Table, kind: TableKind, name: str) -> bool:
+    texts = {*kind.texts}.union(*kind.pairs)
+    describes_row = is_harmless(name) or names_owner(name)
+    return describes_row or plain(name) in texts or holds_texts(table, name)
 
 
 def form_of(
@@ -72,21 +78,22 @@ def form_of(
 
     Whether each row of one-hot columns has exactly one class, all its rows tell.
     """
-    has_classes = kind.label == "class"
+    if columns.labels and kind.label == "number":
+        return LabelForm("targets", columns.labels)
     if columns.labels:
-        if not has_classes:
-            return LabelForm("targets", columns.labels)
         return _form_of_columns(tables, columns.labels)
     values: list[Any] = []
     if columns.label and tables and tables[0].is_typed:
         values = tables[0].first_values(columns.label)
-    is_list = bool(values) and isinstance(values[0], list)
-    if has_classes and (separator or is_list):
-        return LabelForm("multi_label")
-    if has_classes:
-        return LabelForm("distribution" if any(map(_is_distribution, values)) else "classes")
-    if kind.label == "number" and is_list:
-        names = (f"{columns.label}_{index}" for index in range(len(values[0])))
+    first = values[0] if values else None
+    if kind.label == "class":
+        if separator or isinstance(first, list):
+            return LabelForm("multi_label")
+        if any(map(_is_distribution, values)):
+            return LabelForm("distribution")
+        return LabelForm("classes")
+    if kind.label == "number" and isinstance(first, list):
+        names = [f"{columns.label}_{index}" for index in range(len(first))]
         return LabelForm("targets", tuple(names))
     return LabelForm()
 
@@ -104,11 +111,12 @@ def _form_of_columns(tables: Sequence[Table], names: tuple[str, ...]) -> LabelFo
             return LabelForm("distribution", names)
     for table in tables:
         for _, row in table.rows_and_errors():
-            if isinstance(row, dict):
-                cells = [written(row.get(name)) for name in names]
-                chosen = sum(cell in YES for cell in cells)
-                if chosen != 1 and BINARY.issuperset(cells):
-                    return LabelForm("multi_label", names)
+            if isinstance(row, ValueError):
+                continue
+            cells = [written(row.get(name)) for name in names]
+            chosen = sum(cell in YES for cell in cells)
+            if chosen != 1 and BINARY.issuperset(cells):
+                return LabelForm("multi_label", names)
     return LabelForm("classes", names)
 
 

@@ -85,6 +85,13 @@ CASES = {
         (),
         *("multi_label", [("Fever",), ("Fever", "Cough")]),
     ),
+    "a physician's notes by patient": (
+        *("classify", "notes.csv"),
+        "patient,date,note,fever,cough,rash\nP1,2026-01-02,hot and red today,1,0,1\n"
+        "P1,2026-01-09,nothing to see here,0,0,0\n",
+        (),
+        *("multi_label", [("fever", "rash"), ()]),
+    ),
     "a sheet of y and n": (
         *("classify", "notes.tsv", "text\tfever\tcough\nhot\ty\tn\ncough\tn\ty\n", ()),
         *("classes", ["fever", "cough"]),
