@@ -238,7 +238,7 @@ def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str
 
 # The text after the last tab is what the entity covers.
 _BRAT_ENTITY = re.compile(r"T\S*\t(\S+) (\d+) (\d+)(?:\t(.*))?")
-_BRAT_OTHER = re.compile(r"[REAMN#*].*")
+_BRAT_OTHER = re.compile(r"(?:[REAMN#]\S*|\*)\t.*")
 
 
 def brat_file(path: Path) -> Path | None:
@@ -297,7 +297,7 @@ _OF_WORDS = re.compile(r"(POS|Lemma|Stem|MorphologicalFeatures|Token|SurfaceForm
 
 def is_webanno(path: Path) -> bool:
     """Returns whether a file is in WebAnno's format TSV."""
-    if path.suffix != ".tsv" or not path.is_file():
+    if suffix_of(path) != ".tsv" or not path.is_file():
         return False
     _, first = next(read_lines(path), (1, ""))
     return first.startswith(_FORMAT)

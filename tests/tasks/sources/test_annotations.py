@@ -305,6 +305,7 @@ def test_other_annotations_of_brat_are_counted_and_folders_are_read_with_those_i
     [
         ("T2\tX 0 4;5 9\tAnna left", "row 1.*line 2.*one part"),
         ("T2 X 0 4 Anna", "row 1.*line 2.*one part"),
+        ("Anna PER", "row 1.*line 2.*one part"),
         ("T2\tX 0 3\tAnna", 'a.ann, row 1: the entity "Anna" has start 0'),
         ("T2\tX 3 99\tAnna", "a.ann, row 1.*not within the text"),
         ("T2\tX 0 9\tAnna left", '"Anna" and "Anna left" overlap'),
@@ -388,6 +389,21 @@ def test_stacked_annotations_of_webanno_overlap(tmp_path):
 
 
 SENTENCES_PLAIN = "#Text=It rains\n2-1\t9-11\tIt\t_\t_\n2-2\t12-17\trains\t_\t_\n"
+
+
+def test_the_columns_of_exports_are_there_for_groups(tmp_path):
+    sentences = [f"#Text=It rains\n{i}-1\t{9 * i}-{9 * i + 2}\tIt\t_\t_\n" for i in range(1, 6)]
+    for name in "abcd":
+        webanno(tmp_path / f"{name}.tsv", [NER], *sentences)
+    read_by = read_tables("tag", train=tmp_path)
+    documents = [example.row["document"] for example in read_by.examples("train")]
+    assert documents == [name for name in "abcd" for _ in range(5)]
+    assert len({example.id for example in read_by.examples("train")}) == 20
+    rows = [task(i, f"{TEXT} {i}", [], meta={}) for i in range(8)]
+    for number, row in enumerate(rows):
+        row["data"]["patient"] = f"p{number % 2}"
+    data = read_tables("tag", train=write(tmp_path / "a.json", rows, lines=False))
+    assert [example.row["patient"] for example in data.examples("train")] == ["p0", "p1"] * 4
 
 
 def test_a_folder_of_webanno_is_read_with_those_in_it(tmp_path):
