@@ -141,6 +141,8 @@ def labelled(kind, index, length):
         "similarity": np.array([index / 50], np.float32),
         "distilled": np.array([index / 9], np.float32),
         "ranking": np.array([index / 50, 0.5], np.float32),
+        "distribution": np.array([index % 2, 1 - index % 2, 0], np.float32),
+        "targets": np.array([index / 7, np.nan, index % 3], np.float32),
     }
     return feature(length, labels[kind], first=10 * index, choices=2 if kind in OF_TWO_TEXTS else 1)
 
