@@ -112,6 +112,8 @@ function baselineSentence(run) {
 // The runs of one command (seeds, folds, draws): {name: {split/metric: score}} of those with scores in common.
 function severalRuns() {
   const { intervals = {}, ...byRun } = data.scores || {};
+  // A mean over several tasks would say nothing.
+  if (new Set(runs.map((run) => (run.config.find((row) => row.field === "task") || {}).value)).size > 1) return null;
   const names = Object.keys(byRun).filter((name) => Object.keys(byRun[name]).some((key) => key.startsWith("dev")));
   if (names.length < 2) return null;
   const keys = Object.keys(byRun[names[0]]).filter((key) => names.every((name) => key in byRun[name]));

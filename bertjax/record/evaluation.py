@@ -150,7 +150,8 @@ def card_of(evaluation: Mapping[str, Any]) -> str:
     data = evaluation["data"]
     text = _DATA.format(**data)
     for split, facts in data["splits"].items():
-        text += _SPLIT.format(split=split, **facts)
+        groups = facts["groups"] or "–"
+        text += _SPLIT.format(**{**facts, "split": split, "groups": groups})
     return text + scores_card(evaluation)
 
 

@@ -307,7 +307,7 @@ def publish(
         predictions.mkdir(exist_ok=True)
         with writing(predictions / file.name) as temporary:
             shutil.copyfile(file, temporary)
-    for name in (CALIBRATION, LABEL_ERRORS, LEAKS):
+    for name in (CALIBRATION, EVALUATION, LABEL_ERRORS, LEAKS):
         if (run / name).is_file():
             shutil.copyfile(run / name, workdir / name)
     stored: dict[str, Any] = dict(scores)

@@ -103,7 +103,7 @@ EVALUATION = {
 
 def test_the_model_card_has_the_scores_as_tables():
     lines = card_of(EVALUATION).splitlines()
-    assert "| train | 1,200 | None | 9 | 20 | 40 | 0 |" in lines
+    assert "| train | 1,200 | – | 9 | 20 | 40 | 0 |" in lines
     row = (
         "| held-out accuracy | 91.00 % | 90.00 to 92.00 | majority 52.30 %, bag of words 78.10 % |"
     )
