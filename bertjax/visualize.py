@@ -195,6 +195,8 @@ def _write_attributions(config: VisualizeConfig, model: "Pretrained") -> None:
 
 
 def _print_attribution(attribution: "Attribution") -> None:
+    import numpy as np
+
     change = attribution.output - attribution.baseline_output
     error = attribution.completeness_error
     print(
@@ -203,9 +205,9 @@ def _print_attribution(attribution: "Attribution") -> None:
     )
     if abs(error) > LARGE_ERROR * abs(change):
         print("  The error is large: raise --steps.")
-    pairs = zip(attribution.values.tolist(), attribution.words, strict=True)
-    for value, word in sorted(pairs, key=lambda pair: -abs(pair[0]))[:PRINTED_WORDS]:
-        print(f"  {value:+8.3f}  {word}")
+    values = np.nan_to_num(attribution.values)  # 0 for words that are not read
+    for index in np.argsort(-abs(values), kind="stable")[:PRINTED_WORDS]:
+        print(f"  {values[index]:+8.3f}  {attribution.words[index].strip()}")
 
 
 parse, main = command_line.command_of(

@@ -177,7 +177,8 @@ class Attributor:
         `weights` are as in `Target`. The length is padded, so that texts share compiled programs.
         """
         tokenizer = self.tokenizer
-        model = for_inference(self.model)
+        # A loop over the layers compiles in a third of the time, and is as fast for gradients.
+        model = for_inference(self.model).clone(unroll=1)
         count = len(feature.input_ids)
         length = length_bucket(count, model.config.max_length)
         places = np.arange(length)
