@@ -237,6 +237,8 @@ def _check_outputs(kind: type[Task], num_labels: int, activation: str) -> None:
     known = {"", "Identity", "Sigmoid"}
     if kind is ClassificationTask:
         known = {"", "Identity", "Softmax"}
+    elif kind is TargetsTask:
+        known = {"", "Identity"}
     elif kind is RerankTask:
         known = {"", *ACTIVATIONS}
     if activation not in known:

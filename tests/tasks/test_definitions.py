@@ -65,6 +65,8 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
     assert isinstance(saved(head, ["a"], {"problem_type": "regression"}), RegressionTask)
     several = saved(head, ["x", "y"], {"problem_type": "regression"})
     assert isinstance(several, TargetsTask) and several.labels == ("x", "y")
+    with pytest.raises(ValueError, match="the activation Sigmoid"):
+        saved_task(head, ["x", "y"], 2, {"problem_type": "regression"}, {}, 64, "Sigmoid")
     assert saved(head, ["1", "2", "3"], label_kind="classes").metric is ordinal_metrics
     named = {"problem_type": "multi_label_classification"}
     assert isinstance(saved(head, ["a", "b"], named), MultiLabelTask)
