@@ -332,6 +332,44 @@ def conll() -> list[bytes]:
     return [text.encode() * 2, bare.encode(), b"one\ntwo\n"]
 
 
+def label_studio() -> list[bytes]:
+    value = {"start": 0, "end": 4, "text": "Anna", "labels": ["PER"]}
+    result = {"from_name": "label", "to_name": "text", "type": "labels", "value": value}
+    annotations = [{"id": 1, "was_cancelled": False, "result": [result]}]
+    tasks = [{"id": i, "data": {"text": "Anna left."}, "annotations": annotations} for i in (1, 2)]
+    flat = {"text": "Anna left.", "id": 1, "label": [value], "annotator": 1, "annotation_id": 2}
+    return [json.dumps(tasks).encode(), json.dumps([flat, {**flat, "id": 3}]).encode()]
+
+
+def prodigy() -> list[bytes]:
+    span = {"start": 0, "end": 4, "label": "PER", "token_start": 0, "token_end": 0}
+    row = {"text": "Anna left.", "spans": [span], "answer": "accept", "_task_hash": 1}
+    return [json_rows([row, {**row, "answer": "reject"}, row])]
+
+
+def doccano() -> list[bytes]:
+    row = {"id": 1, "text": "Anna left.", "label": [[0, 4, "PER"]], "Comments": []}
+    entity = {"id": 1, "label": "PER", "start_offset": 0, "end_offset": 4}
+    related = {"id": 2, "text": "Anna left.", "entities": [entity], "relations": []}
+    return [json_rows([row] * 3), json_rows([related] * 3)]
+
+
+def brat() -> list[bytes]:
+    text = "T1\tPER 0 4\tAnna\nT2\tPER 12 15\tBob\nR1\tknows Arg1:T1 Arg2:T2\n#1\tNote T1\ta\n"
+    return [text.encode()]
+
+
+def webanno() -> list[bytes]:
+    lines = [
+        "#FORMAT=WebAnno TSV 3.3",
+        "#T_SP=de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity|identifier|value",
+        "", "", "#Text=Anna Lee left.",
+        "1-1\t0-4\tAnna\t*[1]\tPER[1]\t", "1-2\t5-8\tLee\t*[1]\tPER[1]\t",
+        "1-3\t9-13\tleft\t_\t_\t", "1-4\t13-14\t.\t_\t_\t", "",
+    ]  # fmt: skip
+    return ["\n".join(lines).encode()]
+
+
 def swag() -> list[bytes]:
     header = ("", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label")
     rows = [(str(i), "He sits.", "He", "a", "b", "c", "d", str(i % 4)) for i in range(4)]

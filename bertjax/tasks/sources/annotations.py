@@ -221,11 +221,11 @@ def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str
     row: dict[str, Any] = {_SKIPPED: not done}
     for result in max(done, key=_age, default={"result": ()})["result"]:
         match result:
-            case {"type": "labels", "from_name": name, "value": value}:
+            case {"type": "labels", "from_name": str(name), "value": value}:
                 row.setdefault(name, []).append(value)
             case {
                 "type": "choices",
-                "from_name": name,
+                "from_name": str(name),
                 "value": {"choices": [*choices]},
             } if kind.label == "class":
                 row[name] = choices[0] if len(choices) == 1 else choices

@@ -143,8 +143,8 @@ def _spans(row: Row, text: str, label: Any, overlaps: ChangeCounts | None) -> li
                     first, second = sorted([span, other])
                     raise row.error(
                         f"the entities {shorten(text[first.start : first.end])} and "
-                        f"{shorten(text[second.start : second.end])} overlap ({first.kind}, "
-                        f"{second.kind}): keep one of them."
+                        f"{shorten(text[second.start : second.end])} overlap "
+                        f"({brief(first.kind, 40)}, {brief(second.kind, 40)}): keep one of them."
                     )
                 overlaps.add("entities that overlap a longer one, left out", row.where)
                 break

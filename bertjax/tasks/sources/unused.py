@@ -201,12 +201,12 @@ class UnusedColumns:
             first = first or doubt
             if doubt and doubt == first:
                 names.append(name)
-                shown.append(f"{name!r} ({brief(', '.join([*values][:4]), 40)})")
+                shown.append(f"{brief(name, 30)!r} ({brief(', '.join([*values][:4]), 40)})")
         if names:
             raise ValueError(
                 f"{self._path}: columns that could change the meaning of the rows: "
-                f"{', '.join(shown)}: each {first}, or give --ignore_columns {' '.join(names)} if "
-                "nothing is meant by it."
+                f"{', '.join(shown)}: each {first}, or give --ignore_columns "
+                f"{brief(' '.join(names), 120)} if nothing is meant by it."
             )
 
     def _doubt(self, name: str) -> str:
