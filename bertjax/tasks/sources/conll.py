@@ -105,9 +105,9 @@ def in_iob2(examples: Iterable[Example], counts: ChangeCounts) -> Iterator[Examp
             yield dataclasses.replace(example, label=label)
         elif odd := {*label} - {*scheme.meanings, UNLABELLED}:
             problem = (
-                f"{example.where}: the tag {min(odd)!r} marks no entity, unlike most, such as "
-                f"{min(scheme.meanings)!r}: correct it, write O for a word of no entity and "
-                f"{NO_TAG} for a word without a label, or name another column (--label_column)."
+                f"{example.where}: the tag {brief(min(odd), 60)!r} marks no entity, unlike most, "
+                f"such as {min(scheme.meanings)!r}: correct it, write O for a word of no entity "
+                f"and {NO_TAG} for a word without a label, or name another column (--label_column)."
             )
             yield dataclasses.replace(example, label=None, problem=problem)
         else:
