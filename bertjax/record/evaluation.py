@@ -113,8 +113,9 @@ def baselines_in_words(evaluation: Mapping[str, Any], key: str | None) -> str:
 
     It is the score `key` or, if the baselines do not have it, another one.
     """
-    scores = evaluation["scores"]
-    for name in (key, *scores):
+    scores: Mapping[str, float] = evaluation["scores"]
+    wanted = [key] if key else []
+    for name in (*wanted, *scores):
         if name in scores and (simple := _simple_scores(evaluation, name)):
             own = shown_score(name, scores[name])
             return f"baseline, {score_label(name)}: {simple}; this model {own}"

@@ -1,6 +1,7 @@
 """Baselines: those of scikit-learn by hand, for every kind of labels, and never an error."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def read(path):
 
 def data_of(task, **fields):
     count = sum(1 for _ in task.data.examples("train"))
-    return TrainingData(None, np.ones(count), np.zeros(0), "", count, **fields)
+    return TrainingData(Path(), np.ones(count), np.zeros(0), "", count, **fields)
 
 
 def content_of(task, **fields):
