@@ -206,7 +206,7 @@ def _print_attribution(attribution: "Attribution") -> None:
     if abs(error) > LARGE_ERROR * abs(change):
         print("  The error is large: raise --steps.")
     values = np.nan_to_num(attribution.values)  # 0 for words that are not read
-    order = np.argsort(-abs(values), kind="stable").tolist()
+    order: list[int] = np.argsort(-abs(values), kind="stable").tolist()
     for index in order[:PRINTED_WORDS]:
         print(f"  {values[index]:+8.3f}  {attribution.words[index].strip()}")
 
