@@ -61,8 +61,10 @@ def intervals(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[st
     for name, value in resampled.values.items():
         interval = resampled.interval(name)
         if interval is None:
-            counted = measure.counted.get(name, np.ones(len(ids), bool))
-            interval = _bound(name, value, len(np.unique(ids[counted])))
+            all_units = np.ones(len(ids), bool)
+            counted = measure.counted.get(name, all_units)
+            of_counted = np.unique(ids[counted])
+            interval = _bound(name, value, len(of_counted))
         if interval is not None:
             found[name] = interval
     return found
@@ -71,7 +73,10 @@ def intervals(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[st
 def score_intervals(rows: ScoredRows) -> dict[str, Interval]:
     """Computes the `intervals` of the scores of collected rows; {} if there are none."""
     units = rows.units()
-    return intervals(measure_of(rows.task, units), rows.groups()) if units else {}
+    if not units:
+        return {}
+    measure = measure_of(rows.task, units)
+    return intervals(measure, rows.groups())
 
 
 def intervals_of_means(
@@ -94,7 +99,8 @@ def _bound(name: str, value: float, groups: int) -> Interval | None:
     """
     if not groups:
         return None
-    bound = ((1 - LEVEL) / 2) ** (1 / groups)
+    tail = (1 - LEVEL) / 2
+    bound = tail ** (1 / groups)
     if value == 1.0 and is_fraction(name):
         return Interval(bound, 1.0)
     # A correlation of 0 is undefined: that of predictions that are all the same.
@@ -113,22 +119,28 @@ class _Resampled:
 
     def __init__(self, measure: Measure, groups: np.ndarray, seed: int):
         rng = np.random.default_rng(seed)
-        self.groups = int(groups.max()) + 1 if len(groups) else 0
+        self.groups = int(groups.max(initial=-1)) + 1
         self.values: dict[str, float] = {}
         if self.groups > 1:
-            whole = measure.scores(np.ones((1, measure.units)))
-            self.values = {name: float(value[0]) for name, value in whole.items()}
-            self.draws = _evaluated(measure, _draws(groups, measure.draws, rng))
-            self.left_out = _evaluated(measure, _left_out(groups, rng))
+            once = np.ones((1, measure.units))
+            for name, value in measure.scores(once).items():
+                self.values[name] = float(value[0])
+            weights = _draws(groups, measure.draws, rng)
+            self.draws = _evaluated(measure, weights)
+            weights = _left_out(groups, rng)
+            self.left_out = _evaluated(measure, weights)
 
     def interval(self, name: str) -> Interval | None:
         """Returns the interval of a metric; None if it is undefined or the same in all draws."""
         draws = self.draws[name]
         draws = draws[~np.isnan(draws)]  # of draws without a unit that the metric counts
-        if not len(draws) or not np.isfinite(draws).all() or np.ptp(draws) == 0:
+        if not len(draws) or not np.isfinite(draws).all():
+            return None
+        if np.ptp(draws) == 0:
             return None
         left_out = self.left_out[name]
-        return bca(self.values[name], draws, left_out[~np.isnan(left_out)])
+        left_out = left_out[~np.isnan(left_out)]
+        return bca(self.values[name], draws, left_out)
 
 
 def bca(value: float, draws: np.ndarray, left_out: np.ndarray) -> Interval:
@@ -141,14 +153,20 @@ def bca(value: float, draws: np.ndarray, left_out: np.ndarray) -> Interval:
     """
     from scipy.special import ndtr, ndtri
 
-    below = np.mean(draws < value) + np.mean(draws == value) / 2
+    below = np.mean(draws < value)
+    equal = np.mean(draws == value)
+    share = below + equal / 2
     lowest = 1 / (2 * len(draws))
-    bias = ndtri(np.clip(below, lowest, 1 - lowest))
+    bias = ndtri(np.clip(share, lowest, 1 - lowest))
     change = left_out.mean() - left_out
     spread = np.sum(change**2) ** 1.5
-    acceleration = np.sum(change**3) / (6 * spread) if spread else 0.0
-    normal = bias + ndtri([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    shares = ndtr(bias + normal / (1 - acceleration * normal))
+    acceleration = 0.0
+    if spread:
+        acceleration = np.sum(change**3) / (6 * spread)
+    tail = (1 - LEVEL) / 2
+    normal = bias + ndtri([tail, 1 - tail])
+    corrected = bias + normal / (1 - acceleration * normal)
+    shares = ndtr(corrected)
     low, high = np.quantile(draws, shares).tolist()
     return Interval(low, high)
 
@@ -165,8 +183,10 @@ def _draws(groups: np.ndarray, draws: int, rng: np.random.Generator) -> Iterator
     count = int(groups.max()) + 1
     for size in _sizes(draws, len(groups)):
         drawn = rng.integers(count, size=(size, count))
-        cells = drawn + count * np.arange(size)[:, None]
-        times = np.bincount(cells.ravel(), minlength=size * count).reshape(size, count)
+        draw = np.arange(size)[:, None]
+        cells = drawn + count * draw
+        times = np.bincount(cells.ravel(), minlength=size * count)
+        times = times.reshape(size, count)
         yield times[:, groups].astype(np.float64)
 
 
@@ -174,17 +194,22 @@ def _left_out(groups: np.ndarray, rng: np.random.Generator) -> Iterator[Weights]
     """Yields weights without one part of the groups each, [some parts, units]."""
     count = int(groups.max()) + 1
     parts = min(count, PARTS)
-    part = (rng.permutation(count) % parts)[groups]
+    part_of_group = rng.permutation(count) % parts
+    part = part_of_group[groups]
     first = 0
     for size in _sizes(parts, len(groups)):
-        omitted = np.arange(first, first + size)[:, None]
-        yield (part != omitted).astype(np.float64)
+        omitted = np.arange(first, first + size)
+        is_kept = part != omitted[:, None]
+        yield is_kept.astype(np.float64)
         first += size
 
 
 def _evaluated(measure: Measure, weights: Iterable[Weights]) -> Values:
     blocks = [measure.scores(block) for block in weights]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    values = {}
+    for name in blocks[0]:
+        values[name] = np.concatenate([block[name] for block in blocks])
+    return values
 
 
 class Difference(NamedTuple):
@@ -214,8 +239,10 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     ids = np.asarray(groups, np.int64)
 
     def differences(of_first: Weights, of_second: Weights) -> Values:
-        first = measure.scores(np.concatenate([of_first, of_second], axis=1))
-        second = measure.scores(np.concatenate([of_second, of_first], axis=1))
+        weights = np.concatenate([of_first, of_second], axis=1)
+        first = measure.scores(weights)
+        exchanged = np.concatenate([of_second, of_first], axis=1)
+        second = measure.scores(exchanged)
         return {name: _difference(first[name], second[name]) for name in first}
 
     def of_both(weights: Weights) -> Values:
@@ -231,22 +258,27 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     alone = np.zeros((1, measure.units))
     alone[:, : len(ids)] = 1
     scores = measure.scores(alone)
-    exchanges = _exchanges(ids, min(EXCHANGES, 2 * measure.draws - 1), seed)
-    exchanged = _evaluated(Measure(len(ids), of_exchanged), exchanges)
+    count = min(EXCHANGES, 2 * measure.draws - 1)
+    exchanges = _exchanges(ids, count, seed)
+    of_exchanges = Measure(len(ids), of_exchanged)
+    exchanged = _evaluated(of_exchanges, exchanges)
     found = {}
     for name, difference in resampled.values.items():
         first = float(np.nan_to_num(scores[name][0]))
+        second = first - difference
         interval = resampled.interval(name) or Interval(difference, difference)
-        is_as_large = np.abs(exchanged[name]) >= abs(difference) - ROUNDING
-        p_value = (1 + is_as_large.sum()) / (1 + len(is_as_large))
-        found[name] = Difference(first, first - difference, difference, interval, float(p_value))
+        smallest = abs(difference) - ROUNDING
+        as_large = int(np.sum(np.abs(exchanged[name]) >= smallest))
+        p_value = (1 + as_large) / (1 + len(exchanged[name]))
+        found[name] = Difference(first, second, difference, interval, p_value)
     return found
 
 
 def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Subtracts; a score that is undefined for one model alone is 0.0 by its definition."""
     is_undefined = np.isnan(first) & np.isnan(second)
-    return np.where(is_undefined, np.nan, np.nan_to_num(first) - np.nan_to_num(second))
+    difference = np.nan_to_num(first) - np.nan_to_num(second)
+    return np.where(is_undefined, np.nan, difference)
 
 
 def _exchanges(groups: np.ndarray, count: int, seed: int) -> Iterator[Weights]:
@@ -254,7 +286,8 @@ def _exchanges(groups: np.ndarray, count: int, seed: int) -> Iterator[Weights]:
     rng = np.random.default_rng(seed)
     number = int(groups.max()) + 1
     for size in _sizes(count, len(groups)):
-        yield rng.integers(2, size=(size, number))[:, groups].astype(np.float64)
+        is_exchanged = rng.integers(2, size=(size, number))
+        yield is_exchanged[:, groups].astype(np.float64)
 
 
 def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
@@ -264,25 +297,32 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
     own, those of the first run first, as in a cross-validation. The metrics are those that all
     runs have.
     """
-    starts = np.cumsum([0, *(measure.units for measure in measures)])
+    units = 0
+    parts = []
+    for measure in measures:
+        start = 0 if same_units else units
+        units = start + measure.units
+        parts.append(slice(start, units))
 
     def scores(weights: Weights) -> Values:
         runs = []
-        for measure, start in zip(measures, starts.tolist(), strict=False):
-            part = slice(None) if same_units else slice(start, start + measure.units)
-            runs.append(measure.scores(weights[:, part]))
+        for measure, part in zip(measures, parts, strict=True):
+            of_run = weights[:, part]
+            runs.append(measure.scores(of_run))
         shared = set.intersection(*map(set, runs))
         values = {}
         for name in sorted(shared):
             values[name] = np.mean([run[name] for run in runs], axis=0)
         return values
 
-    units = measures[0].units if same_units else int(starts[-1])
     draws = min(measure.draws for measure in measures)
     counted = {}
     for name in set.intersection(*(set(measure.counted) for measure in measures)):
         of_runs = [measure.counted[name] for measure in measures]
-        counted[name] = np.any(of_runs, axis=0) if same_units else np.concatenate(of_runs)
+        if same_units:
+            counted[name] = np.any(of_runs, axis=0)
+        else:
+            counted[name] = np.concatenate(of_runs)
     return Measure(units, scores, draws, counted)
 
 
@@ -302,7 +342,8 @@ def interval_of_mean(name: str, values: Sequence[float]) -> Interval:
 
     mean = float(np.mean(values))
     error = np.std(values, ddof=1) / len(values) ** 0.5
-    half = float(error * t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    quantile = t.ppf((1 + LEVEL) / 2, len(values) - 1)
+    half = float(error * quantile)
     return _clipped(name, mean - half, mean + half)
 
 
@@ -320,6 +361,9 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     """Returns the p-value of McNemar's exact test, of which examples two models have right."""
     from scipy.stats import binomtest
 
-    only_first, only_second = int(np.sum(first > second)), int(np.sum(second > first))
+    only_first = int(np.sum(first > second))
+    only_second = int(np.sum(second > first))
     differing = only_first + only_second
-    return float(binomtest(only_first, differing).pvalue) if differing else 1.0
+    if not differing:
+        return 1.0
+    return float(binomtest(only_first, differing).pvalue)
